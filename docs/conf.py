@@ -43,6 +43,10 @@ html_theme = "furo"
 html_title = project
 html_copy_source = False
 html_extra_path = ["site"]  # index.html, which leads to docs/index.html
+html_static_path = ["static"]
+html_js_files = ["copy.js"]
+html_css_files = ["copy.css"]
+html_search_scorer = str(ROOT / "docs" / "static" / "scorer.js")
 
 REPOSITORY = os.environ.get("DOCS_REPOSITORY", "")
 """Where the repository's folders are shown, for example ``https://example.com/project/tree/main``; empty: nowhere."""

@@ -142,6 +142,7 @@ async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    _say("Starting a flow engine host, a webhook receiver and a chat provider on this machine …")
     async with running_demo(os.environ, directory, channel_id=options.channel, port=options.port) as demo:
         connected = "connect yours on the Connections page"
         if demo.provider is not None:

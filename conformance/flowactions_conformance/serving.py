@@ -18,8 +18,8 @@ try:
     import uvicorn
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "an ASGI server is needed: for the conformance kit, pip install 'flowactions-plugin[conformance]'; "
-        "for the demo, 'flowactions-plugin[demo]'"
+        "an ASGI server is missing: install this package again with its extra 'conformance' (for the kit) or "
+        "'demo' (for the demo), for example '../flowactions-plugin[conformance]'"
     ) from missing
 
 

@@ -21,6 +21,7 @@ from flowactions_plugin.errors import CannotRun, SchemaOutdated
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.migrations import outdated
 
 log = logging.getLogger("flowactions.cli")
 
@@ -67,10 +68,7 @@ async def opened(host: str | None) -> AsyncIterator[CommandContext]:
             )
         before, wanted = await context.database.migrate(dry=True)
         if before != wanted:
-            raise SchemaOutdated(
-                f"the tables are at revision {before or 'none'} and this release needs {wanted}: "
-                "run 'flowactions migrate'"
-            )
+            raise SchemaOutdated(outdated(before, wanted))
         stack.push_async_exit(context.database)
         await context.database.open(required=True)
         yield context

@@ -20,6 +20,7 @@ from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
 from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.settings.model import read_settings, settings_of
+from flowactions_plugin.storage.migrations import outdated
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -106,9 +107,10 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
     missing = context.database.missing_file
     if missing is not None:
         advice = (
-            "set FLOWACTIONS_DATABASE_URL, name the host with --host, or run 'flowactions migrate' to make it"
+            "the worker or 'flowactions migrate' makes them; if you expect tables, set FLOWACTIONS_DATABASE_URL "
+            "or name the host with --host"
         )
-        checks.fail("database", f"there is no file {missing}", advice)
+        checks.fail("database", f"no tables yet: the file {missing} does not exist", advice)
         return False
     began = time.perf_counter()
     try:
@@ -128,8 +130,8 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
     else:
         checks.ok("database", answers)
     if before != wanted:
-        found = f"the tables are at revision {before or 'none'}, and this release needs {wanted}"
-        checks.fail("migrations", found, "run 'flowactions migrate'")
+        found, _, advice = outdated(before, wanted).partition(": ")
+        checks.fail("migrations", found, advice)
         return False
     checks.ok("migrations", f"the tables are at revision {wanted}, as this release needs")
     return True

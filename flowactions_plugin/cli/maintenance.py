@@ -80,11 +80,19 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     if as_json:
         write_json(Tables(revision=before if check else wanted, before=before, wanted=wanted))
     elif check:
-        line(f"tables at {before or 'none'}, this release at {wanted}")
+        line(
+            f"tables at revision {before}, this release at {wanted}"
+            if before
+            else f"no tables yet, this release at {wanted}"
+        )
     elif before == wanted:
         line(f"tables at {wanted}")
     else:
-        line(f"tables brought from {before or 'none'} to {wanted}")
+        line(
+            f"upgraded the tables from revision {before} to {wanted}"
+            if before
+            else f"created the tables (revision {wanted})"
+        )
     return FAILED if check and before != wanted else DONE
 
 

@@ -91,7 +91,8 @@ class Hooks:
         if not found and not self._settings_invalid:
             loaded = ", ".join(name for name, _ in reversed(self._manager.list_name_plugin())) or "none"
             raise PluginInvalid(
-                f"no plugin provides the runtime (loaded: {loaded}): install flowactions-plugin"
+                f"no plugin provides the runtime (loaded: {loaded}): "
+                "the entry point of flowactions-plugin was not found, so install it in this environment"
             )
         return found[0] if found else None
 

@@ -27,7 +27,24 @@ class Wrong(AssertionError):
 
 
 OTHERS: Final = frozenset(
-    {".", "bash", "cd", "cp", "echo", "export", "mkdir", "pip", "printf", "psql", "pytest", "set", "sleep"}
+    {
+        ".",
+        "bash",
+        "cd",
+        "cp",
+        "echo",
+        "export",
+        "mkdir",
+        "pip",
+        "printf",
+        "psql",
+        "pyproject-build",
+        "pytest",
+        "set",
+        "sha256sum",
+        "sleep",
+        "twine",
+    }
 )
 """Programs that are not this project's: the shell parses their lines, and that is all."""
 

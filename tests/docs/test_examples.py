@@ -30,8 +30,6 @@ ROOT = Path(__file__).parents[2]
 GUIDES = ("add-to-your-host.md", "develop-with-fakes.md", "prove-your-host.md", "receive-webhooks.md")
 """Guides of which every Python block runs, in order."""
 
-README_STANDS_FOR = "class MyHost(Host): ...  # settings and two methods: docs/how-to/add-to-your-host.md\n"
-
 
 class _Await(CodeBlockParser):
     """Runs Python examples that may await at their top level."""
@@ -39,9 +37,8 @@ class _Await(CodeBlockParser):
     language = "python"
 
     def evaluate(self, example: Example) -> None:
-        source = example.parsed.replace(README_STANDS_FOR, "")
         flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-        code = compile(source, example.path, "exec", flags=flags, dont_inherit=True)
+        code = compile(example.parsed, example.path, "exec", flags=flags, dont_inherit=True)
         pending = eval(code, example.namespace)  # noqa: S307  the project's own documents
         if inspect.iscoroutine(pending):
             example.namespace["loop"].run_until_complete(pending)
@@ -132,7 +129,7 @@ async def _answer_of(app: Any) -> int:
 def test_what_the_guide_on_proving_shows_is_what_the_kit_has() -> None:
     """The commands, options and profiles are those of the kit, and the failure is as the kit writes it."""
     text = (ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
-    for line in re.findall(r"^python -m flowactions_conformance (.+)$", text, re.MULTILINE):
+    for line in re.findall(r"^(?:\.venv/bin/)?python -m flowactions_conformance (.+)$", text, re.MULTILINE):
         done = subprocess.run(
             [sys.executable, "-m", "flowactions_conformance", shlex.split(line)[0], "--help"],
             capture_output=True,
@@ -199,6 +196,27 @@ def test_the_example_of_the_contract_works(tmp_path: Path) -> None:
     rows = asyncio.run(enqueue_in_a_transaction())
     assert example.namespace["receipt"].status == "queued"
     assert [tuple(row) for row in rows] == [("order.placed",)]
+
+
+def test_the_readme_is_read_in_three_minutes() -> None:
+    """It has 450 words at most, and its first forty lines hold both commands and say for whom it is."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 450
+    beginning = "\n".join(text.splitlines()[:40])
+    assert "flowactions-demo" in beginning
+    assert "-m pytest" in beginning
+    assert "It is for " in beginning
+
+
+def test_the_readmes_figures_are_those_of_the_page_on_scaling() -> None:
+    """A table has one figure a row, and a rate is the one of a table of that page."""
+    text = (ROOT / "README.md").read_text()
+    scaling = (ROOT / "docs" / "explanation" / "scaling.md").read_text()
+    figures = re.findall(r"^\| [^|]+ \| (\d[^|]*) \|$", text, re.MULTILINE)
+    assert len(figures) == 4
+    for figure in figures[1:]:
+        number, _, unit = figure.partition(" " if " " in figure else "/")
+        assert f" {number} |" in scaling or f"{number} {unit}" in scaling, figure
 
 
 def test_the_readme_has_exactly_two_commands() -> None:

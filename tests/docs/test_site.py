@@ -1,16 +1,26 @@
 from __future__ import annotations
 
+import http.server
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urldefrag
 
 import pytest
+from playwright.sync_api import Page
 
+from tests.docs.environments import INSTALL
 from tests.docs.test_links import LINK, ROOT
+from tests.docs.tutorials import browser_page, chromium
 
 pytestmark = pytest.mark.ci
 
@@ -80,10 +90,45 @@ def fetched_from_elsewhere(site: Path) -> list[str]:
     return [each for each in elements if re.search(r"(?:src|href)=\"(?:https?:)?//", each)]
 
 
+@contextmanager
+def browsing(site: Path) -> Iterator[tuple[Page, str]]:
+    """Open a browser that may use the clipboard; give it with the site's URL."""
+    handler = partial(QuietHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser_page() as page:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        yield page, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Say nothing of requests."""
+
+
+def copied(page: Page, url: str) -> list[str]:
+    """Press the button of each block of a page; give what is then in the clipboard."""
+    page.goto(url)
+    texts = []
+    for button in page.locator("button.copy").all():
+        button.click()
+        page.wait_for_function("button => button.textContent === 'Copied'", arg=button.element_handle())
+        texts.append(page.evaluate("navigator.clipboard.readText()"))
+    return texts
+
+
+def found(page: Page, url: str, words: str) -> list[str]:
+    """Search the site; give the pages that are found, the first one first."""
+    page.goto(f"{url}/search.html?q={words}")
+    page.wait_for_function("document.querySelector('.search-summary')?.textContent.includes('found')")
+    links = page.locator("#search-results ul.search li a").all()
+    return [(link.get_attribute("href") or "").partition("#")[0] for link in links]
+
+
 def test_the_site_is_whole(tmp_path: Path) -> None:
     """Built without a warning, it has every page; each link and anchor leads somewhere; nothing is fetched elsewhere.
 
-    One test, because the site takes most of its time: processes that share the tests would each build it.
+    In a browser, a block's button copies what is typed, and guides are found before decisions. One test, because the site takes most of its time: processes that share the tests would each build it.
     """
     site = tmp_path / "html"
     done = build(site)
@@ -91,6 +136,22 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
     assert not_built(site) == []
     assert lost_links(site) == []
     assert fetched_from_elsewhere(site) == []
+    if chromium() is None:
+        assert os.environ.get("CI") != "true", "in CI the site must be looked at: install chromium"
+        return
+    with browsing(site) as (page, url):
+        texts = copied(page, f"{url}/docs/tutorials/fastapi-host.html")
+        assert texts[0].splitlines() == [
+            "python3 -m venv .venv",
+            INSTALL,
+            ".venv/bin/pip install --quiet fastapi",
+        ]
+        assert not any(text.startswith("$ ") or "listening at" in text for text in texts)
+        for words in ("replay", "retry", "secret", "proxy"):
+            pages = found(page, url, words)
+            places = ["docs/decisions" in each for each in pages[:10]]
+            assert places == sorted(places), (words, pages[:10])
+            assert not places[0]
 
 
 def test_every_page_can_be_reached_from_the_index() -> None:
@@ -112,6 +173,7 @@ def small_project(root: Path, text: str) -> None:
     (root / "docs" / "site").mkdir(parents=True)
     (root / "pyproject.toml").write_text('[project]\nname = "a"\nversion = "1"\n')
     (root / "docs" / "conf.py").write_text((ROOT / "docs" / "conf.py").read_text())
+    shutil.copytree(ROOT / "docs" / "static", root / "docs" / "static")
     (root / "docs" / "glossary.md").write_text("# Words\n")
     (root / "docs" / "index.md").write_text(f"# A page\n\n## Part\n\n[words](glossary.md)\n\n{text}\n")
 

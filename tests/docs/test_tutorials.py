@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import faulthandler
 import os
 from pathlib import Path
 
@@ -17,13 +18,18 @@ def test_every_tutorial_is_followed() -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize(
+    "pace", [0, pytest.param(60, marks=pytest.mark.full)], ids=["at once", "a minute a step"]
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tutorial_works_as_it_stands(name: str, tmp_path: Path) -> None:
-    """Followed literally in an empty folder, each command writes what the page shows, and it takes the lines it says."""
+def test_a_tutorial_works_as_it_stands(name: str, pace: float, tmp_path: Path, store: Path) -> None:
+    """Followed literally in an empty folder, at any pace, each command writes what the page shows; the lines are those it says."""
     if chromium() is None:
         assert os.environ.get("CI") != "true", "in CI the tutorials must be followed: install chromium"
         pytest.skip("there is no Chromium on this machine")
-    assert follow(name, tmp_path).lines == stated_lines(name)
+    if pace:  # it takes half an hour, and each of its own waits has a limit
+        faulthandler.cancel_dump_traceback_later()
+    assert follow(name, tmp_path, store, pace=pace).lines == stated_lines(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,10 +54,10 @@ def test_a_reader_is_told_which_file_it_is(name: str) -> None:
     ],
 )
 def test_what_is_not_as_written_is_found(
-    block: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    block: str, says: str, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another output, a failure, an end too early, and a block that nobody would follow."""
     (tmp_path / "page.md").write_text(f"# A page\n\n{block}")
     monkeypatch.setattr("tests.docs.tutorials.FOLDER", tmp_path)
     with pytest.raises(NotAsWritten, match=says):
-        follow("page", tmp_path)
+        follow("page", tmp_path, store)

@@ -8,14 +8,14 @@ What a page's fenced blocks mean:
   command in the same terminal comes after Ctrl+C; a block without a command is what the running one writes next.
 - ``text browser``: what a person does in a browser: ``open`` a URL, ``click`` a link or button, ``see`` a text.
 
-``…`` stands for the rest of a line, and alone on a line for any number of lines. Two things differ from a reader's
-machine: ports are replaced by free ones, and `pip install` installs what this environment has.
+``…`` stands for the rest of a line, and alone on a line for any number of lines. Ports are replaced by free ones. The real pip
+installs what the page says; pages whose lines for it are the same share the environment, unless they install a project of
+their own.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import shutil
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -32,13 +32,15 @@ from typing import Final, NamedTuple
 from playwright.sync_api import Error, Page, sync_playwright
 
 from flowactions_conformance.serving import listen
+from tests.docs.environments import install, place, run, shared, variables
 from tests.docs.fences import ROOT, Block, blocks_of
-from tests.docs.local_pip import install
 
 FOLDER: Final = ROOT / "docs" / "tutorials"
 NAMES: Final = ("litestar-host", "fastapi-host", "a-node-type-of-your-own")
 PORTS: Final = ("8000", "8081", "8420")
-WAIT_SECONDS: Final = 30.0
+WAIT_SECONDS: Final = 120.0
+"""For what a page shows: a machine reaches it only when it will not come."""
+
 STATED: Final = re.compile(r"(\d+)\s+lines\s+of\s+Python")
 
 
@@ -67,19 +69,34 @@ def stated_lines(name: str) -> int:
     return int(found[1])
 
 
-def follow(name: str, folder: Path) -> Followed:
+def follow(name: str, parent: Path, store: Path, *, pace: float = 0.0) -> Followed:
     """Follow a tutorial in an empty folder.
+
+    Args:
+        name: of the page.
+        parent: where the folder is made.
+        store: where environments are that pages share.
+        pace: the seconds that pass before each step, as with a person who reads.
 
     Raises:
         NotAsWritten: a command fails, or does not write what the page shows.
     """
     begun = time.monotonic()
+    folder = place(parent)
+    blocks = blocks_of(FOLDER / f"{name}.md")
     with ExitStack() as stack:
-        reader = Reader(folder, stack)
-        for block in blocks_of(FOLDER / f"{name}.md"):
+        reader = Reader(folder, stack, pip_lines(blocks), store)
+        for block in blocks:
+            time.sleep(pace)
             reader.do(block)
     lines = sum(_lines(folder / path) for path in reader.written if path.endswith(".py"))
     return Followed(lines, reader.commands, time.monotonic() - begun)
+
+
+def pip_lines(blocks: Iterable[Block]) -> list[str]:
+    """Return the lines by which blocks install something."""
+    lines = [line.removeprefix("$ ") for block in blocks for line in block.text.splitlines()]
+    return [line for line in lines if line.startswith(".venv/bin/pip install ")]
 
 
 def _lines(path: Path) -> int:
@@ -93,13 +110,15 @@ class Reader:
     Args:
         folder: where; files of the page are relative to it.
         stack: ends what was started.
+        pip_lines: all by which the page installs something.
+        store: where environments are that pages share.
 
     Attributes:
         written: the names of the files that the page has had written.
         commands: how many were typed.
     """
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, pip_lines: Sequence[str], store: Path) -> None:
         self.written: dict[str, None] = {}
         self.commands = 0
         self._folder = folder
@@ -107,12 +126,9 @@ class Reader:
         self._ports = _free_ports()
         self._terminals: dict[str, Terminal] = {}
         self._page: Page | None = None
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PY", "FLOWACTIONS", "CHAT"))
-        }
-        self._environment = {**kept, "PYTHONUNBUFFERED": "1", "COLUMNS": "200", "NO_COLOR": "1"}
+        self._pip_lines = pip_lines
+        self._store = store
+        self._environment = {**variables(), "PYTHONUNBUFFERED": "1", "COLUMNS": "200", "NO_COLOR": "1"}
 
     def do(self, block: Block) -> None:
         """Do what a block says."""
@@ -162,31 +178,25 @@ class Reader:
             started.expect(expected)
 
     def _run(self, command: str) -> str:
-        words = shlex.split(command)
-        if words[:3] == ["python3", "-m", "venv"]:
-            command = shlex.join([sys.executable, *words[1:], "--without-pip"])
-        elif words[:2] == [".venv/bin/pip", "install"]:
-            install(words[2:], self._folder, self._folder / ".venv")
+        venv = self._folder / ".venv"
+        if command == "python3 -m venv .venv":
+            if any("--editable" in line for line in self._pip_lines):
+                install([], self._folder, self._environment)
+            else:
+                venv.symlink_to(shared(self._pip_lines, self._store))
             return ""
-        done = subprocess.run(
-            ["bash", "-ec", command],  # noqa: S607  whichever the reader has
-            cwd=self._folder,
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=WAIT_SECONDS,
-            check=False,
-        )
-        if done.returncode:
-            raise NotAsWritten(f"$ {command}\nends with {done.returncode}:\n{done.stdout}")
+        if command in self._pip_lines and venv.is_symlink():
+            return ""  # it was installed with the environment
+        try:
+            shown = run(command, self._folder, self._environment)
+        except AssertionError as exc:
+            raise NotAsWritten(str(exc)) from None
         # What ends without a line break is followed by the prompt.
-        return done.stdout if done.stdout.endswith("\n") or not done.stdout else f"{done.stdout}\n"
+        return shown if shown.endswith("\n") or not shown else f"{shown}\n"
 
     def _browse(self, text: str) -> None:
         if self._page is None:
-            self._page = self._stack.enter_context(_browser())
+            self._page = self._stack.enter_context(browser_page())
         for line in text.splitlines():
             try:
                 _act(self._page, *line.split(maxsplit=1))
@@ -287,7 +297,8 @@ def chromium() -> str | None:
 
 
 @contextmanager
-def _browser() -> Iterator[Page]:
+def browser_page() -> Iterator[Page]:
+    """Open a page of a browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page()
@@ -302,9 +313,11 @@ def main() -> int:
         prog="python -m tests.docs.tutorials", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument("name", nargs="*", choices=[[], *NAMES], help="of the page (default: all)")
-    for name in parser.parse_args().name or NAMES:
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds before each step (default: none)")
+    options = parser.parse_args()
+    for name in options.name or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            took = follow(name, Path(folder))
+            took = follow(name, Path(folder), Path(folder) / "shared", pace=options.pace)
         sys.stdout.write(
             f"{name}: {took.lines} lines of Python, {took.commands} commands, {took.seconds:.1f} s\n"
         )

@@ -75,6 +75,7 @@ def test_it_prints_pages_that_work_and_stops_when_asked(tmp_path: Path) -> None:
             lines.append(line)
             if "Ctrl+C" in line:
                 break
+        assert lines[0].startswith("Starting ")
         pages, _, command = "".join(lines).partition("Trigger")
         urls = re.findall(r"http://127\.0\.0\.1:\d+/\S*", pages)
         assert len(urls) == 9

@@ -187,6 +187,18 @@ def test_settings_that_cannot_be_used_are_told(
     assert "FLOWACTIONS_CLAIM_LIMIT must be a whole number" in capsys.readouterr().err
 
 
+def test_before_the_first_start_doctor_says_what_makes_the_tables(
+    database_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database without tables, or a file of SQLite that is not there yet: no revision is named."""
+    monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", database_url)
+    assert main(["doctor"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no tables yet" in shown
+    assert "the worker or 'flowactions migrate' makes them" in shown
+    assert "revision" not in shown
+
+
 def test_migrate_makes_the_tables(
     database_url: str,
     hosts: str,
@@ -197,9 +209,9 @@ def test_migrate_makes_the_tables(
     monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", database_url)
     head = migrations.head()
     assert main(["migrate", "--check"]) == 1
-    assert capsys.readouterr().out == f"tables at none, this release at {head}\n"
+    assert capsys.readouterr().out == f"no tables yet, this release at {head}\n"
     assert main(["migrate", "--host", f"{hosts}:make"]) == 0
-    assert capsys.readouterr().out == f"tables brought from none to {head}\n"
+    assert capsys.readouterr().out == f"created the tables (revision {head})\n"
     assert main(["migrate"]) == 0
     assert capsys.readouterr().out == f"tables at {head}\n"
     assert main(["migrate", "--check"]) == 0

@@ -59,7 +59,7 @@ async def migrate(url: str) -> tuple[int, str]:
 async def upgrade(url: str) -> None:
     """Upgrade as an operator does: SQLite by starting a host, PostgreSQL by a command."""
     if not is_sqlite(url):
-        assert await migrate(url) == (0, f"tables brought from 0001 to {head()}\n")
+        assert await migrate(url) == (0, f"upgraded the tables from revision 0001 to {head()}\n")
     async with started(url):
         pass
 

@@ -334,7 +334,7 @@ class TestMigrating:
 
     async def test_migrating_again_changes_nothing(self, old: str) -> None:
         """The second run finds the tables as they should be."""
-        assert (await migrate(old))[1] == f"tables brought from 0001 to {head()}\n"
+        assert (await migrate(old))[1] == f"upgraded the tables from revision 0001 to {head()}\n"
         after = await every_row(old)
         assert await migrate(old) == (0, f"tables at {head()}\n")
         assert await every_row(old) == after
@@ -344,7 +344,7 @@ class TestMigrating:
         before = await every_row(old)
         printed = await asyncio.gather(*(migrate(old) for _ in range(4)))
         assert Counter(printed) == {
-            (0, f"tables brought from 0001 to {head()}\n"): 1,
+            (0, f"upgraded the tables from revision 0001 to {head()}\n"): 1,
             (0, f"tables at {head()}\n"): 3,
         }
         after = await every_row(old)
@@ -364,4 +364,4 @@ class TestMigrating:
             status, printed = await command(old, "tests.upgrades.dying", str(point))
             assert status == -signal.SIGKILL, (point, printed)
             assert await every_row(old) == before
-        assert (await migrate(old))[1] == f"tables brought from 0001 to {head()}\n"
+        assert (await migrate(old))[1] == f"upgraded the tables from revision 0001 to {head()}\n"

@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -115,17 +117,45 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
 
 def upgrade(connection: Connection) -> None:
     """Bring the tables to `head`, within the caller's transaction; one call at a time in a process."""
-    from alembic import command  # noqa: PLC0415
+    revision = current(connection)
+    with _quiet_alembic():
+        from alembic import command  # noqa: PLC0415
 
-    revision, config = current(connection), _config()
-    config.attributes[_CONNECTION] = connection
-    command.upgrade(config, "head")
-    log.info(
-        "the tables were brought from revision %s to %s",
-        revision or "none",
-        head(),
-        extra={"event": "tables.upgraded"},
-    )
+        config = _config()
+        config.attributes[_CONNECTION] = connection
+        command.upgrade(config, "head")
+    if revision is None:
+        log.info("created the tables (revision %s)", head(), extra={"event": "tables.created"})
+    else:
+        log.info(
+            "upgraded the tables from revision %s to %s", revision, head(), extra={"event": "tables.upgraded"}
+        )
+
+
+def outdated(found: str | None, wanted: str) -> str:
+    """Return what is wrong with tables that are not of this release's revision, for people.
+
+    Args:
+        found: their revision; ``None``: the database has no tables.
+        wanted: this release's.
+    """
+    if found is None:
+        return "no tables yet: the worker or 'flowactions migrate' makes them"
+    return f"the tables are at revision {found} and this release needs {wanted}: run 'flowactions migrate'"
+
+
+@contextmanager
+def _quiet_alembic() -> Iterator[None]:
+    """Hide Alembic's info lines: a dozen for a first start, before any line of the host. A level that a host has set stays."""
+    logger = logging.getLogger("alembic")
+    if logger.level != logging.NOTSET:
+        yield
+        return
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(logging.NOTSET)
 
 
 def run(metadata: MetaData) -> None:
@@ -170,9 +200,7 @@ def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
         )
         return False
     if revision is not None and refuse_outdated:
-        raise SchemaOutdated(
-            f"the tables are at revision {revision} and this release needs {wanted}: run 'flowactions migrate'"
-        )
+        raise SchemaOutdated(outdated(revision, wanted))
     return True
 
 

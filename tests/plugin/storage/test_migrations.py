@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -299,3 +300,27 @@ async def test_pauses_that_are_there_get_the_role_of_who_set_them(database_url: 
             ("acme", "c", None),
             ("acme", "d", None),
         ]
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [(logging.NOTSET, {"flowactions.storage"}), (logging.INFO, {"flowactions.storage", "alembic"})],
+    ids=["by default", "asked for by the host"],
+)
+async def test_a_first_start_logs_one_line_of_its_own(
+    level: int, shown: set[str], database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Alembic's info lines are hidden unless the host has set a level for them; afterwards its level is as it was."""
+    caplog.set_level(logging.INFO)
+    logger = logging.getLogger("alembic")
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        async with Database(url_of(database_url)):
+            pass
+        assert logger.level == level
+    finally:
+        logger.setLevel(before)
+    names = {record.name for record in caplog.records if record.name.startswith(("alembic", "flowactions"))}
+    assert {"alembic" if name.startswith("alembic.") else name for name in names} == shown
+    assert f"created the tables (revision {migrations.head()})" in caplog.text

@@ -1,0 +1,101 @@
+"""How pages say that the package is installed, which is published nowhere."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.docs.environments import INSTALL, SENTENCE, place, run, shared, variables
+from tests.docs.fences import ROOT, blocks_of
+from tests.docs.tutorials import pip_lines
+
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
+SOURCES = [
+    path
+    for folder in ("flowactions_plugin", "hookspecs", "conformance")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+]
+BY_NAME = re.compile(r"install[^`\n]*[\s'\"]flowactions-plugin\b")
+"""An install by the name alone, which on the package index is free for anybody."""
+
+KIT = ROOT / "docs" / "how-to" / "prove-your-host.md"
+
+
+def test_nothing_says_to_install_by_the_name() -> None:
+    """Neither a page nor a message: whoever took the name would be installed."""
+    files = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "docs/how-to/containers/Dockerfile", *SOURCES]
+    found = {path.name: BY_NAME.findall(path.read_text()) for path in files}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert BY_NAME.search("pip install --quiet 'flowactions-plugin[conformance]'")
+    assert BY_NAME.search("pip install flowactions-plugin")
+
+
+def test_every_page_installs_by_the_same_line() -> None:
+    """It is one line, and one sentence beside it says what its path is."""
+    pages = {path: path.read_text() for path in PAGES if "../flowactions-plugin[" in path.read_text()}
+    assert len(pages) >= 6
+    for path, text in pages.items():
+        lines = [
+            line.strip().removeprefix("$ ") for line in text.splitlines() if "../flowactions-plugin[" in line
+        ]
+        assert set(lines) == {INSTALL}, path.name
+        assert SENTENCE in " ".join(text.split()), path.name
+
+
+def test_the_image_installs_a_wheel_of_this_version() -> None:
+    """The wheel that the guide has built is the one that it has installed."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    text = (ROOT / "docs" / "how-to" / "run-in-containers.md").read_text()
+    assert f"./flowactions_plugin-{version}-py3-none-any.whl[fast]\n" in text
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("selection", "verdict"),
+    [
+        ("--check LOAD", "PASSED: 3 selected checks"),
+        pytest.param("", "PROVED", marks=pytest.mark.full),
+    ],
+    ids=["one group", "as printed"],
+)
+def test_the_kit_is_installed_and_run_as_its_guide_prints(
+    selection: str, verdict: str, tmp_path: Path, store: Path
+) -> None:
+    """With the real pip, in an empty folder; the small host that `init` writes passes."""
+    (first, *_) = blocks_of(KIT)
+    make, install, init, command = first.text.splitlines()
+    assert (make, install) == ("python3 -m venv .venv", INSTALL)
+    folder = place(tmp_path)
+    (folder / ".venv").symlink_to(shared([INSTALL], store))
+    shown = [run(line, folder, variables()) for line in (init, f"{command} {selection}")][-1]
+    assert verdict in shown
+
+
+@pytest.mark.ci
+def test_the_fastapi_host_of_the_guide_runs_as_pasted(tmp_path: Path, store: Path) -> None:
+    """Its blocks, up to FastAPI's, need no package but those that the page installs; a route of the plugin's answers."""
+    blocks = blocks_of(ROOT / "docs" / "how-to" / "add-to-your-host.md")
+    pasted = [block.text for block in blocks if block.language == "python"][:3]
+    assert "SessionMiddleware" in pasted[-1]
+    folder = place(tmp_path)
+    (folder / ".venv").symlink_to(shared(pip_lines(blocks), store))
+    ask = "with TestClient(api) as client:\n    print(client.get('/v1/webhooks/outbox').status_code)\n"
+    (folder / "app.py").write_text("\n".join([*pasted, "from starlette.testclient import TestClient", ask]))
+    assert run(".venv/bin/python app.py 2>log", folder, variables()) == "401\n"
+
+
+@pytest.mark.ci
+def test_the_wheel_of_the_image_is_built_and_installed_as_its_guide_prints(tmp_path: Path, store: Path) -> None:
+    """pip takes the guide's line, and its requirements as they are; what they need in turn is tried elsewhere."""
+    page = ROOT / "docs" / "how-to" / "run-in-containers.md"
+    build, requirements = (block.text for block in blocks_of(page)[:2])
+    folder = place(tmp_path)
+    (folder / ".venv").symlink_to(shared([INSTALL], store))
+    (folder / "requirements.txt").write_text(requirements)
+    try_it = ".venv/bin/pip install --quiet --dry-run --no-deps --ignore-installed --report report.json -r requirements.txt"
+    for line in (build, try_it):
+        run(line, folder, variables())
+    assert '"name": "flowactions-plugin"' in (folder / "report.json").read_text()
