@@ -45,7 +45,7 @@ from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.own_webhooks import OwnWebhooks
-from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.rules import Timing, attempts_of, delays
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
@@ -110,6 +110,7 @@ class Services:
         self._statistics = StatisticsStore(self._database)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
         chat_drafts = ChatDrafts(self._chat)
+        schedule = self._settings.retry_schedule
         webhook_drafts = WebhookDrafts(self._outbox, self._delivery.guard)
         self._nodes = (
             chat_message.node_type(
@@ -123,6 +124,7 @@ class Services:
                 webhook.WebhookNode(self._outbox),
                 webhook_drafts.check,
                 webhook_drafts.preview,
+                delays(attempts_of(schedule, webhook.ATTEMPTS_WITH_RETRY), schedule),
                 tick_seconds=self._settings.tick_seconds if self._settings.delivery == "scheduled" else None,
             ),
         )

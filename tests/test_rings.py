@@ -69,7 +69,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
         "6,000 tests, about 4 min on 2 idle processors;"
         " skipped, for they are not here: what needs node and npm, go, java, ruby, php, nginx"
     )
-    for name in ("npm", "go", "javac", "ruby", "php"):
+    for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
         (tmp_path / name).touch(mode=0o755)
     assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
 

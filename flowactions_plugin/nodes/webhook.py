@@ -39,7 +39,6 @@ from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     MAX_HEADER_VALUE_BYTES,
-    backoff,
     check_headers_size,
     method_name,
 )
@@ -177,7 +176,7 @@ def node_type(
     node: WebhookNode,
     check: Check,
     preview: MakePreview,
-    delays: Sequence[float] = tuple(map(backoff, range(1, ATTEMPTS_WITH_RETRY))),
+    delays: Sequence[float],
     tick_seconds: float | None = None,
 ) -> NodeType:
     """Describe the node type to the flow editor.

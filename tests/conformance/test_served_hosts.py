@@ -25,9 +25,9 @@ from flowactions_conformance.kit.outcomes import DriverFault, Report, Status
 from flowactions_conformance.kit.probing.plugin import TOKEN
 from flowactions_conformance.kit.report.terminal import report_text
 from flowactions_conformance.kit.runner import run_checks
-from flowactions_conformance.probe import PROBE, PROBE_TOKEN
 from flowactions_conformance.reference_host import create_app
 from flowactions_conformance.serving import listen, serve
+from flowactions_conformance.variables import PROBE, PROBE_TOKEN
 from tests.conformance import served
 from tests.conformance.hosts import restarted_host
 from tests.waiting import until

@@ -78,9 +78,8 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
     baseline = {} if options.baseline is None else read_baseline(options.baseline)
     paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
     progress = Progress(len(checks), sys.stderr)
-    _leave_utc()
     # What the driver of a served host has started is that host.
-    with _nothing_left_behind(progress) if served is None else closing(progress):
+    with _away_from_utc(), _nothing_left_behind(progress) if served is None else closing(progress):
         report = _watched(options, served, baseline, progress)
     out.write(report_text(report, paint))
     if options.report is not None:
@@ -91,11 +90,19 @@ def _report(options: argparse.Namespace, checks: Sequence[Check], out: TextIO) -
     return report.exit_status
 
 
-def _leave_utc() -> None:
-    """Move to another time zone, unless one was chosen: in UTC, a local time that is taken for UTC would be right."""
+@contextmanager
+def _away_from_utc() -> Iterator[None]:
+    """Be in another time zone, unless one was chosen: in UTC, a local time that is taken for UTC would be right."""
     is_known = Path("/usr/share/zoneinfo", AWAY).exists()
-    if is_known and "TZ" not in os.environ and not time.localtime().tm_gmtoff:
-        os.environ["TZ"] = AWAY
+    if not is_known or "TZ" in os.environ or time.localtime().tm_gmtoff:
+        yield
+        return
+    os.environ["TZ"] = AWAY
+    time.tzset()
+    try:
+        yield
+    finally:
+        del os.environ["TZ"]
         time.tzset()
 
 

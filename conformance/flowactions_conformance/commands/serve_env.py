@@ -17,8 +17,8 @@ from flowactions_conformance.kit.hand_over import Desk, Handed, written
 from flowactions_conformance.kit.hosts.databases import Databases
 from flowactions_conformance.kit.hosts.leftovers import run_folder
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
-from flowactions_conformance.probe import DATABASE, PROBE, PROBE_TOKEN
 from flowactions_conformance.serving import listen, url_of
+from flowactions_conformance.variables import DATABASE, PROBE, PROBE_TOKEN
 
 _T = TypeVar("_T")
 

@@ -24,7 +24,7 @@ from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.control import LASTING, Control, Event
 from flowactions_conformance.kit.probing.plugin import ask
 from flowactions_conformance.kit.under_test import Wire
-from flowactions_conformance.probe import PROBE, PROBE_TOKEN
+from flowactions_conformance.variables import PROBE, PROBE_TOKEN
 
 AGAIN: Final = (
     "start `python -m flowactions_conformance serve-env`, and your host with the environment that it prints"

@@ -16,7 +16,7 @@ from flowactions_conformance.kit.registry import PROFILES, Check
 from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Turn
-from flowactions_conformance.probe import PREFIX
+from flowactions_conformance.variables import PREFIX
 
 PUBLIC_URL: Final = "BACKEND_PUBLIC_URL"
 SELF = Check(

@@ -29,8 +29,8 @@ from flowactions_conformance.kit.probing.folder import write_probe
 from flowactions_conformance.kit.probing.plugin import HOST_SETTING
 from flowactions_conformance.kit.tested import tested
 from flowactions_conformance.kit.under_test import Env, Factory
-from flowactions_conformance.probe import DATABASE, PROBE, PROBE_TOKEN
 from flowactions_conformance.serving import listen, url_of
+from flowactions_conformance.variables import DATABASE, PROBE, PROBE_TOKEN
 
 Mode: TypeAlias = Literal["in-process", "child", "served"]
 

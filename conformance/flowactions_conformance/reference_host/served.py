@@ -12,10 +12,10 @@ from contextlib import asynccontextmanager
 from litestar import Litestar
 
 from flowactions_conformance.kit.under_test import Env
-from flowactions_conformance.probe import DATABASE
 from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.store import Store
 from flowactions_conformance.reference_host.testing import ServedDriver
+from flowactions_conformance.variables import DATABASE
 
 
 def make_app() -> Litestar:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from flowactions_conformance import Env
 from flowactions_conformance.reference_host.host import ReferenceHost
-from flowactions_conformance.reference_host.store import Flow
+from flowactions_conformance.reference_host.store import ANY_VERSION, Flow
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_conformance.reference_host.walker import Turn
 from flowactions_hookspecs import (
@@ -216,11 +216,11 @@ def _neighbours_made_anew(driver: ReferenceDriver) -> None:
     store = driver.made.host.store
     save = store.save_flow
 
-    async def save_flow(flow: Flow) -> None:
+    async def save_flow(flow: Flow, over: str | None = ANY_VERSION) -> bool:
         before = await store.flow(flow.id)
         grown = before is not None and len(before.items) not in {0, len(flow.items)}
         items = [{**item, "id": f"{item['id']}-anew"} if grown else item for item in flow.items]
-        await save(replace(flow, items=items))
+        return await save(replace(flow, items=items), over)
 
     store.save_flow = save_flow  # type: ignore[method-assign]
 

@@ -131,8 +131,8 @@ class TestDisconnecting:
         await run.connect()
         pop = ConnectionStore.pop
 
-        async def slow(self: ConnectionStore, *given: Any) -> Any:
-            taken = await pop(self, *given)
+        async def slow(self: ConnectionStore, *given: Any, **named: Any) -> Any:
+            taken = await pop(self, *given, **named)
             assert await run.connect() == {"chat": "connected"}
             return taken
 

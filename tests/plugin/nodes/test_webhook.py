@@ -394,16 +394,26 @@ def test_attempts_are_told_with_their_times(
 
 
 @pytest.mark.parametrize(
-    ("settings", "first"),
+    ("settings", "attempts", "first"),
     [
-        ({"FLOWACTIONS_DELIVERY": "continuous"}, "at once, then after 5 s, 5 s and 8 s"),
-        ({}, "within 1 min, then about 1 min, 2 min and 3 min after the first"),
+        ({"FLOWACTIONS_DELIVERY": "continuous"}, 4, "at once, then after 5 s, 5 s and 8 s"),
+        ({}, 4, "within 1 min, then about 1 min, 2 min and 3 min after the first"),
+        (
+            {"FLOWACTIONS_DELIVERY": "continuous", "FLOWACTIONS_RETRY_SCHEDULE": "long"},
+            8,
+            "at once, then after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h and 10 h (about 27.6 h in all)",
+        ),
     ],
 )
-def test_the_palette_and_the_form_say_what_the_defaults_do(settings: dict[str, str], first: str) -> None:
-    """The form has the attempts of the mode that is set; the palette promises no signature and no retry (§2.4, §8)."""
+def test_the_palette_and_the_form_say_what_the_defaults_do(
+    settings: dict[str, str], attempts: int, first: str
+) -> None:
+    """The form has the attempts of the mode and schedule that are set; the palette promises no signature and no retry (§2.4, §8)."""
     described = FlowActions.load(SmallHost(settings)).node_types["webhook"].describe()
     help_text = described["configSchema"]["properties"]["webhookRetryOnFailure"]["description"].splitlines()
     assert help_text[0].startswith("Off, 1 attempt:")
-    assert help_text[1].startswith(f"On, up to 4 attempts: {first}")
-    assert "Signed if you set a secret. One attempt; with retries on, up to 4." in described["description"]
+    assert help_text[1].startswith(f"On, up to {attempts} attempts: {first}")
+    assert (
+        f"Signed if you set a secret. One attempt; with retries on, up to {attempts}."
+        in described["description"]
+    )

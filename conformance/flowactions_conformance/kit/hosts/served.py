@@ -31,7 +31,7 @@ class Served:
         """See `Running.call`."""
         return await self._driver.call(method, *arguments)
 
-    async def stop(self) -> None:
+    async def stop(self, *, is_judged: bool = True) -> None:  # noqa: ARG002  its driver has limits of its own
         """See `Running.stop`: afterwards the host serves again, as one that was started beside this one."""
         await self._again("restart")
 

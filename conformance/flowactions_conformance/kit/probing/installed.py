@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from flowactions_conformance.kit.probing.plugin import Probe
-from flowactions_conformance.probe import PROBE, PROBE_TOKEN
+from flowactions_conformance.variables import PROBE, PROBE_TOKEN
 from flowactions_hookspecs import FlowActions, Host, NodeType, PluginInvalid, hookimpl
 
 INSTALLED: Final = "flowactions-conformance"

@@ -1,0 +1,14 @@
+"""The variables of the environment that `serve-env` prints beside the host's settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "FLOWACTIONS_CONFORMANCE_"
+"""Of variables that are for the kit, and no settings."""
+PROBE: Final = f"{PREFIX}PROBE"
+"""Where the probe reports. Without it there is no probe."""
+PROBE_TOKEN: Final = f"{PREFIX}TOKEN"
+"""With which the probe reports and answers."""
+DATABASE: Final = f"{PREFIX}DATABASE_URL"
+"""Where the host may keep its own tables, as `Env.database_url`."""
