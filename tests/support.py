@@ -17,6 +17,7 @@ from flowactions_hookspecs import (
     AuthEvent,
     DashboardPrincipal,
     Delivery,
+    DeliveryAlert,
     FlowActions,
     Host,
     LogicAction,
@@ -28,7 +29,15 @@ from flowactions_hookspecs import (
 from flowactions_hookspecs.core import LOADED
 from flowactions_plugin.services import Services
 
-__all__ = ["SmallHost", "a_walk", "app_with_routes", "development", "services_of", "transport_of"]
+__all__ = [
+    "AlertedHost",
+    "SmallHost",
+    "a_walk",
+    "app_with_routes",
+    "development",
+    "services_of",
+    "transport_of",
+]
 
 
 class SmallHost(Host):
@@ -86,6 +95,17 @@ class SmallHost(Host):
 
     async def auth_event(self, event: AuthEvent) -> None:
         self.auth_events.append(event)
+
+
+class AlertedHost(SmallHost):
+    """A small host that takes note of alerts, too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.alerts: list[DeliveryAlert] = []
+
+    async def delivery_alert(self, alert: DeliveryAlert) -> None:
+        self.alerts.append(alert)
 
 
 def development(database_url: str, **settings: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from flowactions_conformance.__main__ import main
-from flowactions_conformance.kit.plugins import CHECKS
+from flowactions_conformance.kit.plugins.checks import CHECKS
 from tests.docs.contract_coverage import CONTRACT, sentences
 
 pytestmark = pytest.mark.ci

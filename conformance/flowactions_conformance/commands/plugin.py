@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowactions_conformance.kit.outcomes import CheckResult, Status
-from flowactions_conformance.kit.plugins import PluginFault, check_plugin
+from flowactions_conformance.kit.plugins.running import PluginFault, check_plugin
 from flowactions_conformance.kit.report.terminal import BOLD, GREEN, RED, Paint, printable, result_lines
 
 

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import pytest
 from sqlalchemy import func, select, update
 
-from flowactions_hookspecs import DeliveryAlert, FlowActions, Node
+from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.deliveries.filters import parse
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.health.statistics import Counts
@@ -15,19 +13,8 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import destinations, statistics
-from tests.support import SmallHost, a_walk, development
+from tests.support import AlertedHost, a_walk, development
 from tests.waiting import until
-
-
-class AlertedHost(SmallHost):
-    """Takes note of alerts, too."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.alerts: list[DeliveryAlert] = []
-
-    async def delivery_alert(self, alert: DeliveryAlert) -> None:
-        self.alerts.append(alert)
 
 
 @pytest.mark.parametrize("delivery", ["continuous", "scheduled"])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from flowactions_hookspecs import DeliveryAlert, FlowActions, FlowNodeOrigin, LogicAction, Node
+from flowactions_hookspecs import FlowActions, FlowNodeOrigin, LogicAction, Node
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import (
     DEAD,
@@ -31,7 +31,7 @@ from tests.costs import Watched
 from tests.owning import own_webhook
 from tests.queueing import OutboxStore, Queue, a_schedule
 from tests.recorder import OK, recorder, status
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import AlertedHost, SmallHost, a_walk, development, services_of
 from tests.triggers import EXPERIENCE
 from tests.waiting import until
 
@@ -144,17 +144,6 @@ async def test_the_number_of_attempts_is_the_schedules(
             found = {row.id: row.max_attempts for row in rows}
     expected = [attempts[0], 1, attempts[1], attempts[2], 3, 10]
     assert [found[each.delivery_id] for each in queued] == expected
-
-
-class AlertedHost(SmallHost):
-    """Takes note of alerts, too."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.alerts: list[DeliveryAlert] = []
-
-    async def delivery_alert(self, alert: DeliveryAlert) -> None:
-        self.alerts.append(alert)
 
 
 @pytest.mark.parametrize("delivery", ["continuous", "scheduled"])

@@ -1,155 +1,28 @@
-"""A small kit for authors of plugins: a plugin's node types, over two reference hosts in one process.
-
-Each check follows from sentences of the contract that bind authors of plugins.
-"""
+"""What is checked of a node type. Each check follows from sentences of the contract that bind authors of plugins."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import importlib
 import json
-import logging
 import re
 import secrets
-import sqlite3
-import tempfile
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
-from importlib import metadata
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.output import LogLines, Output
-from flowactions_conformance.kit.outcomes import CheckFailed, CheckResult, Finding, Level, Status
-from flowactions_conformance.kit.probing.installed import INSTALLED
-from flowactions_conformance.receiver import Receiver
+from flowactions_conformance.kit.outcomes import Level
+from flowactions_conformance.kit.plugins.tried import STEP, Tried, _read, expect
 from flowactions_conformance.receiver.verify import verify
-from flowactions_conformance.reference_host import create_app
-from flowactions_conformance.reference_host import store as tables
-from flowactions_conformance.reference_host.app import ReferenceApp
-from flowactions_conformance.serving import serve
 from flowactions_hookspecs import (
-    PROJECT,
     Deferred,
-    FlowActions,
-    FlowActionsError,
     InTransaction,
-    Node,
-    NodeDraft,
-    NodeResult,
-    NodeType,
     PluginOrigin,
-    Walk,
 )
-from flowactions_hookspecs.hooks import is_node_type
 
-RECEIVER: Final = "{receiver}"
-"""In settings and configs: the URL of the kit's receiver."""
-STEP: Final = "step-2"
-DELIVERED_SECONDS: Final = 20.0
 ODD: Final[Sequence[Any]] = (None, "", 0, False, [], {}, -1, 1.5, "x" * 10_000, ["x"], {"x": "y"})
 """What an author, an import or an older version may leave in a field."""
 SECRET_NAME: Final = re.compile(r"secret|token|password|api_?key|credential", re.IGNORECASE)
-ORGANIZATION: Final = "kit-org"
-AGENT: Final = "kit-agent"
 SAYS_WHERE: Final = "what the plugin raised is in the lines that were logged"
-
-
-class PluginFault(Exception):
-    """Nothing can be checked; the message says what to do."""
-
-
-class Row(NamedTuple):
-    """A delivery, as it stands in the outbox."""
-
-    event_id: str
-    status: str
-    origin: dict[str, Any]
-    error: str | None
-
-
-class Tried:
-    """A node type, and what the checks do with it.
-
-    Args:
-        plugin: its plugin's name.
-        node_type: of the first host.
-        config: a valid one.
-        hosts: two, in one process.
-        receiver: where webhooks go.
-    """
-
-    def __init__(
-        self,
-        plugin: str,
-        node_type: NodeType,
-        config: Mapping[str, Any],
-        hosts: Sequence[tuple[ReferenceApp, Path]],
-        receiver: Receiver,
-    ) -> None:
-        self.plugin = plugin
-        self.node_type = node_type
-        self.config = config
-        self.hosts = hosts
-        self.receiver = receiver
-
-    @property
-    def actions(self) -> FlowActions:
-        """Of the first host."""
-        return self.hosts[0][0].actions
-
-    def walk(self, **changes: Any) -> Walk:
-        """Return a walk of a new run."""
-        ids = {"organization_id": ORGANIZATION, "agent_id": AGENT, "flow_id": "kit-flow", "user_id": "kit-user"}
-        return Walk(**{**ids, "run_id": secrets.token_hex(8), "content": "hello", **changes})
-
-    def node(self, config: Mapping[str, Any] | None = None) -> Node:
-        """Return a node with this config, by default the valid one."""
-        return Node(id="kit-node", type=self.node_type.name, config=self.config if config is None else config)
-
-    def draft(self, config: Mapping[str, Any] | None = None) -> NodeDraft:
-        """Return the node as its author has it in the editor."""
-        return NodeDraft(organization_id=ORGANIZATION, agent_id=AGENT, node=self.node(config))
-
-    async def advanced(self, walk: Walk, config: Mapping[str, Any] | None = None) -> NodeResult:
-        """Record the node in a client-paced walk, advance to its step, and return what came of it."""
-        recorded = await self.actions.reach(
-            msgspec.structs.replace(walk, pacing=Deferred(STEP)), self.node(config)
-        )
-        _expect(
-            recorded.status == "recorded",
-            "the node is not recorded in a client-paced walk",
-            "recorded, by the runtime",
-            recorded,
-        )
-        return (await self.actions.advance(walk, STEP)).results[0]
-
-    def rows(self, host: int = 0) -> list[Row]:
-        """Return the deliveries of a host, oldest first."""
-        statement = (
-            "SELECT event_id, status, origin, last_error FROM flowactions_outbox ORDER BY created_at, id"
-        )
-        return [
-            Row(row[0], row[1], json.loads(row[2]), row[3]) for row in _read(self.hosts[host][1], statement)
-        ]
-
-    async def ended(self) -> list[Row]:
-        """Return the deliveries of the first host, once none of them is to be sent any more."""
-        until = time.monotonic() + DELIVERED_SECONDS
-        while True:
-            rows = self.rows()
-            if time.monotonic() > until or not any(row.status in {"pending", "retrying"} for row in rows):
-                return rows
-            await asyncio.sleep(0.05)
-
-
-def _read(path: Path, statement: str) -> Sequence[Any]:
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        return connection.execute(statement).fetchall()
 
 
 class PluginCheck(NamedTuple):
@@ -179,11 +52,6 @@ def _check(
     return made
 
 
-def _expect(holds: object, message: str, expected: object, actual: object) -> None:
-    if not holds:
-        raise CheckFailed(message, expected=expected, actual=actual)
-
-
 @_check(
     "Its editor offers each of `node_types` as `describe()` gives it.",
     "title or description is empty",
@@ -194,7 +62,7 @@ async def _is_described(tried: Tried) -> None:
     node_type = tried.node_type
     described = node_type.describe()
     for name in ("title", "description"):
-        _expect(
+        expect(
             described[name].strip(),
             f"{node_type.name} has no {name}: its author sees an empty line",
             "text",
@@ -203,7 +71,7 @@ async def _is_described(tried: Tried) -> None:
     msgspec.json.encode(described)
     fields = set(node_type.config_schema.get("properties", {}))
     unknown = sorted(set(node_type.secret_fields) - fields) if fields else []
-    _expect(
+    expect(
         not unknown,
         f"secret_fields of {node_type.name} names {unknown}",
         f"fields of the config: {sorted(fields)}",
@@ -220,7 +88,7 @@ async def _is_described(tried: Tried) -> None:
 async def _runs(tried: Tried) -> None:
     """A node with a valid config runs."""
     result = await tried.actions.reach(tried.walk(), tried.node())
-    _expect(
+    expect(
         result.status in {"sent", "queued"},
         f"a node of {tried.node_type.name} did not run: {result.reason}. If the plugin has failed, {SAYS_WHERE}",
         "sent or queued",
@@ -240,21 +108,21 @@ async def _bears_odd_configs(tried: Tried) -> None:
     for config in odd:
         shown = _shown(config)
         result = await tried.actions.reach(tried.walk(), tried.node(config))
-        _expect(
+        expect(
             result.reason != "plugin_error",
             f"reach failed for the config {shown}; {SAYS_WHERE}",
             "skipped or failed, with a reason of the plugin's and a message for the author",
             result,
         )
         problems = await tried.actions.check(tried.draft(config))
-        _expect(
+        expect(
             not any(problem.code == "plugin_error" for problem in problems),
             f"check failed for the config {shown}; {SAYS_WHERE}",
             "what is wrong with it, in words for its author",
             problems,
         )
         preview = await tried.actions.preview(tried.draft(config), tried.walk())
-        _expect(
+        expect(
             not any(problem.code == "plugin_error" for problem in preview.problems),
             f"preview failed for the config {shown}; {SAYS_WHERE}",
             "a preview",
@@ -272,14 +140,14 @@ async def _ignores_the_pacing(tried: Tried) -> None:
     before = len(tried.rows())
     deferred = await tried.advanced(tried.walk())
     same = ("status", "reason", "halt")
-    _expect(
+    expect(
         all(getattr(eager, name) == getattr(deferred, name) for name in same),
         "in a client-paced walk another result came",
         eager,
         deferred,
     )
     if eager.status == "queued":
-        _expect(
+        expect(
             len(tried.rows()) > before,
             "it says queued, and no delivery was written",
             "a delivery",
@@ -306,7 +174,7 @@ async def _events_are_apart(tried: Tried) -> None:
         now = {row.event_id for row in tried.rows()}
         if result.status != "queued":
             return  # its effect is not a delivery
-        _expect(
+        expect(
             now - known,
             f"{name} has an event id that was used before",
             "an event id of its own",
@@ -315,7 +183,7 @@ async def _events_are_apart(tried: Tried) -> None:
         known = now
     await tried.actions.reach(first, tried.node())
     again = {row.event_id for row in tried.rows()} - known
-    _expect(not again, "the same walk, repeated, has another event id", "the same event id", sorted(again))
+    expect(not again, "the same walk, repeated, has another event id", "the same event id", sorted(again))
 
 
 @_check(
@@ -336,12 +204,12 @@ async def _writes_again(tried: Tried) -> None:
         await outcome.write(connection)
         await transaction.rollback()
     left = len(tried.rows()) - before
-    _expect(not left, "what write has done is there, although its transaction was rolled back", 0, left)
+    expect(not left, "what write has done is there, although its transaction was rolled back", 0, left)
     for _ in range(2):
         async with database.begin() as connection:
             await outcome.write(connection)
     written = len(tried.rows()) - before
-    _expect(written <= 1, "write was called twice, and two deliveries were written", 1, written)
+    expect(written <= 1, "write was called twice, and two deliveries were written", 1, written)
 
 
 @_check(
@@ -358,14 +226,14 @@ async def _is_signed(tried: Tried) -> None:
         if origin.get("kind") != "plugin" or origin.get("plugin") != tried.plugin:
             continue
         resolver = tried.actions.signing_secrets.get((tried.plugin, origin["name"]))
-        _expect(
+        expect(
             resolver is not None,
             f"deliveries have the origin {origin['name']!r}, for which no signing secret is declared",
             f"flowactions_signing_secrets with {origin['name']!r}, if need be with a function that returns None",
             sorted(name for plugin, name in tried.actions.signing_secrets if plugin == tried.plugin),
         )
         arrivals = [each for each in tried.receiver.arrivals if each.event_id == row.event_id]
-        _expect(
+        expect(
             arrivals,
             f"a delivery did not arrive: {row.error or row.status}. If the plugin has failed, {SAYS_WHERE}",
             "it arrives at the kit's receiver: name it in a setting or config as {receiver}",
@@ -374,7 +242,7 @@ async def _is_signed(tried: Tried) -> None:
         assert resolver is not None  # noqa: S101  expected above
         secret = await resolver(msgspec.convert(origin, PluginOrigin))
         found = verify(secret or "", dict(arrivals[-1].headers), arrivals[-1].body.encode(), arrivals[-1].at)
-        _expect(
+        expect(
             found == ("verified" if secret else "unsigned"),
             "a delivery has another signature than its origin's secret gives",
             "verified" if secret else "unsigned",
@@ -393,10 +261,10 @@ async def _asks_without_effect(tried: Tried) -> None:
     problems = await tried.actions.check(tried.draft())
     await tried.actions.preview(tried.draft(), tried.walk())
     errors = [problem for problem in problems if problem.severity == "error"]
-    _expect(not errors, "check finds errors in the config with which the node runs", "none", errors)
+    expect(not errors, "check finds errors in the config with which the node runs", "none", errors)
     after = await tried.ended()
-    _expect(len(after) == len(before), "check or preview has written a delivery", "none", after[-1:])
-    _expect(
+    expect(len(after) == len(before), "check or preview has written a delivery", "none", after[-1:])
+    expect(
         len(tried.receiver.arrivals) == arrived, "check or preview has sent a request", "none", "one arrived"
     )
 
@@ -411,7 +279,7 @@ async def _keeps_secrets(tried: Tried) -> None:
     fields = {*tried.node_type.config_schema.get("properties", {}), *tried.config}
     named = sorted(field for field in fields if SECRET_NAME.search(field))
     unmarked = sorted(set(named) - set(tried.node_type.secret_fields))
-    _expect(
+    expect(
         not unmarked,
         f"{', '.join(unmarked)} of {tried.node_type.name} is stored and shown in clear",
         f"secret_fields with {unmarked}",
@@ -420,7 +288,7 @@ async def _keeps_secrets(tried: Tried) -> None:
     marker = f"secret-{secrets.token_hex(12)}"
     config = {**tried.config, **dict.fromkeys(tried.node_type.secret_fields, marker)}
     preview = await tried.actions.preview(tried.draft(config), tried.walk())
-    _expect(
+    expect(
         marker not in msgspec.json.encode(preview).decode(),
         "the preview shows a secret field",
         "it is masked",
@@ -429,7 +297,7 @@ async def _keeps_secrets(tried: Tried) -> None:
     walk = tried.walk(pacing=Deferred(STEP))
     await tried.actions.reach(walk, tried.node(config))
     records = _read(tried.hosts[0][1], "SELECT node FROM flowactions_deferred")
-    _expect(
+    expect(
         not any(marker in str(row[0]) for row in records),
         "a record holds a secret field",
         "it is left out",
@@ -445,14 +313,14 @@ async def _hosts_are_apart(tried: Tried) -> None:
     """Two hosts in one process share nothing: each has its own deliveries."""
     first, second = len(tried.rows(0)), len(tried.rows(1))
     result = await tried.hosts[1][0].actions.reach(tried.walk(), tried.node())
-    _expect(
+    expect(
         len(tried.rows(0)) == first,
         "a node of one host has written a delivery into another one",
         "none",
         "one",
     )
     if result.status == "queued":
-        _expect(
+        expect(
             len(tried.rows(1)) > second,
             "it says queued, and no delivery was written",
             "a delivery",
@@ -483,123 +351,3 @@ CHECKS: Final = tuple(
 def _shown(config: Mapping[str, Any]) -> str:
     text = json.dumps(config)
     return text if len(text) < 300 else f"{text[:300]}…"
-
-
-@asynccontextmanager
-async def _opened(
-    name: str, settings: Mapping[str, str], output: Output
-) -> AsyncIterator[tuple[Sequence[tuple[ReferenceApp, Path]], Receiver, str, str]]:
-    """Open two reference hosts with the plugin, and a receiver."""
-    handler = LogLines(output)
-    async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowactions-plugin-kit-")))
-        logging.getLogger().addHandler(handler)
-        stack.callback(logging.getLogger().removeHandler, handler)
-        receiver = Receiver("")
-        url = f"{await stack.enter_async_context(serve(receiver.app))}/hooks"
-        hosts = []
-        for each in ("first", "second"):
-            path = folder / f"{each}.db"
-            given = {
-                "FLOWACTIONS_ENVIRONMENT": "development",
-                "FLOWACTIONS_DELIVERY": "continuous",
-                "FLOWACTIONS_ENCRYPTION_KEYS": base64.b64encode(secrets.token_bytes(32)).decode(),
-                **{key: value.replace(RECEIVER, url) for key, value in settings.items()},
-            }
-            with _told(name):
-                made = create_app(given, path, plugins=_further(name))
-            await stack.enter_async_context(made.host.store.open())
-            await made.host.store.put(tables.agents, id=AGENT, name="Kit", organization_id=ORGANIZATION)
-            await stack.enter_async_context(made.actions.lifespan())
-            hosts.append((made, path))
-        yield hosts, receiver, url, _named(hosts[0][0].actions, name)
-
-
-@contextmanager
-def _told(name: str) -> Iterator[None]:
-    try:
-        yield
-    except FlowActionsError as exc:
-        raise PluginFault(f"the plugin {name} cannot be loaded: {exc}") from exc
-
-
-def _further(name: str) -> list[object]:
-    """Return the module of a plugin that is not installed."""
-    installed = metadata.entry_points(group=PROJECT).names - {INSTALLED}
-    if name in installed:
-        return []
-    try:
-        return [importlib.import_module(name)]
-    except ImportError as exc:
-        raise PluginFault(
-            f"no installed plugin has the name {name!r}, and no module of that name can be imported: {exc}. "
-            f"Installed are {', '.join(sorted(installed))}"
-        ) from exc
-
-
-def _named(actions: FlowActions, name: str) -> str:
-    module = importlib.import_module(name) if name not in actions.plugin_names else None
-    return name if module is None else str(getattr(module, "flowactions_name", name))
-
-
-def _types_of(actions: FlowActions, plugin: str) -> list[str]:
-    owned = actions._core._hooks.collect("flowactions_node_types", "NodeType", is_node_type)  # noqa: SLF001
-    return [each.value.name for each in owned if each.plugin == plugin]
-
-
-async def check_plugin(
-    name: str, *, settings: Mapping[str, str], configs: Mapping[str, Mapping[str, Any]]
-) -> list[CheckResult]:
-    """Check a plugin's node types.
-
-    Args:
-        name: of its entry point, or of its module, if it is not installed.
-        settings: of the host; ``{receiver}`` stands for the kit's receiver.
-        configs: node type → a valid config, in which it stands for the same.
-
-    Raises:
-        PluginFault: the plugin cannot be loaded or has no node types, or a config is for a type that it has not.
-    """
-    results = []
-    output = Output()
-    async with _opened(name, settings, output) as (hosts, receiver, url, plugin):
-        types = _types_of(hosts[0][0].actions, plugin)
-        if not types:
-            raise PluginFault(f"the plugin {plugin} has no node types: nothing is to be checked")
-        unknown = sorted(set(configs) - set(types))
-        if unknown:
-            raise PluginFault(
-                f"the plugin {plugin} has no node type {', '.join(unknown)}; it has {', '.join(types)}"
-            )
-        for each in types:
-            config = json.loads(json.dumps(configs.get(each, {})).replace(RECEIVER, url))
-            tried = Tried(plugin, hosts[0][0].actions.node_types[each], config, hosts, receiver)
-            results += [await _judged(check, tried, output) for check in CHECKS]
-    return results
-
-
-async def _judged(check: PluginCheck, tried: Tried, output: Output) -> CheckResult:
-    logged: list[str] = []
-    stop = output.listen(logged.extend)
-    finding = None
-    try:
-        await check.run(tried)
-    except CheckFailed as exc:
-        finding = exc.finding
-    except Exception as exc:  # noqa: BLE001  whatever it is, the plugin has raised it
-        finding = Finding(message=f"{type(exc).__name__}: {exc}")
-    finally:
-        stop()
-    if finding is not None:
-        lines = [line for line in logged if line][-20:]
-        finding = msgspec.structs.replace(finding, causes=check.causes, logged=tuple(lines))
-    return CheckResult(
-        id=check.id,
-        profile=tried.node_type.name,
-        title=check.title,
-        clause=f"contract: {check.sentence}",
-        level=check.level,
-        since="1.0",
-        status=Status.PASS if finding is None else Status.FAIL,
-        finding=finding,
-    )
