@@ -196,12 +196,13 @@ async def test_a_cancelled_call_leaves_the_hosts_transaction_usable(kind: str, c
 @sampled("kind", ENGINES, size=2)
 async def test_a_call_that_is_cancelled_at_its_savepoint_leaves_none_open(kind: str, url: str) -> None:
     """What the host does then is in its own transaction, and not in a SAVEPOINT that nobody ends."""
+    begins = kind == "sqlite, driver in autocommit"  # there the first statement of a call is BEGIN
     async with sharing(kind, url) as (actions, host):
         cancelling = Cancelling(host)
         async with host.engine.connect() as connection:
             await order(connection, "before")
             with pytest.raises(asyncio.CancelledError):
-                await cancelling.run(CALLS["advance"](actions, a_walk(), connection), 0)
+                await cancelling.run(CALLS["advance"](actions, a_walk(), connection), int(begins))
             assert cancelling.statement.startswith("SAVEPOINT")
             with pytest.raises(DBAPIError):
                 await connection.exec_driver_sql(f"RELEASE {cancelling.statement}")

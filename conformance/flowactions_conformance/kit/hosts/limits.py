@@ -1,8 +1,8 @@
 """How long a host is waited for: one that hangs is told apart from one that is slow, and from one on a slow machine.
 
 No limit is a measure of speed. The machine is measured (`machine`) in each wait that is not short: when the limit of one on
-a fast machine has passed, the host has failed. On a slow machine the limit grows by the worst that was measured, and meanwhile
-the host is asked for signs that it hangs. One that hangs shows some, however slow the machine is: each look at it ends with an
+a fast machine has passed, the host has failed. On a slow machine a second counts for as much less as was measured, until the
+limit is full, and meanwhile the host is asked for signs that it hangs. One that hangs shows some, however slow the machine is: each look at it ends with an
 answer of its event loop or without, and enough of either are a sign once all of the time is over.
 """
 
@@ -131,6 +131,8 @@ class Seen(NamedTuple):
     Attributes:
         waited: for how long, in seconds.
         limit: seconds on a machine that is as fast as needed.
+        had: how much time that was on a machine that is as fast as needed, in seconds: each second counts by how slow the
+            machine was then. At least a twentieth (`MOST`) of ``waited``.
         slowness: how many times slower than needed the machine was, at the worst.
         echoes: how often the host has answered (`Signs.echoes`) since the limit passed.
         idle: for how long the host has used no processor time while the kit's own app answered, in seconds.
@@ -142,6 +144,7 @@ class Seen(NamedTuple):
 
     waited: float
     limit: float
+    had: float
     slowness: float = 1.0
     echoes: int = 0
     idle: float = 0.0
@@ -164,7 +167,7 @@ def judged(seen: Seen) -> Verdict:
         return "wait"
     if seen.slowness < SLOW:
         return "slow"
-    has_time = seen.waited < seen.limit * min(seen.slowness, MOST)
+    has_time = seen.had < seen.limit
     if seen.idle >= IDLE_SECONDS:
         return "hangs"
     # An event loop answers a host that starts or stops slowly, or is asked for many things, too: that counts only when all
@@ -256,6 +259,7 @@ class Patience:
         loop = asyncio.get_running_loop()
         began = loop.time()
         pause, echoes, mute = limit / PARTS, 0, 0
+        had, last = 0.0, began
         used: float | None = None
         idle_since = began
         while True:
@@ -265,8 +269,10 @@ class Patience:
             now, second = await self.slowness(), int(loop.time())
             self._measured[second] = max(now, self._measured.get(second, now))
             # Also what was measured in waits within this one: it has made them longer.
-            slowness = max(value for at, value in self._measured.items() if at >= int(began))
-            is_late = loop.time() - began >= limit
+            slowness = self._since(began)
+            had += (loop.time() - last) / min(MOST, self._since(last))
+            last = loop.time()
+            is_late = last - began >= limit
             idle, answers = 0.0, now < SILENT
             if host is not None and slowness >= SLOW and is_late:
                 echoing = await host.echoes()
@@ -282,6 +288,7 @@ class Patience:
             seen = Seen(
                 loop.time() - began,
                 limit,
+                had,
                 slowness,
                 echoes,
                 idle,
@@ -304,6 +311,10 @@ class Patience:
                 min(limit / PARTS, left) if left > 0 else min(1.0, limit * (min(slowness, MOST) - 1) / LOOKS)
             )
             pause = max(0.05, pause)
+
+    def _since(self, moment: float) -> float:
+        """Return how slow the machine was since a moment, at the worst."""
+        return max(value for at, value in self._measured.items() if at >= int(moment))
 
 
 def _why(seen: Seen) -> str:
