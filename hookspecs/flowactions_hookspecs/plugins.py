@@ -128,7 +128,7 @@ def _check_version(name: str, plugin: object) -> None:
             have = ".".join(map(str, CONTRACT_VERSION))
             raise PluginInvalid(
                 f"plugin {name!r} needs version {major}.{minor} of the contract, and version {have} is installed: "
-                f"install a release of flowactions-plugin and one of {name} that agree"
+                f"use releases of flowactions-plugin and {name} that agree"
             )
         case _:
             raise PluginInvalid(

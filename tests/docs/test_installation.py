@@ -27,7 +27,7 @@ KIT = ROOT / "docs" / "how-to" / "prove-your-host.md"
 def test_nothing_says_to_install_by_the_name() -> None:
     """Neither a page nor a message: whoever took the name would be installed."""
     files = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "docs/how-to/containers/Dockerfile", *SOURCES]
-    found = {path.name: BY_NAME.findall(path.read_text()) for path in files}
+    found = {str(path): BY_NAME.findall(path.read_text()) for path in files}
     assert {name: lines for name, lines in found.items() if lines} == {}
     assert BY_NAME.search("pip install --quiet 'flowactions-plugin[conformance]'")
     assert BY_NAME.search("pip install flowactions-plugin")
