@@ -85,7 +85,7 @@ SLOW = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of later rings, and deal the slow tests out: each process gets its share of them first."""
-    later = rings(Case(item.nodeid, frozenset(mark.name for mark in item.iter_markers())) for item in items)
+    later = rings(map(Case.of, items))
     for item in items:
         if item.nodeid in later:
             item.add_marker(later[item.nodeid])

@@ -68,6 +68,8 @@ PROGRAMS: Final = {
 }
 """What tests use that pip does not install, by the commands that do. A test of one that is not there is skipped, but not in CI."""
 
+BEYOND: Final = "beyond the sample"
+
 TEST_SECONDS: Final = 0.09
 """Of one processor, on an average over the README's ring."""
 
@@ -90,6 +92,8 @@ def sampled(
 ) -> pytest.MarkDecorator:
     """Parametrize a test of whose values the README's ring has a sample, and `.ci/run` all.
 
+    Of a test with several such parameters, `.ci/run` has each value with the others' samples, and `.ci/full` all combinations.
+
     Args:
         names: as of ``pytest.mark.parametrize``.
         values: as there.
@@ -99,8 +103,9 @@ def sampled(
     params = [_param(each, several=isinstance(names, tuple)) for each in values]
     last = len(params) - 1
     chosen = {last // 2} if size == 1 else {round(number * last / (size - 1)) for number in range(size)}
+    beyond = pytest.mark.ci(BEYOND)
     marked = [
-        each if index in chosen else pytest.param(*each.values, marks=[*each.marks, pytest.mark.ci], id=each.id)
+        each if index in chosen else pytest.param(*each.values, marks=[*each.marks, beyond], id=each.id)
         for index, each in enumerate(params)
     ]
     return pytest.mark.parametrize(names, marked, **options)
@@ -118,10 +123,20 @@ class Case(NamedTuple):
     Attributes:
         node_id: pytest's.
         marks: the names of its markers.
+        beyond: how many of its parameters are beyond their sample (`sampled`).
     """
 
     node_id: str
     marks: frozenset[str]
+    beyond: int = 0
+
+    @classmethod
+    def of(cls, item: pytest.Item) -> Case:
+        """Return what decides about the ring of a test that was collected."""
+        marks = list(item.iter_markers())
+        return cls(
+            item.nodeid, frozenset(each.name for each in marks), sum(BEYOND in each.args for each in marks)
+        )
 
     @property
     def parameters(self) -> list[str]:
@@ -162,7 +177,7 @@ def rings(cases: Iterable[Case]) -> dict[str, str]:
 
 def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
     """Return the ring of a test, by what else of its kind there is: one of those alike stays in the README's ring."""
-    if "full" in case.marks:
+    if "full" in case.marks or case.beyond > 1:
         return "full"
     is_repeated = case.database is not None and case.mode is not None and not MOSTLY_RUN.isdisjoint(on)
     if is_repeated and (case.database, case.mode) not in MOSTLY_RUN:

@@ -61,6 +61,15 @@ def test_a_marker_moves_a_test_to_a_later_ring(mark: str) -> None:
     assert found["sqlite-continuous"] == "full"
 
 
+@pytest.mark.parametrize(("beyond", "ring"), [(0, None), (1, "ci"), (2, "full")])
+def test_all_combinations_are_of_the_last_ring(beyond: int, ring: str | None) -> None:
+    """A value beyond its sample is tried by `.ci/run` with the samples of other parameters, and by `.ci/full` with all."""
+    marks = frozenset({"ci"} if beyond else ())
+    assert rings([Case("tests/a.py::test_it[x]", marks, beyond)]) == (
+        {} if ring is None else {"tests/a.py::test_it[x]": ring}
+    )
+
+
 def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """How many tests, about how long, and what is skipped for want of which program."""
     monkeypatch.setenv("PATH", str(tmp_path))

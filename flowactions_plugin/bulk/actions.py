@@ -234,7 +234,7 @@ class Actions:
         if selection.as_of > now:
             raise ActionInvalid("The preview is of a time to come: look at the rows again.")
         if not selection.count:
-            raise ActionInvalid("There is nothing to do: no row meets the filter.")
+            raise ActionInvalid("No row meets the filter: nothing to do.")
         aged = await self._store.aged(selection, now)
         count, mark = await self._store.count(selection)
         # What was delivered since does not wait any more; nothing else may have come in its place.

@@ -27,7 +27,7 @@ FRESH_SECONDS: Final = 30.0
 CACHED_CHOICES: Final = 50_000
 """About 15 MiB."""
 
-PAUSED: Final = "The chat provider has stopped answering: there is more."
+PAUSED: Final = "The chat provider has stopped answering: the list is incomplete."
 
 
 class Choice(NamedTuple):

@@ -93,7 +93,7 @@ async def install(
     summary="Where the provider sends the browser back",
     status_code=303,
     **openapi_spec(
-        None, {303: (None, "To the dashboard, with what came of it.")}, "not_configured", "invalid_request"
+        None, {303: (None, "To the dashboard, with the result.")}, "not_configured", "invalid_request"
     ),
 )
 async def callback(
@@ -105,7 +105,7 @@ async def callback(
     signed_state: Annotated[str | None, QueryParameter(name="state")] = None,
     error: FromQuery[str | None] = None,
 ) -> Redirect:
-    """End the install, and send the browser to the dashboard with what came of it (§4.1.2, §4.1)."""
+    """End the install, and send the browser to the dashboard with the result (§4.1.2, §4.1)."""
     outcome = {"chat": "connected"}
     try:
         await chat.installer.finish(

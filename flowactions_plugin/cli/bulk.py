@@ -42,12 +42,14 @@ def _options(function: Function) -> Function:
             filter_options(without={"status", "id"}),
             click.option("--all", "everything", is_flag=True, help="Without any filter: all of them."),
             reason_option,
-            click.option("--dry-run", is_flag=True, help="Change nothing; show how many there are, and where."),
+            click.option(
+                "--dry-run", is_flag=True, help="Change nothing; show how many would be changed, and where."
+            ),
             click.option(
                 "--expect",
                 type=click.IntRange(min=0),
                 metavar="N",
-                help="Do nothing unless there are exactly so many.",
+                help="Do nothing unless it is exactly so many.",
             ),
             yes_option,
             click.option(
@@ -179,7 +181,7 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
 @command(
     "undo",
     document="cli.changing:Outcome",
-    exits={**TABLES_EXITS, FAILED: "there is no such action, or it has started; or it failed"},
+    exits={**TABLES_EXITS, FAILED: "no action has this id, or it has started; or it failed"},
 )
 @click.argument("action_id", metavar="ACTION")
 @host_option()
@@ -198,7 +200,7 @@ async def undo(action_id: str, host: str | None, as_json: bool) -> int:
 @command(
     "stop",
     document="cli.changing:Outcome",
-    exits={**TABLES_EXITS, FAILED: "there is no such action, or it has ended; or it failed"},
+    exits={**TABLES_EXITS, FAILED: "no action has this id, or it has ended; or it failed"},
 )
 @click.argument("action_id", metavar="ACTION")
 @host_option()

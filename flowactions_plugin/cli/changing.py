@@ -151,7 +151,7 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     if not all(map(is_id, ids)):
         raise CannotRun("one of the ids is none; 'flowactions outbox list' shows them")
     if request.expect not in {None, len(ids)}:
-        raise CannotRun(f"there are {len(ids)} ids, and not {request.expect}")
+        raise CannotRun(f"--expect is {request.expect}, and {len(ids)} ids are given")
     if request.dry_run:
         queries = OperatorQueries.of(context.database, context.settings)
         found = [each for each in ids if await queries.delivery(Scope(), each) is not None]
@@ -173,7 +173,7 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     else:
         for each in changed:
             if not each.changed:
-                status(f"{each.id}: there is none, or it is not in a state for it")
+                status(f"{each.id}: no delivery has this id, or its state does not allow this")
         line(f"{done} of {len(ids)} {DONE_VERBS[request.kind]}")
     return DONE if done == len(ids) else FAILED
 
@@ -187,7 +187,9 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
     if not request.as_json:
         _show(preview)
     if request.expect not in {None, preview.count}:
-        status(f"flowactions: there are {preview.count}, and not {request.expect}: nothing was done")
+        status(
+            f"flowactions: --expect is {request.expect}, and {preview.count} deliveries match: nothing was done"
+        )
         return FAILED
     if request.dry_run or not preview.count:
         if request.as_json:
@@ -246,7 +248,7 @@ async def change_action(
     async with opened(host) as context:
         action = await work(Actions(context.database)) if is_id(action_id) else None
     if action is None:
-        status("flowactions: there is no such action; 'flowactions outbox actions' lists them")
+        status("flowactions: no action has this id; 'flowactions outbox actions' lists them")
     elif as_json:
         write_json(Outcome(action=action))
     return action

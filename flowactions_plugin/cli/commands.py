@@ -61,7 +61,7 @@ def keygen(signing: bool, as_json: bool) -> int:
     type=WORDS,
     default="",
     metavar="PATH",
-    help="The prefix of FlowActions.load, if there is one; it is added where the URL does not end in it.",
+    help="The prefix of FlowActions.load, if the host has one; it is added to a URL that does not end in it.",
 )
 @click.option(
     "--name",

@@ -64,7 +64,7 @@ async def opened(host: str | None) -> AsyncIterator[CommandContext]:
         missing = context.database.missing_file
         if missing is not None:
             raise CannotRun(
-                f"there is no database {missing}: set FLOWACTIONS_DATABASE_URL, or name the host with --host"
+                f"the database {missing} does not exist: set FLOWACTIONS_DATABASE_URL, or name the host with --host"
             )
         before, wanted = await context.database.migrate(dry=True)
         if before != wanted:
@@ -136,7 +136,7 @@ def _imported(location: str) -> Any:
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
             raise  # the module exists, and one of its imports does not
-        raise CannotRun(f"there is no module {exc.name!r} to import from here") from exc
+        raise CannotRun(f"no module {exc.name!r} can be imported from here") from exc
     for name in path.split("."):
         if not hasattr(found, name):
             raise CannotRun(f"{module_name} has no {path!r}")

@@ -70,7 +70,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     else:
         status("nothing was sent to any destination yet")
     if more:
-        status(f"there are more than {limit}: --limit shows further ones")
+        status(f"only the first {limit} are shown: --limit shows more")
     if pauses:
         line()
         table(

@@ -151,7 +151,7 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
 
 async def _clock(checks: Checks, context: CommandContext) -> None:
     if not context.database.sql.has_clock:
-        checks.skip("clock", "SQLite uses this machine's clock, and there is no other to compare it with")
+        checks.skip("clock", "SQLite uses this machine's clock: no other clock to compare it with")
         return
     before = context.database.clock()
     theirs = await context.database.time()
@@ -189,7 +189,7 @@ async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
         checks.warn(
             "waiting",
             f"deliveries wait, without an attempt: {printable(reason, message=True)}",
-            "mend what is named; they go on by themselves: flowactions outbox list --error waits",
+            "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
         )
     for each in overview.worst:
         # One whose failures are older has had nothing to send since.

@@ -30,7 +30,7 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 
 COMMON_EXITS: Final = {
     DONE: "done, or nothing to do",
-    FAILED: "it failed, for example because the database does not answer or refuses the role; or there is something to do",
+    FAILED: "it failed, for example because the database does not answer or refuses the role; or something is to be done",
     CANNOT_RUN: "the command cannot run like this: a wrong option, a wrong setting, no such host, no such database",
     INTERRUPTED: "interrupted (Ctrl+C)",
 }

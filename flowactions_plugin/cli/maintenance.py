@@ -57,7 +57,7 @@ async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_jso
     document="cli.documents:Tables",
     exits={
         DONE: "the tables are of this release",
-        FAILED: "it failed; or, with --check, there is something to do",
+        FAILED: "it failed; or, with --check, something is to be done",
         NEWER_TABLES: "the tables are of a later release than this one, and nothing was changed",
     },
 )
@@ -65,7 +65,7 @@ async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_jso
 @click.option(
     "--check",
     is_flag=True,
-    help="Change nothing; exit 1 when there is something to do, 3 when the tables are newer.",
+    help="Change nothing; exit 1 when something is to be done, 3 when the tables are newer.",
 )
 async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     """Bring the tables to this release's revision.
@@ -101,12 +101,12 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     document="cli.documents:Tokens",
     exits={
         DONE: "every token is sealed with the newest key",
-        FAILED: "no key opens some token, and the message names its organization; or, with --check, there is something "
-        "to do; or it failed",
+        FAILED: "no key opens some token, and the message names its organization; or, with --check, something is "
+        "to be done; or it failed",
     },
 )
 @host_option()
-@click.option("--check", is_flag=True, help="Change nothing; exit 1 when there is something to do.")
+@click.option("--check", is_flag=True, help="Change nothing; exit 1 when something is to be done.")
 async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     """Put every stored token under the newest encryption key.
 

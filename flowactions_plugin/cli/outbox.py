@@ -81,14 +81,14 @@ async def list_deliveries(
     if page.looked_back_to is not None:
         status(f"searched back to {moment(page.looked_back_to)}; no index serves this filter")
     if page.next_cursor is not None:
-        status(f"there are more: --cursor {page.next_cursor}")
+        status(f"more: --cursor {page.next_cursor}")
     return DONE
 
 
 @command(
     "show",
     document="deliveries.results:Found",
-    exits={**TABLES_EXITS, FAILED: "there is no such delivery; or it failed"},
+    exits={**TABLES_EXITS, FAILED: "no delivery has this id; or it failed"},
 )
 @click.argument("delivery_id", metavar="ID")
 @host_option()
@@ -108,7 +108,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
                 Scope(), delivery_id.lower()
             )
     if found is None:
-        status("flowactions: there is no delivery with this id; 'outbox list --event-id' searches by event")
+        status("flowactions: no delivery has this id; 'outbox list --event-id' searches by event")
         return FAILED
     if as_json:
         write_json(found)

@@ -102,8 +102,8 @@ def _is_due(
 def _quarantine(row: DeliveryFacts) -> str:
     begun = row.quarantine_rounds or 0
     return (
-        f"its lease has expired {row.reclaims} times because workers ended, so it is sent alone, one such delivery in "
-        f"{Timing().quarantine_seconds:g} s; {begun} of {QUARANTINE_ROUNDS} such attempts have ended their worker, and "
+        f"{row.reclaims} workers ended while they sent it, so it is sent alone, one in "
+        f"{Timing().quarantine_seconds:g} s; {begun} of {QUARANTINE_ROUNDS} such attempts have ended their worker: "
         f"after {QUARANTINE_ROUNDS} it is dead"
     )
 

@@ -107,5 +107,5 @@ def _check_text(value: str, most: int) -> None:
 
 def _unknown(name: str) -> str:
     close = difflib.get_close_matches(name, BY_NAME, n=1)
-    meant = f"did you mean {close[0]}?" if close else f"there are {', '.join(BY_NAME)}"
-    return f"there is no such filter: {meant}"
+    meant = f"did you mean {close[0]}?" if close else f"filters are {', '.join(BY_NAME)}"
+    return f"no filter has this name: {meant}"

@@ -188,7 +188,7 @@ async def show_delivery(
     """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
     found = await queries.detail(delivery_id, principal.organization_id) if is_id(delivery_id) else None
     if found is None:
-        raise Problem("not_found", "There is no delivery with this id.")
+        raise Problem("not_found", "No delivery has this id.")
     return OneDelivery(detail(*found))
 
 
@@ -221,7 +221,7 @@ async def cancel_delivery(
     summary="Retry a dead delivery",
     **openapi_spec(
         "dashboard",
-        {404: (RetryAnswer, "There is no dead delivery with this id: `requeued` is false.")},
+        {404: (RetryAnswer, "No dead delivery has this id: `requeued` is false.")},
         changes=True,
     ),
 )

@@ -75,7 +75,7 @@ class Dispatcher:
         """
         action = await self._action(ref)
         if action is None:
-            raise ActionUnusable("unknown_action", "There is no webhook action at this place.")
+            raise ActionUnusable("unknown_action", "No webhook action stands at this place.")
         try:
             delivery = await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except EgressRefused as exc:

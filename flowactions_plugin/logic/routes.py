@@ -135,7 +135,7 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
             or not await has_agent(host, principal.organization_id, agent_id)
             or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
         ):
-            raise Problem("not_found", "There is no such agent.")
+            raise Problem("not_found", "No agent has this id.")
 
     return Router(
         "/",
@@ -164,7 +164,7 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
         if given[name] is not None
     ]
     if id_fault(experience_id):
-        raise Problem("unknown_action", "There is no webhook action at this place.")
+        raise Problem("unknown_action", "No webhook action stands at this place.")
     if errors:
         raise Problem("invalid_request", "The ids do not go with the source.", errors)
     where = {"organizationId": organization_id, "agentId": agent_id, "experienceId": experience_id}

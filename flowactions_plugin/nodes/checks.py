@@ -78,7 +78,7 @@ WEBHOOK_FALLBACKS: Final = {
     "webhookMethod": "This is not text: POST is used.",
     "webhookHeaders": "This is not a list: no custom headers are sent.",
     "webhookSecret": "This is not text, so nothing can be signed with it.",
-    "webhookRetryOnFailure": "This is neither true nor false: there is a single attempt.",
+    "webhookRetryOnFailure": "This is neither true nor false: only one attempt is made.",
     "webhookContinueOnFailure": "This is neither true nor false: the flow continues.",
 }
 """Field → what is done when its value has the wrong type. The body has a rule of its own."""
@@ -88,7 +88,7 @@ CHAT_FALLBACKS: Final = {
     "chatActionType": "Only dm and channel are known: it is sent to the channel.",
     "chatChannelId": "This is not text, and counts as missing.",
     "chatUserId": "This is not text, and counts as missing.",
-    "chatRetryOnFailure": "This is neither true nor false: there is a single attempt.",
+    "chatRetryOnFailure": "This is neither true nor false: only one attempt is made.",
     "chatContinueOnFailure": "This is neither true nor false: the flow continues.",
 }
 

@@ -44,7 +44,7 @@ _TOKEN_IN_QUERY: Final = re.compile(
 _AN_ID: Final = re.compile(r"[A-Z0-9]+")
 
 _STORED: Final = (
-    "It is stored unencrypted, and whoever can see the deliveries can use it. Sign the requests instead, or let a proxy add"
+    "It is stored unencrypted, and everybody who can see the deliveries can use it. Sign the requests instead, or let a proxy add"
     " it. Otherwise use a token with few rights, and replace it regularly."
 )
 

@@ -229,7 +229,7 @@ async def _cancel(task: asyncio.Task[Any], record: Record) -> None:
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     if not (await asyncio.wait({task}, timeout=CANCEL_SECONDS))[0]:
         log.error(
-            "%s node %s goes on %g s after it was cancelled, and is left behind",
+            "%s node %s still runs %g s after it was cancelled; nobody waits for it any more",
             record.node.type,
             printable(record.node.id),
             CANCEL_SECONDS,

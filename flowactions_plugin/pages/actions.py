@@ -192,5 +192,5 @@ def _number(given: dict[str, str], name: str) -> float | None:
 
 def _there(action: Action | None) -> Action:
     if action is None:
-        raise Problem("not_found", "There is no bulk action with this id.")
+        raise Problem("not_found", "No bulk action has this id.")
     return action

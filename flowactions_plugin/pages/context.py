@@ -119,7 +119,7 @@ def read_fields(raw: bytes, known: Collection[str], repeated: Collection[str] = 
     counts = Counter(name for name, _ in pairs)
     for name, value in pairs:
         if name not in known:
-            raise Problem("invalid_request", f"There is no field {name[:40]!r} here.")
+            raise Problem("invalid_request", f"This form has no field {name[:40]!r}.")
         if counts[name] > 1 and name not in repeated:
             raise Problem("invalid_request", f"The field {name!r} is given more than once.")
         if "\0" in value:

@@ -139,7 +139,7 @@ async def show_delivery(
     """Show one delivery: why it is not sent yet, what it sends, its attempts, what people did to it."""
     found = await context.queries.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
     if found is None:
-        raise Problem("not_found", "There is no delivery with this id.")
+        raise Problem("not_found", "No delivery has this id.")
     row = found.row
     body = row.body or ""
     shown = commands(row.method, row.url, row.headers, row.body)

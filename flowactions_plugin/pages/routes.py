@@ -101,7 +101,7 @@ async def static_file(
     """Serve the style or the script of the pages, which hold nothing of anybody's."""
     file = renderer.files.get(name)
     if file is None:
-        raise Problem("not_found", "There is no such file.")
+        raise Problem("not_found", "No file has this name.")
     headers = {"Cache-Control": FOREVER, "ETag": f'"{name}"', "X-Content-Type-Options": "nosniff"}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(b"", status_code=304, media_type=file.media_type, headers=headers)

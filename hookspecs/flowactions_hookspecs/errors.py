@@ -62,7 +62,7 @@ class WrongLoop(FlowActionsError, RuntimeError):
 
 
 class AgentNotFound(FlowActionsError, ValueError):
-    """There is no such agent."""
+    """No agent has this id."""
 
 
 class NotQueued(FlowActionsError):

@@ -44,7 +44,7 @@ class TestRun:
         ("arguments", "says"),
         [
             ([], "name the factory that makes your host"),
-            (["a.b:c", "--check", "EAGRE"], "there is no check, group or profile 'EAGRE'; groups are LOAD, "),
+            (["a.b:c", "--check", "EAGRE"], "no check, group or profile is named 'EAGRE'; groups are LOAD, "),
             (["a.b:c", "--database", "sqlite:///x"], "--database takes the URL of a PostgreSQL"),
             (["a.b:c", "--timeout", "-1"], "--timeout takes a number of seconds above 0"),
             (["a.b:c", "--baseline", "nowhere.toml"], "the baseline nowhere.toml cannot be read"),

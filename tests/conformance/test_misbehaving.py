@@ -186,7 +186,16 @@ def test_a_thread_that_never_ends_does_not_keep_the_command() -> None:
 def hanging(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
     """The command over a host that hangs in the preflight, once it has started all that it would leave behind."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "flowactions_conformance", "run", f"{HOSTS}:hangs_async", *arguments],
+        # Its limits must not end it: other runs begin and end meanwhile.
+        [
+            sys.executable,
+            "-m",
+            "flowactions_conformance",
+            "run",
+            f"{HOSTS}:hangs_async",
+            "--time-scale=100",
+            *arguments,
+        ],
         cwd=ROOT,
         env={**os.environ, **environment},
         stdout=subprocess.PIPE,

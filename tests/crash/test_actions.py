@@ -67,7 +67,7 @@ async def progress(database: Database, action: Action) -> Action:
 
 @pytest.mark.parametrize(
     ("rows", "rate"),
-    [(1000, 2000.0), pytest.param(100_000, 1500.0, marks=pytest.mark.full)],
+    [(1000, 300.0), pytest.param(100_000, 1500.0, marks=pytest.mark.full)],
 )
 async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
     field: Field, rows: int, rate: float

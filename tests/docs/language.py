@@ -21,6 +21,12 @@ COUNTS: Final = Path(__file__).with_name("language.toml")
 LONGEST: Final = 30
 """Words of a sentence."""
 
+FEW: Final = 3
+"""Words of a text that is no sentence."""
+
+NO_MESSAGE: Final = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|\()")
+"""Begins SQL, or a regular expression that has several lines."""
+
 TURNS: Final[Mapping[str, str]] = {
     r"\bthere (?:is|are|was|were)\b": "say who does or has it",
     r"\bas if nothing were there\b": "say that it is unchanged",
@@ -63,7 +69,7 @@ class Finding(NamedTuple):
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """Give what is checked, by file: README and pages, and the docstrings of the contract.
+    """Give what is checked, by file: README and pages, docstrings of the contract, and what plugin and kit say while they run.
 
     Decisions are history, the changelog too; the behaviour pages are the specification's. Help of commands and descriptions of
     routes are on pages of the reference.
@@ -80,6 +86,35 @@ def texts() -> Iterator[tuple[str, str]]:
             if isinstance(node, documented)
         ]
         yield path.relative_to(ROOT).as_posix(), "\n\n".join(found)
+    for package in (ROOT / "flowactions_plugin", ROOT / "conformance" / "flowactions_conformance"):
+        for path in sorted(package.rglob("*.py")):
+            yield path.relative_to(ROOT).as_posix(), "\n\n".join(messages(path.read_text()))
+        for path in sorted(package.rglob("*.html")):
+            yield path.relative_to(ROOT).as_posix(), shown(path.read_text())
+
+
+def messages(source: str) -> Iterator[str]:
+    """Give the texts of a module that are neither docstrings nor SQL: errors, log lines, help, findings. A value is one word."""
+    tree = ast.parse(source)
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in parts | documentation:
+            continue
+        text = ""
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "X" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+        if len(text.split()) > FEW and not NO_MESSAGE.match(text):
+            yield re.sub(r"(?<=\S) {2,}", "\n\n", text)  # columns
+
+
+def shown(template: str) -> str:
+    """Return the text of a page's template: without its markup and statements. A value is one word."""
+    text = re.sub(r"{#.*?#}|{%.*?%}", "\n\n", template, flags=re.DOTALL)
+    text = re.sub(r"{{.*?}}", "X", text, flags=re.DOTALL)
+    return re.sub(r"<(?!/?(?:a|b|code|em|span|strong|time)\b)[^>]*>", "\n\n", text)
 
 
 def sentences(text: str) -> Iterator[str]:

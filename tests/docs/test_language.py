@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.language import allowed, counted, findings, sentences
+from tests.docs.language import allowed, counted, findings, messages, sentences, shown
 
 
 def test_a_page_is_written_in_plain_english() -> None:
@@ -44,3 +44,22 @@ def test_code_and_short_sentences_are_let_through() -> None:
     text = f"One.\nTwo `there is {'word ' * 40}` and so on. Three.\n\n```text\nthere is {'word ' * 40}\n```\n"
     assert list(findings("page.md", text)) == []
     assert [each for each in sentences(text) if each] == ["One.", "Two CODE and so on.", "Three."]
+
+
+def test_what_a_program_says_is_read_too() -> None:
+    """Errors, log lines and helps, with values as one word; documentation, SQL and names are none."""
+    source = '''"""There is a module."""
+NAME = "there is"
+QUERY = "SELECT there is a row"
+raise Problem(f"there is no row {row.id} here")
+log.info("the row " "is gone now")
+'''
+    assert list(messages(source)) == ["there is no row X here", "the row is gone now"]
+
+
+def test_a_template_is_read_as_it_is_shown() -> None:
+    """Without markup, statements and comments: text around a link is one sentence, and a cell one of its own."""
+    template = (
+        '{# no #}<td title="x">There {% if a %}</td><p>The <b>row</b> {{ row.id }} is <a href="/">gone</a>.</p>'
+    )
+    assert [each.rule.partition(":")[0] for each in findings("page.html", shown(template))] == ["'is gone'"]

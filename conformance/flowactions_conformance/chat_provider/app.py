@@ -163,7 +163,7 @@ class FakeChatProvider:
         async def uninstall(workspace_id: FromPath[str]) -> dict[str, bool]:
             found = next((each for each in self.state.workspaces if each.id == workspace_id), None)
             if found is None:
-                raise NotFoundException("There is no such workspace.")
+                raise NotFoundException("No workspace has this id.")
             await self.uninstall(found)
             return {"ok": True}
 

@@ -85,9 +85,9 @@ def accepted(named: Mapping[str, Any], origin: str = "the baseline") -> Baseline
             found[id_] = msgspec.convert(msgspec.to_builtins(given), Accepted)
         except msgspec.ValidationError as exc:
             raise BaselineInvalid(
-                f"{origin} {_fault(str(exc))} for {id_}: say why its failure is accepted, as text, or as "
-                'a table of "reason", and if it is so on one "database" ("sqlite", "postgresql"), in one "mode" '
-                '("in-process", "child", "served") or "until" a version of the contract only'
+                f"{origin} {_fault(str(exc))} for {id_}: give the reason why its failure is accepted, as text or in a table. "
+                'A table has "reason", and may have "database" ("sqlite", "postgresql"), "mode" ("in-process", "child", "served") '
+                'and "until" (a version of the contract)'
             ) from None
     return found
 

@@ -77,7 +77,9 @@ def _check_claims(claims: frozenset[str]) -> None:
     for claim in sorted(claims - set(PROFILES)):
         close = difflib.get_close_matches(claim, PROFILES, n=1)
         hint = f", did you mean {close[0]!r}" if close else ""
-        raise DriverFault(f"claims names the unknown profile {claim!r}{hint}; there are {', '.join(PROFILES)}")
+        raise DriverFault(
+            f"claims names the unknown profile {claim!r}{hint}; profiles are {', '.join(PROFILES)}"
+        )
 
 
 async def _check_served(session: Session, host: Host) -> None:

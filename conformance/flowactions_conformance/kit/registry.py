@@ -137,7 +137,7 @@ def select(ids: Iterable[str]) -> Sequence[Check]:
         if not found:
             groups = ", ".join(group.upper() for group in GROUPS)
             raise LookupError(
-                f"there is no check, group or profile {name!r}; groups are {groups}, "
+                f"no check, group or profile is named {name!r}; groups are {groups}, "
                 f"profiles {', '.join(PROFILES)}, and checks look like {checks[0].id}"
             )
         wanted |= found

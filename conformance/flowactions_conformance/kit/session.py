@@ -270,8 +270,7 @@ class Session(Bench):
         assert served is not None  # noqa: S101  else nothing was handed over
         if handed.url != served.url:
             raise DriverFault(
-                f"serve-env was told that the host is reached at {handed.url}, and run that it is at {served.url}: give both "
-                "the same --url"
+                f"serve-env got --url {handed.url}, and run got {served.url}: give both the same one"
             )
         given = {PROBE: served.address.url, PROBE_TOKEN: served.address.token, DATABASE: handed.database_url}
         env = Env(

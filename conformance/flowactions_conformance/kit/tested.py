@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import sys
 from importlib import metadata
@@ -36,8 +37,11 @@ def running_on() -> dict[str, str]:
 
 def _host(module: str) -> str:
     """Return the distribution that a module is of, installed as files or in place; empty, if it is of none."""
-    top = module.partition(".")[0]
-    file = getattr(sys.modules.get(module), "__file__", None)
+    return _distribution(module.partition(".")[0], getattr(sys.modules.get(module), "__file__", None))
+
+
+@functools.cache  # looks at each file of each distribution
+def _distribution(top: str, file: str | None) -> str:
     names = metadata.packages_distributions().get(top, [])
     found = [metadata.distribution(name) for name in names] or [
         each for each in metadata.distributions() if file is not None and _holds(each, Path(file))

@@ -115,7 +115,7 @@ async def sign_in(store: NamedDependency[Store], data: JSONBody[SignIn]) -> Resp
     """Start a session."""
     person = await store.one(tables.people, id=data.user_id)
     if person is None:
-        raise NotFoundException("There is nobody with this id.")
+        raise NotFoundException("Nobody has this id.")
     token = await store.issue_token("dashboard", person["organization_id"], person_id=person["id"])
     cookie = Cookie(key=SESSION_COOKIE, value=token, httponly=True, samesite="lax", path="/")
     return Response(None, status_code=204, cookies=[cookie])
@@ -242,7 +242,7 @@ async def fire(
     organization_id = author.organization_id
     experience = await store.one(tables.experiences, id=experience_id, organization_id=organization_id)
     if experience is None:
-        raise NotFoundException("There is no such experience.")
+        raise NotFoundException("No experience of this organization has this id.")
     ref = ExperienceTriggerRef(
         organization_id=organization_id,
         agent_id=experience["agent_id"],
@@ -336,7 +336,7 @@ def _page(name: str) -> File:
 async def _own_flow(store: Store, person: DashboardPrincipal, flow_id: str) -> Flow:
     flow = await store.flow(flow_id)
     if flow is None or flow.organization_id != person.organization_id:
-        raise NotFoundException("There is no such flow.")
+        raise NotFoundException("No flow of this organization has this id.")
     return flow
 
 

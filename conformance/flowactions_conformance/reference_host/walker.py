@@ -145,7 +145,7 @@ class Walker:
             try:
                 await self.catch_up()
             except Exception:
-                log.exception("steps that were left behind could not be asked for; they are tried again")
+                log.exception("unfinished steps could not be read; this is tried again")
 
 
 def _walk(run: Run) -> Walk:

@@ -38,7 +38,7 @@ async def open_flow(
     """Open a flow in the end user's widget."""
     flow = await store.flow(flow_id)
     if flow is None:
-        raise NotFoundException("There is no such flow.")
+        raise NotFoundException("No flow has this id.")
     return {"data": await walker.open(flow, data.user_id, data.content)}
 
 
@@ -52,5 +52,5 @@ async def next_step(
     """Go to the next step: ``flow.next``."""
     run = await store.run(session)
     if run is None:
-        raise NotFoundException("There is no such session.")
+        raise NotFoundException("No session has this id.")
     return {"data": await walker.next(run, data.from_step)}

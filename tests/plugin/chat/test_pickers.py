@@ -174,7 +174,7 @@ async def test_an_outage_during_a_search_returns_partial_results(big: ChatHost) 
     big.provider.state.workspaces[0].page_size = 10
     big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [DOWN])
     found = await page(big, CHANNELS, search="c-00")
-    assert (len(found["data"]), "there is more" in found["notice"]) == (10, True)
+    assert (len(found["data"]), "the list is incomplete" in found["notice"]) == (10, True)
     big.provider.faults["conversations.list"].append(DOWN)
     answer = await big.browser.get(CHANNELS, params={"cursor": "bmV4dDowMDAwMDk="})
     assert (answer.status_code, answer.json()["code"]) == (502, "chat_refused")
@@ -189,7 +189,7 @@ async def test_a_slow_page_ends_the_search_at_its_time_limit(big: ChatHost) -> N
     big.provider.faults["conversations.list"].extend([Fault(passes=True)] * 4 + [slow])
     async with within(6):
         found = await page(big, CHANNELS, search="c-00")
-    assert (len(found["data"]), "there is more" in found["notice"]) == (10, True)
+    assert (len(found["data"]), "the list is incomplete" in found["notice"]) == (10, True)
 
 
 @pytest.mark.parametrize("route", [CHANNELS, MEMBERS])

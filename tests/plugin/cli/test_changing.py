@@ -188,7 +188,11 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
     assert [each["number"] for each in dry.document["preview"]["destinations"]] == [4]
     assert dry.document["preview"]["secondsToDrain"] == 2
     for arguments, code, told in (
-        (("retry", "--all", "--yes", "--expect", "3"), 1, "there are 4, and not 3: nothing was done"),
+        (
+            ("retry", "--all", "--yes", "--expect", "3"),
+            1,
+            "--expect is 3, and 4 deliveries match: nothing was done",
+        ),
         (("retry", "--all"), 2, "Nobody can be asked here: add --yes"),
         (("retry",), 2, "which ones?"),
         (("retry", "--all", "--agent", "a", "--yes"), 2, "--all is for no filter at all"),
@@ -213,7 +217,7 @@ async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
     assert (retried.code, retried.document["deliveries"]) == (0, [{"id": first, "changed": True}])
     again = await site.run("outbox", "retry", first, second)
     assert again.code == 1
-    assert f"{first}: there is none, or it is not in a state for it" in again.err
+    assert f"{first}: no delivery has this id, or its state does not allow this" in again.err
     assert "1 of 2 due now" in again.out
     cancelled = await site.run("outbox", "cancel", first)
     assert cancelled.code == 0

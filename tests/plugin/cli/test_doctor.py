@@ -223,7 +223,7 @@ async def test_doctor_and_other_commands_make_no_database(tmp_path: Path) -> Non
     for arguments in (("outbox", "list"), ("workers",), ("purge", "--organization", "a", "--yes")):
         ended = await command(*arguments, cwd=tmp_path)
         assert ended.code == 2
-        assert ended.err.startswith("flowactions: there is no database ")
+        assert ended.err.startswith("flowactions: the database ")
         assert ended.err.count("\n") == 1
     assert not list(tmp_path.glob("*.db"))
 

@@ -405,7 +405,7 @@ class TestReaches:
                 assert ran(found) == [("n", "failed"), ("b", "queued")]
                 await connection.commit()
             over.set()
-        assert ("is left behind" in caplog.text) == deaf
+        assert ("nobody waits for it" in caplog.text) == deaf
 
     async def test_one_that_is_cancelled_from_within_fails(self, database_url: str) -> None:
         """Nobody who called it is cancelled."""

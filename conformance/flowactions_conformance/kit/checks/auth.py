@@ -35,7 +35,7 @@ GARBAGE: Final = (
 """Values of a credential that no host has given to anybody."""
 
 STRICT: Final = (
-    "dashboard_principal returns somebody when there is no credential, or for one that it has not checked",
+    "dashboard_principal returns somebody without a credential, or for one that it has not checked",
     "dashboard_principal raises for a credential that it cannot read: return None",
     "a page for signing in is answered in place of the plugin's 401: leave answers below the plugin's paths alone",
 )

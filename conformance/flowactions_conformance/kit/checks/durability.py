@@ -21,7 +21,7 @@ RETRY_SECONDS: Final = 30.0
 """A failed delivery is sent again after five seconds, and one whose secret could not be read is asked for again after five."""
 
 CAUSES = (
-    "the database is made anew at each start, or lies where a restart does not find it",
+    "each start makes a new database, or a restart does not find the old one",
     "runs, or where they are, are kept in memory: keep them with what client and host need to go on",
     "settings are not the same at each start, for example an encryption key that is made when the process starts",
 )
@@ -283,7 +283,7 @@ class _Kept:
             (self._workspace, "active"),
             f"the chat connection cannot be used after {what}",
             causes=(
-                "the encryption key is made anew at each start: keep it, and give it in the settings",
+                "each start makes a new encryption key: keep the first, and give it in the settings",
                 *CAUSES,
             ),
         )

@@ -184,7 +184,7 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
     profile="core",
     clause="contract: What a host provides (signing_secret), Ids; spec 5.3.6",
     causes=(
-        "signing_secret answers from a cache, or from what was loaded at the start: read the node's config anew",
+        "signing_secret answers from a cache, or from what was loaded at the start: read the node's config at each call",
         "signing_secret finds the node by its id alone, and not by organization, flow and node",
         "ids are compared without regard to upper and lower case: a column's collation",
         "the secret is trimmed or encoded: return it as it was saved",

@@ -17,7 +17,7 @@ from flowactions_conformance.kit.under_test import Turn
     clause="contract: Advancing (however many calls race); spec 3.2",
     causes=(
         "the nodes are run by the host itself, or reached again with each next: only advance() runs a record once",
-        "walks of doubled requests are told apart, by run_id or visit, so that their nodes are recorded twice",
+        "doubled requests get different run_ids or visits, so that their nodes are recorded twice",
     ),
 )
 async def doubled_next_runs_once(trial: Trial) -> None:

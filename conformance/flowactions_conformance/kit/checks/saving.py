@@ -81,7 +81,7 @@ async def runs_what_was_saved(trial: Trial) -> None:
     profile="editing",
     clause="contract: What a host does (Configs), What a host provides (signing_secret, node)",
     causes=(
-        "saving a flow makes its nodes anew, with new ids: deliveries that wait for their secret find no node any more",
+        "saving a flow gives its nodes new ids: deliveries that wait for their secret find no node any more",
     ),
 )
 async def keeps_the_ids_of_nodes(trial: Trial) -> None:

@@ -75,7 +75,7 @@ async def loses_nothing(trial: Trial) -> None:
     clause="contract: Advancing; spec 3.2",
     causes=(
         "'running' is taken for 'done': while another process runs the nodes, stay at the step and let the client ask again",
-        "doubled requests are told apart by a lock in memory, which another process does not see",
+        "a lock in memory finds doubled requests, and another process does not see it",
         ONE_DATABASE,
     ),
 )

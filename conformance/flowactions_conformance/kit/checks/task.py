@@ -80,7 +80,9 @@ async def survives_a_crash(trial: Trial) -> None:
     trial.equal(answer.status_code, 200, "the probe's route for crashing its task is not answered by the probe")
     if trial.is_served and not answer.json()["ok"]:
         raise NotTried("the process that was asked to have a task crash runs no tasks")
-    await trial.until(lambda: trial.reports("task_crashed"), "the probe's task was told to crash, and did not")
+    await trial.until(
+        lambda: trial.reports("task_crashed"), "the kit has asked the probe's task to crash, and it did not"
+    )
     await trial.until(
         lambda: len(trial.reports("crash_task_started")) > before,
         "a plugin's task that has crashed is not started again",

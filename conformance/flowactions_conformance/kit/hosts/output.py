@@ -11,7 +11,7 @@ OUTPUT_LINES: Final = 200
 OUTPUT_LINE_CHARACTERS: Final = 2_000
 TRACEBACK: Final = "Traceback (most recent call last):"
 CHAINED: Final = ("The above exception was", "During handling of the above")
-PROVOKED: Final = ("the probe was told to", "the_probe_was_told_to", "the kit has asked")
+PROVOKED: Final = ("the kit has asked", "the_kit_has_asked")
 """In the errors that the kit itself provokes."""
 
 

@@ -156,7 +156,7 @@ async def _ignores_the_pacing(tried: Tried) -> None:
 
 
 @_check(
-    "`visit` tells apart the passages through a node that a run comes by more than once: the same when a walk is repeated, in another process as well, another for each passage (for example `outer:3/inner:1`).",
+    "When a walk is repeated, in another process as well, its passages have the same names.",
     "entity leaves out the run's id, or walk.visit: name organization, flow, run, node and visit",
     "entity or body holds something that changes from call to call, as the time: a walk that is repeated after a crash sends twice",
 )
@@ -251,7 +251,7 @@ async def _is_signed(tried: Tried) -> None:
 
 
 @_check(
-    "A node type brings its own `check` and `preview`; without them there are no problems and no preview.",
+    "A node type brings its own `check` and `preview`; without them, a node has no problems and no preview.",
     "check or preview runs the node to see whether it works",
     "check finds an error in a config with which the node runs",
 )

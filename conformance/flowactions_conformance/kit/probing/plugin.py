@@ -270,7 +270,7 @@ class _State:
         else:
             crashes = bool(config.get("crash"))
         if crashes:
-            raise RuntimeError("the probe was told to crash")
+            raise RuntimeError("the kit has asked the probe to crash")
         result = NodeResult(
             node_id=node.id,
             status=config.get("status", "sent"),
@@ -328,7 +328,7 @@ class _State:
         await self.report("crash_task_started")
         await self._told_to_crash.wait()
         await self.report("task_crashed")
-        raise RuntimeError("the probe's task was told to crash")
+        raise RuntimeError("the kit has asked the probe's task to crash")
 
     def crash(self) -> bool:
         """Tells the task, and returns whether this process has one."""
@@ -348,7 +348,7 @@ def _only_with(token: str) -> Guard:
 
 
 async def _failing_write(transaction: Any) -> NodeResult:
-    await transaction.exec_driver_sql("SELECT the_probe_was_told_to_fail")
+    await transaction.exec_driver_sql("SELECT the_kit_has_asked_the_probe_to_fail")
     raise AssertionError("the statement before has failed")
 
 
