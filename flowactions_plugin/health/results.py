@@ -111,14 +111,18 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         state: ``ok``; ``idle``: nothing is due; ``unwritable``: the database takes no writes, so that nothing is queued
             either; ``stalled``: rows are due that nobody claims; ``no_worker``: no worker has been alive for a minute;
-            ``failing``: most attempts of the last minutes have failed.
-        reason: in one sentence.
+            ``failing``: most attempts of the last minutes have failed, to destinations that still fail, and not of one
+            organization alone.
+        reason: in one sentence or two.
         waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
+        failing_organization: the one organization whose attempts fail, where most attempts have failed and those of the
+            others arrive; ``None`` otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     waited_ms: int | None = None
+    failing_organization: str | None = None
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

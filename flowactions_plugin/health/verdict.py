@@ -24,6 +24,22 @@ ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
 
 
+class Share(NamedTuple):
+    """What one organization has of the attempts of the last minutes.
+
+    Attributes:
+        organization_id: which.
+        attempts: how many are its own.
+        failed: how many of these have failed, to destinations that still fail.
+        destinations: how many destinations these are.
+    """
+
+    organization_id: str
+    attempts: int
+    failed: int
+    destinations: int
+
+
 class HealthSample(NamedTuple):
     """What the verdict is made of.
 
@@ -33,9 +49,11 @@ class HealthSample(NamedTuple):
         claimed_ms_ago: when a row was last claimed; ``None``: it is not known of any.
         alive: how many workers are alive.
         attempts: how many were made within the last minutes.
-        failed: how many of these have failed.
+        failed: how many of these have failed, to destinations that still fail.
         absent_ms: for how long no worker has been alive, as far as is known; ``None``: one is.
         refusal: why the database takes no writes; ``None``: it does.
+        worst: the organization with the most failures, where several are judged together; ``None``: it is not known, or
+            one is judged.
     """
 
     oldest_due_ms: int | None
@@ -45,6 +63,7 @@ class HealthSample(NamedTuple):
     failed: int = 0
     absent_ms: int | None = None
     refusal: str | None = None
+    worst: Share | None = None
 
 
 def patience_ms(mode: str, tick_seconds: float) -> int:
@@ -69,7 +88,8 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
 
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
-        claimed cannot arrive, whatever became of the rest.
+        claimed cannot arrive, whatever became of the rest. Failures of one organization alone are no ``failing``: the
+        verdict names the organization.
     """
     if sample.refusal is not None:
         return Verdict(
@@ -88,14 +108,35 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
         )
     if sample.absent_ms is not None and sample.absent_ms >= ABSENT_MS:
         return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
-    if sample.attempts >= LEAST_ATTEMPTS and sample.failed > FAILING_SHARE * sample.attempts:
-        return Verdict(
-            state="failing",
-            reason=f"{sample.failed} of the {sample.attempts} attempts of the last {FAILING_MINUTES} minutes have failed.",
-        )
+    own: Share | None = None
+    said = ""
+    if mostly_fail(sample.attempts, sample.failed):
+        said = f"{sample.failed} of the {sample.attempts} attempts of the last {FAILING_MINUTES} minutes have failed"
+        own = sample.worst if sample.worst is not None and _is_own_fault(sample, sample.worst) else None
+        if own is None:
+            return Verdict(state="failing", reason=f"{said}.")
+        said = f" {said}: {own.failed} of them are one organization's."
+    organization = None if own is None else own.organization_id
     if due is None:
-        return Verdict(state="idle", reason="Nothing is due.")
-    return Verdict(state="ok", reason=f"Rows are being claimed; the oldest has been due for {_seconds(due)}.")
+        return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
+    reason = f"Rows are being claimed; the oldest has been due for {_seconds(due)}.{said}"
+    return Verdict(state="ok", reason=reason, failing_organization=organization)
+
+
+def mostly_fail(attempts: int, failed: int) -> bool:
+    """Return whether so many of the last minutes' attempts have failed that somebody should know."""
+    return attempts >= LEAST_ATTEMPTS and failed > FAILING_SHARE * attempts
+
+
+def _is_own_fault(sample: HealthSample, worst: Share) -> bool:
+    """Return whether the failures are one organization's own: most attempts of all others arrive.
+
+    Where it alone sends, several destinations that fail at the same time have a common cause, which is rather here.
+    """
+    attempts, failed = sample.attempts - worst.attempts, sample.failed - worst.failed
+    if attempts <= 0:
+        return worst.destinations == 1
+    return failed <= FAILING_SHARE * attempts
 
 
 def _workers(alive: int) -> str:

@@ -67,6 +67,7 @@ def alike(text: str) -> str:
     """Put the same in place of what differs from one run to the next: ids, places, times and numbers."""
     text = re.sub(ID, "ID", text)
     text = re.sub(r"https?://[^\s:/]+:\d+|\b(hooks\.customer\.example|127\.0\.0\.1):\d+", "PLACE", text)
+    text = re.sub(r"\S+:\d+ does not answer", "WORKER does not answer", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
     return " ".join(re.sub(r"\d+(\.\d+)?( ms| s\b)?", "N", text).split())
 
@@ -210,6 +211,19 @@ async def test_workers_that_crash_are_told(field: Field, tmp_path: Path) -> None
     assert [name for name in columns if name not in ended.out] == []
     states = [line.split()[1] for line in ended.out.splitlines()[1:]]
     assert states == ["alive", "stale", "stale", "stale"]
+
+
+@SQLITE
+async def test_rows_that_wait_without_a_worker_are_told(field: Field, tmp_path: Path) -> None:
+    """How many, and since when: a minute after the last worker was frozen, of which it says that it does not answer."""
+    (doctor,) = shown("No worker is alive")
+    worker = await field.start(host=HOST)
+    await until(lambda: field.query("SELECT 1 FROM flowactions_workers"))
+    os.kill(worker.pid, signal.SIGSTOP)
+    await field.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 60000")
+    await field.enqueue(3)
+    await follow(field, doctor, tmp_path)
+    assert len(await ids(field, "pending", 3)) == 3
 
 
 @SQLITE

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.health.verdict import HealthSample, judge, patience_ms
+from flowactions_plugin.health.verdict import HealthSample, Share, judge, patience_ms
 
 SCHEDULED = patience_ms("scheduled", 60)
 
@@ -55,3 +55,24 @@ def test_rows_that_nobody_claims_have_stalled(signs: HealthSample, state: str, s
 def test_a_stall_is_as_long_as_both() -> None:
     """A row that was enqueued long ago and claimed since has not waited for so long."""
     assert judge(HealthSample(10**7, SCHEDULED + 5, 1), SCHEDULED).waited_ms == SCHEDULED + 5
+
+
+@pytest.mark.parametrize(
+    ("attempts", "failed", "worst", "organization"),
+    [
+        (24, 24, Share("acme", 24, 24, 1), "acme"),
+        (24, 24, Share("acme", 24, 24, 2), None),
+        (30, 25, Share("acme", 24, 24, 2), "acme"),
+        (30, 28, Share("acme", 24, 24, 1), None),
+    ],
+)
+def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
+    attempts: int, failed: int, worst: Share, organization: str | None
+) -> None:
+    """Most attempts of the others arrive; where it alone sends, several destinations that fail have a cause in common."""
+    verdict = judge(HealthSample(None, 0, 1, attempts=attempts, failed=failed, worst=worst), SCHEDULED)
+    assert (verdict.state, verdict.failing_organization) == (
+        "idle" if organization else "failing",
+        organization,
+    )
+    assert f"{failed} of the {attempts} attempts" in verdict.reason
