@@ -217,8 +217,9 @@ async def test_workers_that_crash_are_told(field: Field, tmp_path: Path) -> None
 async def test_rows_that_wait_without_a_worker_are_told(field: Field, tmp_path: Path) -> None:
     """How many, and since when: a minute after the last worker was frozen, of which it says that it does not answer."""
     (doctor,) = shown("No worker is alive")
+    await field.enqueue(1)
     worker = await field.start(host=HOST)
-    await until(lambda: field.query("SELECT 1 FROM flowactions_workers"))
+    await until(lambda: ids(field, "delivered"))
     os.kill(worker.pid, signal.SIGSTOP)
     await field.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 60000")
     await field.enqueue(3)
