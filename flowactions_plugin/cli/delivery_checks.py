@@ -17,7 +17,7 @@ from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.health.results import Overview, Verdict, Worker
-from flowactions_plugin.health.verdict import ABSENT_MS
+from flowactions_plugin.health.verdict import ABSENT_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import Scope
 
@@ -33,6 +33,12 @@ ADVICE: Final = {
 }
 """What to do about a verdict."""
 
+SYNCHRONIZE: Final = (
+    "synchronize both clocks (NTP): signatures carry the time of the machine that delivers, and receivers refuse those of "
+    "five minutes away"
+)
+"""What to do about a clock that differs from the database's."""
+
 START: Final = "start the host, or 'flowactions worker' where it leaves delivering to it"
 
 
@@ -43,6 +49,7 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         overview = await queries.overview(Scope())
         now = int(await context.database.time() * 1000)
         _workers(checks, overview, now)
+        _clocks(checks, overview.workers)
         await _waiting(checks, queries)
         await _destinations(checks, queries)
     except FlowActionsError as exc:
@@ -134,6 +141,16 @@ def _workers(checks: Checks, overview: Overview, now: int) -> None:
         checks.warn("workers", said, advice)
     else:
         checks.ok("workers", said)
+
+
+def _clocks(checks: Checks, workers: Sequence[Worker]) -> None:
+    """Name live workers whose clock differs from the database's, as they last wrote it."""
+    wrong = [each for each in workers if each.state == "alive" and abs(each.clock_ahead_ms or 0) >= SKEW_MS]
+    for each in sorted(wrong, key=lambda each: -abs(each.clock_ahead_ms or 0))[:NAMED]:
+        ahead = each.clock_ahead_ms or 0
+        tell = checks.fail if abs(ahead) >= WRONG_CLOCK_MS else checks.warn
+        tell("clock", f"the clock of worker {printable(each.name)} is {clock_words(ahead)}", SYNCHRONIZE)
+    and_more(checks, "clock", len(wrong) - NAMED, "workers have a wrong clock", "flowactions workers")
 
 
 def _replaced(lost: Sequence[Worker], alive: Sequence[Worker]) -> tuple[list[Worker], int]:

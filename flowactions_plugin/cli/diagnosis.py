@@ -13,18 +13,15 @@ import msgspec
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
 from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
-from flowactions_plugin.cli.delivery_checks import check_deliveries
+from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
+from flowactions_plugin.health.verdict import SKEW_MS, WRONG_CLOCK_MS
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
-
-SKEW_SECONDS: Final = 5.0
-WRONG_CLOCK_SECONDS: Final = 240.0
-"""Receivers reject a signature whose time is five minutes away."""
 
 
 class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
@@ -143,10 +140,9 @@ async def _clock(checks: Checks, context: CommandContext) -> None:
     # Only what the time of the question cannot explain is skew.
     skew = 0.0 if before <= theirs <= after else min(theirs - before, theirs - after, key=abs)
     said = f"this machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
-    advice = "synchronize both clocks (NTP): signatures carry this machine's time, and receivers refuse those of five minutes away"
-    if abs(skew) >= WRONG_CLOCK_SECONDS:
-        checks.fail("clock", said, advice)
-    elif abs(skew) >= SKEW_SECONDS:
-        checks.warn("clock", said, advice)
+    if abs(skew) * 1000 >= WRONG_CLOCK_MS:
+        checks.fail("clock", said, SYNCHRONIZE)
+    elif abs(skew) * 1000 >= SKEW_MS:
+        checks.warn("clock", said, SYNCHRONIZE)
     else:
         checks.ok("clock", "this machine's clock and the database's agree")

@@ -52,12 +52,14 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pid: the process's.
         mode: ``scheduled`` or ``continuous``.
         slots: attempts at once.
-        in_flight: rows that it holds.
+        in_flight: attempts that it is making.
         started_at: when it began.
         last_seen_at: when it last wrote this.
         last_claim_at: when it last claimed a row; ``None``: not yet.
         stopped_at: when it stopped; ``None``: it has not said so.
-        state: ``alive``; ``stale``: it has not been seen for 45 s; ``stopped``.
+        clock_ahead_ms: by how much its clock was ahead of the database's when it was last seen; less than 0: behind;
+            ``None``: not known, or SQLite, which has no clock of its own.
+        state: ``alive``; ``stale``: it has not been seen for 45 s, and does not answer; ``stopped``.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     last_seen_at: int
     last_claim_at: int | None
     stopped_at: int | None
+    clock_ahead_ms: int | None
     state: Literal["alive", "stale", "stopped"]
 
 

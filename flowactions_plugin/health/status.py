@@ -221,6 +221,7 @@ class QueueStatus:
             absent_ms=None if alive else min(seen, default=self._uptime_ms()),
             refusal=refusal,
             worst=worst,
+            clock_ahead_ms=max((each.clock_ahead_ms or 0 for each in alive), key=abs, default=0),
         )
         modes = {each.mode for each in alive}
         mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"

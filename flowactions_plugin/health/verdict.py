@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from flowactions_plugin.health.results import Verdict
 
 TICKS: Final = 3
@@ -19,6 +21,12 @@ LEAST_ATTEMPTS: Final = 20
 FAILING_SHARE: Final = 0.5
 
 FAILING_MINUTES: Final = 15
+
+SKEW_MS: Final = 5000
+"""A clock that is so far from the database's is told; less may be the way there and back."""
+
+WRONG_CLOCK_MS: Final = 240_000
+"""Receivers reject a signature whose time is five minutes away."""
 
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
@@ -54,6 +62,8 @@ class HealthSample(NamedTuple):
         refusal: why the database takes no writes; ``None``: it does.
         worst: the organization with the most failures, where several are judged together; ``None``: it is not known, or
             one is judged.
+        clock_ahead_ms: by how much the clock of a live worker is ahead of the database's, that which is farthest from it;
+            less than 0: behind.
     """
 
     oldest_due_ms: int | None
@@ -64,6 +74,7 @@ class HealthSample(NamedTuple):
     absent_ms: int | None = None
     refusal: str | None = None
     worst: Share | None = None
+    clock_ahead_ms: int = 0
 
 
 def patience_ms(mode: str, tick_seconds: float) -> int:
@@ -89,8 +100,38 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
         claimed cannot arrive, whatever became of the rest. Failures of one organization alone are no ``failing``: the
-        verdict names the organization.
+        verdict names the organization. A wrong clock of a worker is part of the reason.
     """
+    verdict = _judged(sample, patience)
+    if abs(sample.clock_ahead_ms) < SKEW_MS:
+        return verdict
+    return replace(
+        verdict, reason=f"{verdict.reason} A worker's clock is {clock_words(sample.clock_ahead_ms)}."
+    )
+
+
+def clock_words(ahead_ms: int) -> str:
+    """Return how far a clock is from the database's, and what follows."""
+    said = f"{clock_offset(ahead_ms)}{' of' if ahead_ms > 0 else ''} the database's"
+    return f"{said}: receivers refuse what it signs" if abs(ahead_ms) >= WRONG_CLOCK_MS else said
+
+
+def clock_offset(ahead_ms: int | None) -> str:
+    """Return how far a clock is from the database's: ``10 min ahead``, ``agrees``; empty where it is not known."""
+    if ahead_ms is None or abs(ahead_ms) < SKEW_MS:
+        return "" if ahead_ms is None else "agrees"
+    return f"{about(abs(ahead_ms))} {'ahead' if ahead_ms > 0 else 'behind'}"
+
+
+def about(milliseconds: int) -> str:
+    """Return a duration to the nearest second, from two minutes on to the nearest minute, from two hours on to the nearest hour."""
+    seconds = round(milliseconds / 1000)
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{round(seconds / 3600)} h"
+
+
+def _judged(sample: HealthSample, patience: int) -> Verdict:
     if sample.refusal is not None:
         return Verdict(
             state="unwritable",

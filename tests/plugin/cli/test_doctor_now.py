@@ -87,6 +87,20 @@ async def test_workers_that_do_not_answer_are_named(queue: Queue) -> None:
     assert "h:2" not in check.message
 
 
+async def test_workers_with_a_wrong_clock_are_named(queue: Queue) -> None:
+    """Those that are alive, the worst first; receivers refuse what is signed with a time of four minutes away or more."""
+    for pid, ahead in ((1, 4999), (2, -5000), (3, 600_000), (4, None)):
+        await seen(queue, pid, 0, clock_ahead_ms=ahead)
+    await seen(queue, 5, 60, clock_ahead_ms=600_000)
+    assert [(each.result, each.message) for each in await found(queue, "clock")] == [
+        (
+            "failed",
+            "the clock of worker h:3 is 10 min ahead of the database's: receivers refuse what it signs",
+        ),
+        ("warning", "the clock of worker h:2 is 5 s behind the database's"),
+    ]
+
+
 @pytest.mark.parametrize(("ago", "result"), [(50, "warning"), (60, "failed")])
 async def test_rows_that_wait_without_a_worker_are_a_failure(queue: Queue, ago: int, result: str) -> None:
     """From a minute on, as while the only worker is restarted; how many rows wait, and since when no worker is alive."""

@@ -76,3 +76,20 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
         organization,
     )
     assert f"{failed} of the {attempts} attempts" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("ahead", "says"),
+    [
+        (4999, None),
+        (-4999, None),
+        (5000, "is 5 s ahead of the database's."),
+        (-240_000, "is 4 min behind the database's: receivers refuse what it signs."),
+        (599_900, "is 10 min ahead of the database's: receivers refuse what it signs."),
+    ],
+)
+def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str | None) -> None:
+    """From five seconds on; from four minutes on with what follows from it."""
+    verdict = judge(HealthSample(None, 0, 1, clock_ahead_ms=ahead), SCHEDULED)
+    assert verdict.state == "idle"
+    assert verdict.reason == "Nothing is due." + (f" A worker's clock {says}" if says else "")
