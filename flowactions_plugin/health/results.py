@@ -57,8 +57,8 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         last_seen_at: when it last wrote this.
         last_claim_at: when it last claimed a row; ``None``: not yet.
         stopped_at: when it stopped; ``None``: it has not said so.
-        clock_ahead_ms: by how much its clock was ahead of the database's when it was last seen; less than 0: behind;
-            ``None``: not known, or SQLite, which has no clock of its own.
+        clock_ahead_ms: milliseconds by which its clock was ahead of the database's when it was last seen; below 0: behind;
+            ``None``: not known, or SQLite.
         state: ``alive``; ``stale``: it has not been seen for 45 s, and does not answer; ``stopped``.
     """
 
@@ -114,12 +114,11 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         state: ``ok``; ``idle``: nothing is due; ``unwritable``: the database takes no writes, so that nothing is queued
             either; ``stalled``: rows are due that nobody claims; ``no_worker``: no worker has been alive for a minute;
-            ``failing``: most attempts of the last minutes have failed, to destinations that still fail, and not of one
-            organization alone.
+            ``failing``: most attempts of the last minutes have failed, and not of one organization alone.
         reason: in one sentence or two.
         waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
-        failing_organization: the one organization whose attempts fail, where most attempts have failed and those of the
-            others arrive; ``None`` otherwise.
+        failing_organization: the organization whose attempts are most of the failures, where those of the others arrive;
+            ``None`` otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
