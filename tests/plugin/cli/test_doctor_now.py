@@ -14,6 +14,7 @@ from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from tests.chatting import chat_host
 from tests.queueing import Queue
+from tests.rings import sampled
 
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
@@ -123,7 +124,7 @@ CHAT = {
 }
 
 
-@pytest.mark.parametrize("missing", [None, *CHAT])
+@sampled("missing", [None, *CHAT], 2)
 async def test_chat_settings_that_are_missing_fail_where_a_workspace_is_connected(
     queue: Queue, missing: str | None
 ) -> None:

@@ -17,6 +17,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import destinations, statistics, workers
+from tests.rings import sampled
 from tests.support import AlertedHost, a_walk, development
 from tests.waiting import until
 
@@ -72,7 +73,7 @@ async def test_a_time_that_no_worker_wrote_stops_no_statistics(database_url: str
             assert (await connection.execute(select(func.max(statistics.c.failed)))).scalar_one() == 38
 
 
-@pytest.mark.parametrize("ahead", [-600, 0, 600])
+@sampled("ahead", [-600, 600, 0], 1)
 async def test_a_worker_writes_by_how_much_its_clock_is_ahead(database_url: str, ahead: int) -> None:
     """At its start and each time that it is seen; on SQLite there is no other clock to compare with."""
     settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})

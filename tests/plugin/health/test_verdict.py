@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flowactions_plugin.health.verdict import HealthSample, Share, judge, patience_ms
+from tests.rings import sampled
 
 SCHEDULED = patience_ms("scheduled", 60)
 
@@ -57,7 +58,7 @@ def test_a_stall_is_as_long_as_both() -> None:
     assert judge(HealthSample(10**7, SCHEDULED + 5, 1), SCHEDULED).waited_ms == SCHEDULED + 5
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("attempts", "failed", "worst", "organization"),
     [
         (24, 24, Share("acme", 24, 24, 1), "acme"),
@@ -65,6 +66,7 @@ def test_a_stall_is_as_long_as_both() -> None:
         (30, 25, Share("acme", 24, 24, 2), "acme"),
         (30, 28, Share("acme", 24, 24, 1), None),
     ],
+    3,
 )
 def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
     attempts: int, failed: int, worst: Share, organization: str | None
@@ -78,7 +80,7 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
     assert f"{failed} of the {attempts} attempts" in verdict.reason
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("ahead", "says"),
     [
         (4999, None),
@@ -87,6 +89,7 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
         (-240_000, "is 4 min behind the database's: receivers refuse what it signs."),
         (599_900, "is 10 min ahead of the database's: receivers refuse what it signs."),
     ],
+    2,
 )
 def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str | None) -> None:
     """From five seconds on; from four minutes on with what follows from it."""
