@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, delete, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.chat.app import read_scopes, write_scopes
@@ -303,6 +303,34 @@ class ConnectionStore:
                 .where(*_installed_as(stored), chat_connections.c.status == "active")
                 .values(status="revoked", status_reason=reason)
             )
+
+    async def count_active(self) -> int:
+        """Return how many connections are active."""
+        query = select(func.count()).where(chat_connections.c.status == "active")
+        async with self._database.read() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async def active(self, limit: int) -> list[StoredConnection]:
+        """Return active connections, ordered by organization."""
+        return await self._some(chat_connections.c.status == "active", limit)
+
+    async def troubled(self, since: int, limit: int) -> list[StoredConnection]:
+        """Return connections that are revoked, or whose last message that could not be sent is not older, by organization.
+
+        Args:
+            since: Unix milliseconds.
+            limit: how many at the most.
+        """
+        return await self._some(
+            or_(chat_connections.c.status != "active", chat_connections.c.last_error_at >= since), limit
+        )
+
+    async def _some(self, condition: ColumnElement[bool], limit: int) -> list[StoredConnection]:
+        query = (
+            select(chat_connections).where(condition).order_by(chat_connections.c.organization_id).limit(limit)
+        )
+        async with self._database.read() as connection:
+            return [_stored(row) for row in (await connection.execute(query)).all()]
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
         """Return organizations and their sealed tokens, ordered by organization: ``limit`` that come ``after`` one."""

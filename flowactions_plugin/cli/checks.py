@@ -10,9 +10,9 @@ from typing import Final, Literal
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.chat.failures import ChatRefused, advice
-from flowactions_plugin.chat.service import build_chat, keys_of
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice
+from flowactions_plugin.chat.service import Chat, build_chat, keys_of
+from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.chat.tokens import reseal, usable_token
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.frame import summary
@@ -29,6 +29,18 @@ from flowactions_plugin.storage.retention import DAY_MS
 
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
+
+TROUBLED_READ: Final = 1000
+"""How many chat connections with a known failure are read."""
+
+UNREADABLE: Final = "token_unreadable"
+
+NAMED: Final = 20
+"""How many failures of one kind are named; further ones are counted."""
+
+NOT_A_PROXY: Final = frozenset({400, 401, 405, 501})
+"""What a server answers to CONNECT that is no forward proxy; as a redirect (3xx). A proxy that does not find the name answers
+otherwise."""
 
 RESOLVE_SECONDS: Final = 10.0
 PROXY_SECONDS: Final = 10.0
@@ -86,6 +98,21 @@ class Checks:
             self.fail(name, f"the check failed unexpectedly: {summary(exc)}")
 
 
+def and_more(checks: Checks, name: str, number: int, what: str, see: str, *, exact: bool = True) -> None:
+    """Say how many further failures of one kind are not named.
+
+    Args:
+        checks: to be added to.
+        name: of the check.
+        number: how many are not named; nothing is said for none.
+        what: of which kind.
+        see: the command that lists them.
+        exact: whether these are all.
+    """
+    if number > 0:
+        checks.warn(name, f"{number:,}{'' if exact else '+'} more {what}", see)
+
+
 async def check_egress(checks: Checks, context: CommandContext, url: str) -> None:
     """Say what would happen to a webhook to a URL, and why. Nothing is connected to."""
     name = "egress"
@@ -135,16 +162,21 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
     advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"
     transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None, 1)
     progress = Progress()
+    answered = "opens tunnels"
     try:
         async with asyncio.timeout(seconds):
             await transport.send(Request("GET", parse_destination(NOWHERE), (), None, progress))
     except ProxyFailed as exc:
-        if exc.status == PROXY_AUTHENTICATION_REQUIRED:
+        status = exc.status
+        if status == PROXY_AUTHENTICATION_REQUIRED:
             advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
-        if exc.status in {None, PROXY_AUTHENTICATION_REQUIRED}:
+        elif status is not None and _is_no_proxy(status):
+            advice = "have FLOWACTIONS_EGRESS_PROXY name a forward proxy: a web server answers so, which opens no tunnels"
+        if status is None or status == PROXY_AUTHENTICATION_REQUIRED or _is_no_proxy(status):
             detail = printable(exc.detail, message=True)
             checks.fail("proxy", f"{exc} ({detail}): deliveries wait for it", advice)
             return
+        answered = f"answered {status} to CONNECT for a name that does not exist"
     except TimeoutError:
         if progress.proxy is not None:
             checks.fail(
@@ -155,7 +187,14 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
         pass  # it opened a tunnel
     finally:
         await transport.aclose()
-    checks.ok("proxy", "the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials")
+    checks.ok(
+        "proxy",
+        f"the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials: it {answered}",
+    )
+
+
+def _is_no_proxy(status: int) -> bool:
+    return status in NOT_A_PROXY or 300 <= status < 400
 
 
 async def check_keys(checks: Checks, context: CommandContext) -> None:
@@ -186,45 +225,103 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
         checks.ok("keys", said)
 
 
-def _last_error(checks: Checks, stored: StoredConnection, now: float) -> None:
-    """Name the last message that an organization could not send, if that was less than a day ago."""
-    if stored.last_error is None or stored.last_error_at is None or stored.last_error_at < now * 1000 - DAY_MS:
-        return
-    origin = "a test message"
-    if stored.last_error_node:
-        origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
-    error = f"last error {stored.last_error} at {to_iso(stored.last_error_at)}, {origin}"
-    checks.warn("chat", f"organization {printable(stored.organization_id)}: {error}", advice(stored.last_error))
+async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:
+    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test). Nothing is recorded.
 
-
-async def check_chat(checks: Checks, context: CommandContext) -> None:
-    """Ask the chat provider whether it accepts the stored tokens (auth-test). Nothing is recorded."""
-    chat = build_chat(context.settings, context.database)
-    if isinstance(chat, NotConfigured):
-        checks.skip("chat", f"not configured: {chat}")
-        return
-    keys = keys_of(context.settings, context.database)
+    Args:
+        checks: to be added to.
+        context: the settings and the database.
+        asks: whether the provider is asked.
+    """
     store = ConnectionStore(context.database)
+    settings = context.settings
+    connected = await store.count_active()
+    workspaces = "1 workspace is" if connected == 1 else f"{connected:,} workspaces are"
+    chat = build_chat(settings, context.database)
+    if isinstance(chat, NotConfigured):
+        if connected:
+            checks.fail(
+                "chat",
+                f"{workspaces} connected, and no message is sent: a setting is missing or wrong",
+                str(chat),
+            )
+        else:
+            checks.skip("chat", f"not configured: {chat}")
+        return
     try:
-        if context.settings.chat_bot_token is not None:
-            identity = await chat.provider.identify(context.settings.chat_bot_token)
-            checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
-        tokens = await store.sealed_tokens("", CHAT_TOKENS + 1)
-        now = await context.database.time()
-        accepted = 0
-        for organization_id, _ in tokens[:CHAT_TOKENS]:
-            stored = await store.get(organization_id)
-            if stored is None:
-                continue
-            _last_error(checks, stored, now)
-            try:
-                await chat.provider.identify(usable_token(keys, stored))
-                accepted += 1
-            except ChatRefused as refusal:
-                checks.fail("chat", f"organization {printable(organization_id)}: {refusal.code}", str(refusal))
-        more = "; the others were not asked about" if len(tokens) > CHAT_TOKENS else ""
-        checks.ok("chat", f"the provider accepts {accepted} of {min(len(tokens), CHAT_TOKENS)} tokens{more}")
-    except ChatRefused as refusal:
-        checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", str(refusal))
+        if connected and settings.chat_signing_secret is None and settings.chat_bot_token is None:
+            checks.fail(
+                "chat",
+                f"{workspaces} connected, and the provider's events are refused: a revoked token is not noticed",
+                "set CHAT_SIGNING_SECRET to the chat app's signing secret",
+            )
+        if asks:
+            await _ask_provider(checks, context, chat, store)
     finally:
         await chat.aclose()
+
+
+async def _ask_provider(checks: Checks, context: CommandContext, chat: Chat, store: ConnectionStore) -> None:
+    if context.settings.chat_bot_token is not None:
+        try:
+            identity = await chat.provider.identify(context.settings.chat_bot_token)
+        except ChatRefused as refusal:
+            checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", str(refusal))
+            return
+        checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
+    keys = keys_of(context.settings, context.database)
+    active = await store.active(CHAT_TOKENS + 1)
+    accepted: set[str] = set()
+    refused: list[tuple[str, ChatRefused]] = []
+    for stored in active[:CHAT_TOKENS]:
+        try:
+            await chat.provider.identify(usable_token(keys, stored))
+            accepted.add(stored.organization_id)
+        except ChatRefused as refusal:
+            refused.append((stored.organization_id, refusal))
+    here = not accepted and (len(refused) > 1 or any(each.transient for _, each in refused))
+    for organization_id, why in refused:
+        # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
+        tell = checks.fail if here or why.code == UNREADABLE else checks.warn
+        tell("chat", f"organization {printable(organization_id)}: {why.code}", str(why))
+    if accepted or not refused:
+        more = "; the others were not asked about" if len(active) > CHAT_TOKENS else ""
+        checks.ok(
+            "chat", f"the provider accepts {len(accepted)} of {len(accepted) + len(refused)} tokens{more}"
+        )
+    await _troubled(checks, context, store, accepted, {organization_id for organization_id, _ in refused})
+
+
+async def _troubled(
+    checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: set[str]
+) -> None:
+    """Name connections that are revoked, or whose last message could not be sent, less than a day ago.
+
+    Args:
+        checks: to be added to.
+        context: the database.
+        store: of the connections.
+        accepted: organizations whose token the provider accepts now, so that what said otherwise is over.
+        told: organizations of which it was told already.
+    """
+    since = int(await context.database.time() * 1000) - DAY_MS
+    named = 0
+    found = [each for each in await store.troubled(since, TROUBLED_READ) if each.organization_id not in told]
+    for stored in found:
+        code = stored.status_reason or "token_revoked" if stored.status != "active" else stored.last_error or ""
+        if stored.organization_id in accepted and code in REVOKED | TRANSIENT:
+            continue
+        named += 1
+        if named > NAMED:
+            continue
+        whose = f"organization {printable(stored.organization_id)}"
+        if stored.status != "active":
+            checks.warn("chat", f"{whose}: {code}", advice(code))
+            continue
+        origin = "a test message"
+        if stored.last_error_node:
+            origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
+        error = f"last error {code} at {to_iso(stored.last_error_at or 0)}, {origin}"
+        checks.warn("chat", f"{whose}: {error}", advice(code))
+    see = "see the page 'Chat connections'"
+    and_more(checks, "chat", named - NAMED, "connections", see, exact=len(found) < TROUBLED_READ)

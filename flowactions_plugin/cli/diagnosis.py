@@ -13,25 +13,15 @@ import msgspec
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
 from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
+from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
-from flowactions_plugin.cli.output import moment
-from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
-from flowactions_plugin.health.results import Worker
-from flowactions_plugin.log_text import printable
+from flowactions_plugin.health.verdict import SKEW_MS, WRONG_CLOCK_MS
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
-
-SKEW_SECONDS: Final = 5.0
-WAITING_READ: Final = 50
-"""How many of the deliveries that wait are read, to name what they wait for."""
-
-HOUR_MS: Final = 3600 * 1000
-WRONG_CLOCK_SECONDS: Final = 240.0
-"""Receivers reject a signature whose time is five minutes away."""
 
 
 class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
@@ -46,14 +36,6 @@ class Diagnosis(msgspec.Struct, kw_only=True, rename="camel"):
     verdict: str | None
     exit_status: int
     checks: list[Check]
-
-
-ADVICE: Final = {
-    "stalled": "see that a worker runs and reaches the database: flowactions workers",
-    "unwritable": "give the database room, or the right to write: the check 'writing' says which",
-    "failing": "see which destinations fail: flowactions destinations list",
-}
-"""What to do about a verdict."""
 
 
 async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) -> Diagnosis:
@@ -79,9 +61,8 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
                 await checks.guarded("writing", _writing(checks, context))
                 await checks.guarded("clock", _clock(checks, context))
                 await checks.guarded("keys", check_keys(checks, context))
-                if with_chat:
-                    await checks.guarded("chat", check_chat(checks, context))
-                verdict = await _deliveries(checks, context)
+                await checks.guarded("chat", check_chat(checks, context, asks=with_chat))
+                verdict = await check_deliveries(checks, context)
     failed = any(check.result == "failed" for check in checks.found)
     code = {"stalled": STALLED, "failing": FAILING}.get(verdict or "", FAILED if failed else DONE)
     return Diagnosis(verdict=verdict, exit_status=code, checks=checks.found)
@@ -159,71 +140,9 @@ async def _clock(checks: Checks, context: CommandContext) -> None:
     # Only what the time of the question cannot explain is skew.
     skew = 0.0 if before <= theirs <= after else min(theirs - before, theirs - after, key=abs)
     said = f"this machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
-    advice = "synchronize both clocks (NTP): signatures carry this machine's time, and receivers refuse those of five minutes away"
-    if abs(skew) >= WRONG_CLOCK_SECONDS:
-        checks.fail("clock", said, advice)
-    elif abs(skew) >= SKEW_SECONDS:
-        checks.warn("clock", said, advice)
+    if abs(skew) * 1000 >= WRONG_CLOCK_MS:
+        checks.fail("clock", said, SYNCHRONIZE)
+    elif abs(skew) * 1000 >= SKEW_MS:
+        checks.warn("clock", said, SYNCHRONIZE)
     else:
         checks.ok("clock", "this machine's clock and the database's agree")
-
-
-async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
-    """Check whether deliveries go on; return the verdict."""
-    from flowactions_plugin.deliveries.filters import Filter
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-    from flowactions_plugin.health.statistics import fails
-    from flowactions_plugin.operators.scope import Scope
-    from flowactions_plugin.queue.rules import FINISHED
-
-    queries = OperatorQueries.of(context.database, context.settings)
-    try:
-        overview = await queries.overview(Scope())
-        waiting = (await queries.deliveries(Scope(), Filter(error_class="waits"), None, WAITING_READ)).rows
-    except FlowActionsError as exc:
-        checks.fail("deliveries", str(exc))
-        return None
-    now = int(await context.database.time() * 1000)
-    _workers(checks, overview.workers, now)
-    for reason in dict.fromkeys(each.last_error for each in waiting if each.status not in FINISHED):
-        checks.warn(
-            "waiting",
-            f"deliveries wait, without an attempt: {printable(reason, message=True)}",
-            "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
-        )
-    for each in overview.worst:
-        # One whose failures are older has had nothing to send since.
-        if each.failed and each.failing_since and fails(each.failing_since, now, each.failures_in_row):
-            checks.warn(
-                "destination",
-                f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
-                f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}",
-                "see what it answers: flowactions outbox list --destination "
-                f"{quoted(each.destination)}, then outbox show of one",
-            )
-    verdict, more = overview.verdict, "" if overview.due_exact else "+"
-    said = f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
-    if verdict.state in {"ok", "idle"}:
-        checks.ok("deliveries", said)
-    elif verdict.state == "no_worker":
-        checks.warn("deliveries", said, "see that a worker runs: flowactions workers")
-    else:
-        checks.fail("deliveries", said, ADVICE[verdict.state])
-    return verdict.state
-
-
-def _workers(checks: Checks, workers: Sequence[Worker], now: int) -> None:
-    """Check whether workers are alive, and whether they end without being stopped."""
-    alive = [each for each in workers if each.state == "alive"]
-    lost = [each for each in workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
-    in_flight = sum(worker.in_flight for worker in alive)
-    said = f"{len(alive)} alive, {in_flight} in flight" if alive else "none is alive"
-    if lost:
-        said += f"; {len(lost)} of the last hour ended without being stopped: killed, crashed, or without the database"
-    if not alive:
-        checks.warn("workers", said, "start the host, or 'flowactions worker' where it leaves delivering to it")
-    elif lost:
-        advice = "see which: flowactions workers; then the last lines of their logs, and what their memory was"
-        checks.warn("workers", said, advice)
-    else:
-        checks.ok("workers", said)

@@ -19,7 +19,7 @@ from flowactions_plugin.cli.output import confirmed, line, status, write_json
         DONE: "no check failed, and deliveries go on, or nothing is due",
         FAILED: "a check failed",
         STALLED: "deliveries are stalled: rows are due, and nobody claims them",
-        FAILING: "deliveries are failing: most attempts of the last minutes have failed",
+        FAILING: "deliveries are failing: most attempts of the last minutes have failed, and not of one organization alone",
     },
 )
 @host_option()

@@ -175,7 +175,9 @@ def show_delivery(found: Found) -> None:
         "enqueued": short(row.created_at),
         "due": moment(row.due_at),
         "ended": short(row.finished_at),
-        "claimed": f"{moment(row.claimed_at)} until {moment(row.claimed_until)}" if row.claimed_until else None,
+        "claimed": f"since {moment(row.claimed_at)}, until {moment(row.claimed_until)}"
+        if row.claimed_until
+        else None,
         "reclaimed": reclaimed(row),
         "last error": row.last_error,
         "trace": row.trace,
@@ -200,7 +202,7 @@ def reclaimed(row: DeliveryFacts) -> str | None:
     if not row.reclaims:
         return None
     times = "once" if row.reclaims == 1 else f"{row.reclaims} times"
-    return f"{times}: workers ended, or stood still, while they held it"
+    return f"{times}: workers ended, or did not answer, while they had claimed it"
 
 
 def _show_attempts(found: Found) -> None:
@@ -213,6 +215,7 @@ def _show_attempts(found: Found) -> None:
             "attempt>": lambda each: each.number,
             "began": lambda each: short(each.started_at),
             "took>": lambda each: f"{each.duration_ms} ms",
+            "worker": lambda each: each.worker,
             "the receiver": lambda each: each.certainty,
             "answer": lambda each: each.error or each.status_code,
         },
@@ -220,6 +223,8 @@ def _show_attempts(found: Found) -> None:
     for attempt in found.attempts:
         if attempt.note:
             line(f"note of attempt {attempt.number}: {attempt.note}")
+        if attempt.remark:
+            line(f"attempt {attempt.number} {attempt.remark}")
     last = found.attempts[-1]
     if last.phases:
         taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())

@@ -108,6 +108,7 @@ async def workers(host: str | None, as_json: bool) -> int:
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.documents import Workers
     from flowactions_plugin.health.status import QueueStatus
+    from flowactions_plugin.health.verdict import clock_offset
 
     async with opened(host) as context:
         found = list(await QueueStatus.of(context.database, context.settings).workers())
@@ -119,7 +120,7 @@ async def workers(host: str | None, as_json: bool) -> int:
             found,
             {
                 "name": lambda each: each.name,
-                "state": lambda each: each.state,
+                "state": lambda each: "does not answer" if each.state == "stale" else each.state,
                 "version": lambda each: each.version,
                 "machine": lambda each: each.host_name,
                 "pid>": lambda each: each.pid,
@@ -128,6 +129,7 @@ async def workers(host: str | None, as_json: bool) -> int:
                 "slots>": lambda each: each.slots,
                 "started": lambda each: moment(each.started_at),
                 "seen": lambda each: moment(each.last_seen_at),
+                "clock": lambda each: clock_offset(each.clock_ahead_ms),
                 "claimed": lambda each: moment(each.last_claim_at),
             },
         )

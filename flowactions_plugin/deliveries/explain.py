@@ -11,6 +11,7 @@ from flowactions_plugin.deliveries.results import ActionState, Attempt, Certaint
 from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.health.results import Counted, Worker
+from flowactions_plugin.health.verdict import about
 from flowactions_plugin.queue.rules import FINISHED, Timing
 from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -27,6 +28,10 @@ _ANSWERED: Final = re.compile(
 )
 
 
+AHEAD_MS: Final = 1000
+"""An attempt that began so long after its end is remarked on; clocks that are synchronized differ by less."""
+
+
 def certainty(attempt: Attempt) -> Certainty:
     """Return whether the receiver can have had an attempt, from how it failed.
 
@@ -41,6 +46,25 @@ def certainty(attempt: Attempt) -> Certainty:
     # If the request was to be sent again, only the second connection can have failed.
     sent = CLOSED_KEPT in (attempt.note or "") or not _NEVER_CONNECTED.match(error)
     return "sent, no answer" if sent else "never connected"
+
+
+def after_the_end(began: int | None, end: int | None, worker: str | None, *, has_ended: bool) -> str | None:
+    """Return a remark on an attempt that began after its outcome was stored; ``None``: it did not.
+
+    Attempts have the time of the machine that made them, outcomes have the database's.
+
+    Args:
+        began: the attempt, Unix milliseconds.
+        end: when the delivery ended or, before that, when it was last changed.
+        worker: which made the attempt; ``None``: not known.
+        has_ended: whether the delivery has ended.
+    """
+    if began is None or end is None or began - end < AHEAD_MS:
+        return None
+    late = about(began - end)
+    what = "the delivery ended" if has_ended else "its outcome was stored"
+    whose = "a worker" if worker is None else f"worker {worker}"
+    return f"began {late} after {what}, by the database's clock: the clock of {whose} was ahead"
 
 
 def why_not_sent(
@@ -62,9 +86,10 @@ def why_not_sent(
         pause: of its destination; ``None``: it is not paused.
         now: Unix milliseconds.
         workers: the processes that deliver, whatever their state.
-        holder: the one whose claim holds it; ``None``: none does, or nothing is known of it.
+        holder: the one whose claim holds it, its name empty for people who may not read it; ``None``: none does, or nothing
+            is known of it.
         ahead: rows that are due and older, and so are claimed before it; ``None``: not counted.
-        in_flight: rows to its destination that workers hold.
+        in_flight: rows to its destination that workers have claimed.
         limit: attempts to one destination at once, in each worker; ``None``: no limit.
         ended_by: the bulk action that ends it unless it is undone; ``None``: none does.
     """
@@ -89,7 +114,7 @@ def _is_due(
         return f", in quarantine: {_quarantine(row)}"
     if limit is not None and in_flight >= limit * len(alive):
         return (
-            f", and its destination's limit is used up: {in_flight} attempts are in flight, "
+            f", and its destination's limit is used up: {in_flight} deliveries to it are claimed, "
             f"{limit} at once in each worker"
         )
     if ahead is not None and ahead.number:
@@ -121,7 +146,7 @@ def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: 
     attempt = f"attempt {row.attempts + 1}"
     if row.claimed_until is not None:
         return (
-            f"{_holding(holder)} holds it for {attempt} since {_moment(row.claimed_at)}, and at the latest until "
+            f"It is claimed by {_holding(holder)} for {attempt} since {_moment(row.claimed_at)}, and at the latest until "
             f"{_moment(row.claimed_until)}, when any worker may claim it again."
         )
     if pause is not None:
@@ -143,12 +168,13 @@ def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: 
 
 
 def _holding(worker: Worker | None) -> str:
-    """Return who holds a delivery, and whether it still can send it."""
+    """Return who has claimed a delivery, and whether they can still send it."""
     if worker is None:
-        return "A worker"
+        return "a worker"
+    name = f"worker {worker.name}" if worker.name else "a worker"
     if worker.state == "stale":
-        return f"Worker {worker.name}, of which nothing was heard since {_moment(worker.last_seen_at)},"
-    return f"Worker {worker.name}, which has stopped," if worker.state == "stopped" else f"Worker {worker.name}"
+        return f"{name}, which does not answer since {_moment(worker.last_seen_at)},"
+    return f"{name}, which has stopped," if worker.state == "stopped" else name
 
 
 def _moment(milliseconds: int | None) -> str:

@@ -30,7 +30,7 @@ from flowactions_plugin.health.results import Counted, Overview
 from flowactions_plugin.health.status import COUNT_LIMIT, QueueStatus
 from flowactions_plugin.health.status_queries import HealthQueries
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.contact import is_token_of
+from flowactions_plugin.queue.contact import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.queue.due import free
 from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.settings.model import Settings
@@ -141,10 +141,19 @@ class OperatorQueries:
 
         def read(connection: Connection) -> Found:
             now = int(connection.execute(select(self._database.now())).scalar_one())
-            facts, attempts = facts_of(row, log, now, for_operators=scope.organization_id is None)
-            pause = _pause(connection, scope, row)
             workers = self._health.workers(connection, now)
+            facts, attempts = facts_of(
+                row,
+                log,
+                now,
+                for_operators=scope.organization_id is None,
+                workers={token_prefix(each.id): each.name for each in workers},
+            )
+            pause = _pause(connection, scope, row)
             holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
+            if holder is not None and scope.organization_id is not None:
+                # Names of machines are the operators'.
+                holder = replace(holder, name="")
             ahead, in_flight = self._ahead(connection, row, facts.due_at)
             action = _action(connection, scope, facts.action_id)
             why = why_not_sent(
@@ -303,7 +312,8 @@ class _Delivering(NamedTuple):
     status_code: Any
     error: Any
     response: Any
-    phases: Any = None
+    phases: Any
+    worker: str | None
 
 
 def _delivering(row: Row[Any]) -> _Delivering | None:
@@ -320,6 +330,7 @@ def _delivering(row: Row[Any]) -> _Delivering | None:
         row.last_error,
         row.delivered_response,
         row.delivered_phases,
+        row.settled_token[:PREFIX_DIGITS] if isinstance(row.settled_token, str) else None,
     )
 
 

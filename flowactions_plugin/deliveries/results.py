@@ -115,9 +115,18 @@ class Page(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class KnownAttempt(Attempt, rename="camel", kw_only=True):
-    """An attempt, with whether the receiver can have had it."""
+    """An attempt, with what is known of it beside.
+
+    Attributes:
+        certainty: whether the receiver can have had it.
+        worker: which worker made it: the name, or the mark of one that ended more than a day ago; ``None``: not known, or
+            not shown to an organization.
+        remark: says if its time lies behind its end, because a clock was ahead; ``None``: it does not.
+    """
 
     certainty: Certainty
+    worker: str | None = None
+    remark: str | None = None
 
 
 class DeliveryFacts(DeliveryDetail, rename="camel", kw_only=True):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.deliveries.explain import certainty
+from flowactions_plugin.deliveries.explain import after_the_end, certainty
 from flowactions_plugin.deliveries.results import (
     SAFE_INTEGER,
     Attempt,
@@ -95,7 +95,7 @@ def row_of(row: Any, *, for_operators: bool) -> DeliveryRow:
 
 
 def facts_of(
-    row: Any, log: Sequence[Any], now: int, *, for_operators: bool
+    row: Any, log: Sequence[Any], now: int, *, for_operators: bool, workers: Mapping[str, str]
 ) -> tuple[DeliveryFacts, list[KnownAttempt]]:
     """Return a delivery and its attempts, whatever their rows hold.
 
@@ -103,7 +103,8 @@ def facts_of(
         row: all columns of the outbox.
         log: rows of the attempts log.
         now: Unix milliseconds; a lease that has expired holds nothing.
-        for_operators: as of `detail_values`.
+        for_operators: as of `detail_values`; they read which worker made an attempt, too.
+        workers: names of workers by what their tokens begin with.
     """
     reader = Reader(row)
     values = {**detail_values(reader, log, for_operators=for_operators), **_place(reader)}
@@ -123,9 +124,16 @@ def facts_of(
         action_id=reader.text("action_id", optional=True),
         defect=reader.defect(),
     )
-    attempts = [
-        KnownAttempt(**msgspec.structs.asdict(each), certainty=certainty(each)) for each in facts.attempt_log
-    ]
+    finished = reader.number("finished_at", optional=True)
+    end = reader.number("updated_at") if finished is None else finished
+    attempts = []
+    for attempt, stored in zip(facts.attempt_log, log, strict=True):
+        mark = Reader(stored).text("worker", optional=True) if for_operators else None
+        worker = mark and workers.get(mark, mark)
+        began = Reader(stored).number("started_at")
+        remark = after_the_end(began, end, worker, has_ended=finished is not None)
+        values = msgspec.structs.asdict(attempt)
+        attempts.append(KnownAttempt(**values, certainty=certainty(attempt), worker=worker, remark=remark))
     return facts, attempts
 
 

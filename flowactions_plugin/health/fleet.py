@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Insert, insert, update
+from sqlalchemy import BigInteger, Insert, insert, literal, null, update
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.storage.conflicts import repeated
@@ -71,7 +71,8 @@ class Fleet:
             )
         )
         async with self._database.write() as transaction:
-            if (await transaction.execute(seen)).rowcount == 0:
+            # The time is read when nothing is waited for any more before the statement.
+            if (await transaction.execute(seen.values(clock_ahead_ms=self._ahead_ms()))).rowcount == 0:
                 await transaction.execute(self._started(in_flight, has_claimed=has_claimed))
         self._claimed = claimed
 
@@ -91,6 +92,12 @@ class Fleet:
         async with self._database.write() as transaction:
             await transaction.execute(stopped)
 
+    def _ahead_ms(self) -> Any:
+        """Return by how much this process's clock is ahead of the database's, in SQL; NULL where that is the same clock."""
+        if not self._database.sql.has_clock:
+            return null()
+        return literal(int(self._database.clock() * 1000), BigInteger) - self._database.now()
+
     def _started(self, in_flight: int, *, has_claimed: bool) -> Insert:
         now = self._database.now()
         host_name = socket.gethostname()
@@ -106,6 +113,7 @@ class Fleet:
             started_at=now,
             last_seen_at=now,
             last_claim_at=now if has_claimed else None,
+            clock_ahead_ms=self._ahead_ms(),
         )
 
 

@@ -52,12 +52,14 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pid: the process's.
         mode: ``scheduled`` or ``continuous``.
         slots: attempts at once.
-        in_flight: rows that it holds.
+        in_flight: attempts that it is making.
         started_at: when it began.
         last_seen_at: when it last wrote this.
         last_claim_at: when it last claimed a row; ``None``: not yet.
         stopped_at: when it stopped; ``None``: it has not said so.
-        state: ``alive``; ``stale``: it has not been seen for 45 s; ``stopped``.
+        clock_ahead_ms: milliseconds by which its clock was ahead of the database's when it was last seen; below 0: behind;
+            ``None``: not known, or SQLite.
+        state: ``alive``; ``stale``: it has not been seen for 45 s, and does not answer; ``stopped``.
     """
 
     id: str
@@ -72,6 +74,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     last_seen_at: int
     last_claim_at: int | None
     stopped_at: int | None
+    clock_ahead_ms: int | None
     state: Literal["alive", "stale", "stopped"]
 
 
@@ -111,14 +114,17 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         state: ``ok``; ``idle``: nothing is due; ``unwritable``: the database takes no writes, so that nothing is queued
             either; ``stalled``: rows are due that nobody claims; ``no_worker``: no worker has been alive for a minute;
-            ``failing``: most attempts of the last minutes have failed.
-        reason: in one sentence.
+            ``failing``: most attempts of the last minutes have failed, and not of one organization alone.
+        reason: in one sentence or two.
         waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
+        failing_organization: the organization whose attempts are most of the failures, where those of the others arrive;
+            ``None`` otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     waited_ms: int | None = None
+    failing_organization: str | None = None
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

@@ -8,9 +8,17 @@ from typing import Final, NamedTuple, Self, TypeVar
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
-from flowactions_plugin.health.statistics import COUNTS
+from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
-from flowactions_plugin.health.verdict import ABSENT_MS, FAILING_MINUTES, HealthSample, judge, patience_ms
+from flowactions_plugin.health.verdict import (
+    ABSENT_MS,
+    FAILING_MINUTES,
+    HealthSample,
+    Share,
+    judge,
+    mostly_fail,
+    patience_ms,
+)
 from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import Settings
@@ -23,6 +31,9 @@ COUNT_LIMIT: Final = 2500
 
 SHOWN: Final = 5
 """How many destinations an overview shows of each kind."""
+
+FAILING_INTERVALS: Final = FAILING_MINUTES * 60_000 // BUCKET_MS
+"""How many intervals the verdict counts failures in."""
 
 
 class QueueStatus:
@@ -149,6 +160,27 @@ class QueueStatus:
 
         return await self._read(read)
 
+    async def failing(self, limit: int) -> tuple[list[DestinationState], Counted]:
+        """Return destinations that fail now, those that have failed for longest first, and how many they are.
+
+        A destination fails as it does for an alert, and has failed within the last hour, or deliveries wait for it. One whose
+        last attempt has succeeded does not fail.
+
+        Args:
+            limit: how many destinations are returned at the most; more are counted.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+
+        def read(connection: Connection) -> tuple[list[DestinationState], Counted]:
+            now = self._database.time_on(connection)
+            keys = self._health.failing(connection, now, COUNT_LIMIT + 1)
+            number = Counted(number=min(len(keys), COUNT_LIMIT), exact=len(keys) <= COUNT_LIMIT)
+            return self._health.states(connection, keys[:limit], now), number
+
+        return await self._read(read)
+
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first.
 
@@ -176,19 +208,36 @@ class QueueStatus:
             claims.append(due.claimed_ms_ago)
         # A worker of an earlier release is not in the fleet.
         seen = [now - each.last_seen_at for each in workers] + claims
-        late = buckets[-FAILING_MINUTES // 5 :]
+        attempts, failed = _attempts(buckets)
+        worst: Share | None = None
+        if mostly_fail(attempts, failed):
+            failed, worst = self._still_failing(connection, scope, now, buckets)
         sample = HealthSample(
             oldest_due_ms=due.oldest_ms,
             claimed_ms_ago=max(0, min(claims)) if claims else None,
             alive=len(alive),
-            attempts=sum(each.delivered + each.failed for each in late),
-            failed=sum(each.failed for each in late),
+            attempts=attempts,
+            failed=failed,
             absent_ms=None if alive else min(seen, default=self._uptime_ms()),
             refusal=refusal,
+            worst=worst,
+            clock_ahead_ms=max((each.clock_ahead_ms or 0 for each in alive), key=abs, default=0),
         )
         modes = {each.mode for each in alive}
         mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"
         return _Status(due, workers, buckets, judge(sample, patience_ms(mode, self._tick_seconds)))
+
+    def _still_failing(
+        self, connection: Connection, scope: Scope, now: int, buckets: Sequence[Bucket]
+    ) -> tuple[int, Share | None]:
+        """Return how many of the last minutes' attempts have failed to destinations that still fail, and whose most are."""
+        found = self._health.still_failing(connection, scope, buckets[-FAILING_INTERVALS].at)
+        failed = sum(each.failed for each in found)
+        if not found or scope.organization_id is not None:
+            return failed, None
+        worst = found[0]
+        own, _ = _attempts(self._health.buckets(connection, Scope(worst.organization_id), now))
+        return failed, worst._replace(attempts=own)
 
 
 class _Status(NamedTuple):
@@ -198,6 +247,13 @@ class _Status(NamedTuple):
     workers: list[Worker]
     buckets: list[Bucket]
     verdict: Verdict
+
+
+def _attempts(buckets: Sequence[Bucket]) -> tuple[int, int]:
+    """Return how many attempts of the last minutes were made, and how many of them have failed."""
+    late = buckets[-FAILING_INTERVALS:]
+    failed = sum(each.failed for each in late)
+    return sum(each.delivered for each in late) + failed, failed
 
 
 def _hours(buckets: Sequence[Bucket]) -> list[Bucket]:

@@ -25,7 +25,14 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.fleet import STALE_MS
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Worker
-from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION
+from flowactions_plugin.health.statistics import (
+    ALERT_FAILURES,
+    ALERT_MS,
+    BUCKET_MS,
+    COUNTS,
+    EVERY_DESTINATION,
+)
+from flowactions_plugin.health.verdict import Share
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.storage.database import Database
@@ -161,6 +168,59 @@ class HealthQueries:
                 keys = list(dict.fromkeys([*keys, *self._failing(connection, scope, limit)]))[:limit]
             found.append(self.states(connection, keys, now))
         return found[0], found[1]
+
+    def still_failing(self, connection: Connection, scope: Scope, since: int) -> list[Share]:
+        """Return attempts that have failed to destinations that still fail, by organization, the most failures first.
+
+        Args:
+            connection: reads it.
+            scope: whose.
+            since: the start of the first interval that counts.
+
+        Returns:
+            The attempts that have not failed are not counted.
+        """
+        failed = func.sum(statistics.c.failed).label("failed")
+        places = func.count(statistics.c.destination.distinct()).label("places")
+        query = (
+            select(statistics.c.organization_id, failed, places)
+            .join_from(
+                statistics,
+                destinations,
+                and_(
+                    destinations.c.organization_id == statistics.c.organization_id,
+                    destinations.c.destination == statistics.c.destination,
+                ),
+            )
+            .where(statistics.c.bucket >= since, statistics.c.failed > 0, FAILING, *_of(statistics, scope))
+            .group_by(statistics.c.organization_id)
+            .order_by(failed.desc(), statistics.c.organization_id)
+        )
+        return [
+            Share(row.organization_id, int(row.failed), int(row.failed), row.places)
+            for row in connection.execute(query)
+        ]
+
+    def failing(self, connection: Connection, now: int, limit: int) -> list[tuple[str, str]]:
+        """Return destinations that fail now, those that have failed for longest first; see `QueueStatus.failing`."""
+        health = destinations.c
+        waits = exists().where(
+            LIVE, outbox.c.destination == health.destination, outbox.c.organization_id == health.organization_id
+        )
+        query = (
+            select(health.organization_id, health.destination)
+            .where(
+                FAILING,
+                or_(
+                    health.failures_in_row >= ALERT_FAILURES,
+                    health.last_failure_at - health.failing_since >= ALERT_MS,
+                ),
+                or_(health.last_failure_at >= now - HOUR_MS, waits),
+            )
+            .order_by(health.failing_since, health.organization_id, health.destination)
+            .limit(inline(limit))
+        )
+        return [(row.organization_id, row.destination) for row in connection.execute(query)]
 
     def _failing(self, connection: Connection, scope: Scope, limit: int) -> list[tuple[str, str]]:
         query = (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from flowactions_plugin.health.results import Verdict
 
 TICKS: Final = 3
@@ -20,8 +22,30 @@ FAILING_SHARE: Final = 0.5
 
 FAILING_MINUTES: Final = 15
 
+SKEW_MS: Final = 5000
+"""A clock that is so far from the database's is told; less may be the way there and back."""
+
+WRONG_CLOCK_MS: Final = 240_000
+"""Receivers reject a signature whose time is five minutes away."""
+
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
+
+
+class Share(NamedTuple):
+    """What one organization has of the attempts of the last minutes.
+
+    Attributes:
+        organization_id: which.
+        attempts: how many are its own.
+        failed: how many of these have failed, to destinations that still fail.
+        destinations: how many destinations these are.
+    """
+
+    organization_id: str
+    attempts: int
+    failed: int
+    destinations: int
 
 
 class HealthSample(NamedTuple):
@@ -33,9 +57,13 @@ class HealthSample(NamedTuple):
         claimed_ms_ago: when a row was last claimed; ``None``: it is not known of any.
         alive: how many workers are alive.
         attempts: how many were made within the last minutes.
-        failed: how many of these have failed.
+        failed: how many of these have failed, to destinations that still fail.
         absent_ms: for how long no worker has been alive, as far as is known; ``None``: one is.
         refusal: why the database takes no writes; ``None``: it does.
+        worst: the organization with the most failures, where several are judged together; ``None``: it is not known, or
+            one is judged.
+        clock_ahead_ms: by how much the clock of a live worker is ahead of the database's, that which is farthest from it;
+            less than 0: behind.
     """
 
     oldest_due_ms: int | None
@@ -45,6 +73,8 @@ class HealthSample(NamedTuple):
     failed: int = 0
     absent_ms: int | None = None
     refusal: str | None = None
+    worst: Share | None = None
+    clock_ahead_ms: int = 0
 
 
 def patience_ms(mode: str, tick_seconds: float) -> int:
@@ -69,8 +99,39 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
 
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
-        claimed cannot arrive, whatever became of the rest.
+        claimed cannot arrive, whatever became of the rest. Failures of one organization alone are no ``failing``: the
+        verdict names the organization. A wrong clock of a worker is part of the reason.
     """
+    verdict = _judged(sample, patience)
+    if abs(sample.clock_ahead_ms) < SKEW_MS:
+        return verdict
+    return replace(
+        verdict, reason=f"{verdict.reason} A worker's clock is {clock_words(sample.clock_ahead_ms)}."
+    )
+
+
+def clock_words(ahead_ms: int) -> str:
+    """Return how far a clock is from the database's, and what follows."""
+    said = f"{clock_offset(ahead_ms)}{' of' if ahead_ms > 0 else ''} the database's"
+    return f"{said}: receivers refuse what it signs" if abs(ahead_ms) >= WRONG_CLOCK_MS else said
+
+
+def clock_offset(ahead_ms: int | None) -> str:
+    """Return how far a clock is from the database's: ``10 min ahead``, ``agrees``; empty where it is not known."""
+    if ahead_ms is None or abs(ahead_ms) < SKEW_MS:
+        return "" if ahead_ms is None else "agrees"
+    return f"{about(abs(ahead_ms))} {'ahead' if ahead_ms > 0 else 'behind'}"
+
+
+def about(milliseconds: int) -> str:
+    """Return a duration to the nearest second, from two minutes on to the nearest minute, from two hours on to the nearest hour."""
+    seconds = round(milliseconds / 1000)
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{round(seconds / 60)} min" if seconds < 7200 else f"{round(seconds / 3600)} h"
+
+
+def _judged(sample: HealthSample, patience: int) -> Verdict:
     if sample.refusal is not None:
         return Verdict(
             state="unwritable",
@@ -88,14 +149,35 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
         )
     if sample.absent_ms is not None and sample.absent_ms >= ABSENT_MS:
         return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
-    if sample.attempts >= LEAST_ATTEMPTS and sample.failed > FAILING_SHARE * sample.attempts:
-        return Verdict(
-            state="failing",
-            reason=f"{sample.failed} of the {sample.attempts} attempts of the last {FAILING_MINUTES} minutes have failed.",
-        )
+    own: Share | None = None
+    said = ""
+    if mostly_fail(sample.attempts, sample.failed):
+        said = f"{sample.failed} of the {sample.attempts} attempts of the last {FAILING_MINUTES} minutes have failed"
+        own = sample.worst if sample.worst is not None and _is_own_fault(sample, sample.worst) else None
+        if own is None:
+            return Verdict(state="failing", reason=f"{said}.")
+        said = f" {said}: {own.failed} of them are one organization's."
+    organization = None if own is None else own.organization_id
     if due is None:
-        return Verdict(state="idle", reason="Nothing is due.")
-    return Verdict(state="ok", reason=f"Rows are being claimed; the oldest has been due for {_seconds(due)}.")
+        return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
+    reason = f"Rows are being claimed; the oldest has been due for {_seconds(due)}.{said}"
+    return Verdict(state="ok", reason=reason, failing_organization=organization)
+
+
+def mostly_fail(attempts: int, failed: int) -> bool:
+    """Return whether so many of the last minutes' attempts have failed that somebody should know."""
+    return attempts >= LEAST_ATTEMPTS and failed > FAILING_SHARE * attempts
+
+
+def _is_own_fault(sample: HealthSample, worst: Share) -> bool:
+    """Return whether the failures are one organization's own: most attempts of all others arrive.
+
+    Where it alone sends, several destinations that fail at the same time have a common cause, which is rather here.
+    """
+    attempts, failed = sample.attempts - worst.attempts, sample.failed - worst.failed
+    if attempts <= 0:
+        return worst.destinations == 1
+    return failed <= FAILING_SHARE * attempts
 
 
 def _workers(alive: int) -> str:

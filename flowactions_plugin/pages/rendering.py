@@ -18,6 +18,7 @@ from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
+from flowactions_plugin.health.verdict import clock_offset
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.guard import ASGIRequest, SignInNeeded, viewer_of
@@ -88,6 +89,7 @@ class Renderer:
             "span": formats.span,
             "number": formats.number,
             "plural": formats.plural,
+            "clock_offset": clock_offset,
             "exact": escape,
         }
         made.globals |= {

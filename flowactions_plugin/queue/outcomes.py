@@ -35,6 +35,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from flowactions_plugin.egress.attempt import NOTES, SLOW_MS
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.contact import PREFIX_DIGITS
 from flowactions_plugin.queue.rules import (
     FINISHED,
     WAIT_CAP_SECONDS,
@@ -68,6 +69,7 @@ def completing(sql: Dialect) -> Executable:
             *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
             sql.bytes_of(done.c.response),
             done.c.phases,
+            func.substr(done.c.token, 1, PREFIX_DIGITS),
         )
         .join_from(done, held, held.c.id == done.c.id)
         .where(done.c.number.is_not(None), done.c.status != "delivered")
@@ -267,6 +269,7 @@ def attempt_values(completion: Completion) -> dict[str, Any]:
         "error": storable(outcome.error),
         "response": outcome.response,
         "phases": phases_text(completion),
+        "worker": delivery.token[:PREFIX_DIGITS],
     }
 
 

@@ -170,6 +170,8 @@ attempts: Final = Table(
     # How long each phase took: a JSON object, milliseconds. The names of notes (`egress.attempt.NOTES`) are among them,
     # with 0. NULL: not known.
     Column("phases", Text),
+    # The last eight digits of the id of the worker that made it, with which its claims' tokens begin. NULL: not known.
+    Column("worker", String(8)),
 )
 
 deferred: Final = Table(
@@ -315,6 +317,9 @@ workers: Final = Table(
     # When a claim of its last returned a row. NULL: none did yet.
     Column("last_claim_at", BigInteger),
     Column("stopped_at", BigInteger),
+    # Milliseconds by which its clock was ahead of the database's when it was last seen; less than 0: behind. NULL: not
+    # known, or SQLite, which has no clock of its own.
+    Column("clock_ahead_ms", BigInteger),
 )
 
 EVERY_ORGANIZATION: Final = ""

@@ -143,7 +143,7 @@ IN_FLIGHT: Final = Metric(
     "flowactions.worker.in_flight",
     "gauge",
     "{delivery}",
-    "Deliveries that this process has claimed and not ended.",
+    "Deliveries for which this process is making an attempt. What it has only claimed is not counted.",
 )
 VERDICT: Final = Metric(
     "flowactions.delivery.verdict",

@@ -20,6 +20,7 @@ from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries import search_queries
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.rules import transition
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
@@ -64,6 +65,8 @@ class Site:
     async def fill(self) -> None:
         """Write deliveries, some of which were attempted, with what is known of their destinations."""
         now = time.time()
+        worker = new_id(now)
+        self.queue.store.contact.token_prefix = token_prefix(worker)
         for index in range(60):
             destination = DESTINATIONS[index % 4]
             row_id = await self.queue.put(
@@ -84,9 +87,16 @@ class Site:
                 index = self.ids.index(claim.id)
                 outcome = ANSWERS[index % 3]
                 await self.queue.complete(claim, outcome, transition(4 if index % 5 == 0 else 1, 4, outcome))
+        for worker_id, name, seen, ahead in (
+            (worker, "delivery", int(now * 1000) + 600_000, 600_000),
+            (new_id(now), "frozen", int(now * 1000) - 60_000, 0),
+        ):
+            await self.queue.run(
+                f"INSERT INTO flowactions_workers VALUES ('{worker_id}', '{name}', '0.2.0', 'web-1', 41, 'continuous', 100,"  # noqa: S608  numbers only
+                f" 12, {int(now * 1000) - 9000000}, {seen}, {int(now * 1000)}, NULL, {ahead})"
+            )
         await self.queue.run(
-            "INSERT INTO flowactions_workers VALUES ('w1', 'delivery', '0.2.0', 'web-1', 41, 'continuous', 100, 12,"  # noqa: S608  numbers only
-            f" {int(now * 1000) - 9000000}, {int(now * 1000) + 600000}, {int(now * 1000)}, NULL)"
+            f"UPDATE flowactions_attempts SET started_at = started_at + 600000 WHERE delivery_id = '{self.ids[2]}'"  # noqa: S608  an id
         )
         for bucket in range(288):
             at = (int(now) // 300 - bucket) * 300_000

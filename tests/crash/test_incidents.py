@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -67,6 +68,7 @@ def alike(text: str) -> str:
     """Put the same in place of what differs from one run to the next: ids, places, times and numbers."""
     text = re.sub(ID, "ID", text)
     text = re.sub(r"https?://[^\s:/]+:\d+|\b(hooks\.customer\.example|127\.0\.0\.1):\d+", "PLACE", text)
+    text = re.sub(rf"\b(app1|{re.escape(socket.gethostname())}):\d+", "WORKER", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
     return " ".join(re.sub(r"\d+(\.\d+)?( ms| s\b)?", "N", text).split())
 
@@ -173,13 +175,17 @@ async def test_a_database_that_is_away_is_told(field: Field, tmp_path: Path) -> 
 @POSTGRESQL
 async def test_a_wrong_clock_is_told(field: Field, tmp_path: Path) -> None:
     """By comparison with the database's; and a delivery shows what receivers answer."""
-    doctor, show = shown("A clock is wrong")
+    fleet, doctor, show = shown("A clock is wrong")
     field.receiver.answer = lambda number: status(400, body=b'{"error":"Message timestamp too new"}')
     await field.enqueue(1)
-    await field.start(host=HOST)
+    await field.start(host=HOST, FLOWACTIONS_TEST_AHEAD="600")
     await until(lambda: ids(field, "dead"))
     (one,) = await ids(field, "dead")
     await follow(field, show, tmp_path, row=one)
+    await follow(field, fleet, tmp_path)
+    overview = await page(field.settings, "")
+    assert "A worker's clock is 10 min ahead of the database's: receivers refuse what it signs." in overview
+    assert f"{socket.gethostname()}:" in await page(field.settings, f"/deliveries/{one}")
     settings = read_settings(field.settings)
     async with Database(settings.database_url, clock=lambda: time.time() + 600) as database:
         checks = Checks()
@@ -208,8 +214,22 @@ async def test_workers_that_crash_are_told(field: Field, tmp_path: Path) -> None
     ended = await command("workers", cwd=tmp_path, **field.settings)
     columns = workers.lines[0].split()
     assert [name for name in columns if name not in ended.out] == []
-    states = [line.split()[1] for line in ended.out.splitlines()[1:]]
-    assert states == ["alive", "stale", "stale", "stale"]
+    states = [" does not answer " in line for line in ended.out.splitlines()[1:]]
+    assert states == [False, True, True, True]
+
+
+@SQLITE
+async def test_rows_that_wait_without_a_worker_are_told(field: Field, tmp_path: Path) -> None:
+    """How many, and since when: a minute after the last worker was frozen, of which it says that it does not answer."""
+    (doctor,) = shown("No worker is alive")
+    await field.enqueue(1)
+    worker = await field.start(host=HOST)
+    await until(lambda: ids(field, "delivered"))
+    os.kill(worker.pid, signal.SIGSTOP)
+    await field.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 60000")
+    await field.enqueue(3)
+    await follow(field, doctor, tmp_path)
+    assert len(await ids(field, "pending", 3)) == 3
 
 
 @SQLITE

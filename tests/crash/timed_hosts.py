@@ -2,6 +2,7 @@
 
 ``FLOWACTIONS_TEST_DIES=signing_secret`` has the process end when it is asked for a signing secret, before anything is sent.
 ``FLOWACTIONS_TEST_DESCRIPTORS=2`` has it use up all of its descriptors when it is first asked for one, for two seconds.
+``FLOWACTIONS_TEST_AHEAD=600`` sets its clock ahead, by seconds.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 import os
 import resource
 import signal
+import time
 from collections.abc import Mapping
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.services import Services
+from flowactions_plugin.storage.database import Database
 from tests.support import SmallHost
 
 
@@ -46,6 +49,10 @@ class TimedHost(SmallHost):
         defaults = Services.__init__.__kwdefaults__
         assert defaults is not None
         defaults["timing"] = Timing(*map(float, given.split()))
+        ahead = float(os.environ.get("FLOWACTIONS_TEST_AHEAD", "0"))
+        if ahead:
+            # Of its engine and its clock.
+            Database.__init__.__defaults__ = (None, lambda: time.time() + ahead)
 
     async def signing_secret(self, origin: Origin) -> str | None:
         if os.environ.get("FLOWACTIONS_TEST_DIES") == "signing_secret":

@@ -56,8 +56,8 @@ async def test_chat_tokens_and_keys_are_tried(database_url: str, tmp_path: Path)
         for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
             token.dead = "token_revoked"
         revoked = await command("doctor", cwd=tmp_path, **settings_of(run))
-        assert revoked.code == 1
-        assert "failed   chat         organization acme: token_revoked" in revoked.out
+        assert revoked.code == 0
+        assert "warning  chat         organization acme: token_revoked" in revoked.out
         assert "Reconnect the chat workspace." in revoked.out
         assert (await run.card())["status"] == "active"
         for ended in (well, lost, revoked):
@@ -104,34 +104,11 @@ async def test_rows_that_nobody_claims_are_a_status_of_their_own(
     stalled = await command("doctor", "--json", cwd=tmp_path, **settings)
     assert (stalled.code, stalled.document["verdict"], stalled.document["exitStatus"]) == (4, "stalled", 4)
     assert results(stalled)["deliveries"] == "failed"
-    assert results(stalled)["workers"] == "warning"
-
-
-async def test_workers_that_were_killed_are_told(queue: Queue, database_url: str, tmp_path: Path) -> None:
-    """A worker that was not seen for a minute and did not stop; one of yesterday, or stopped in order, is no news."""
-    settings = {"FLOWACTIONS_DATABASE_URL": database_url}
-    now = int(await queue.database.time() * 1000)
-    for pid, seen_ago, stopped in ((1, 0, None), (2, 60_000, None), (3, 60_000, 1), (4, 2 * 3_600_000, None)):
-        async with queue.database.write() as connection:
-            await connection.execute(
-                insert(schema.workers).values(
-                    id=new_id(queue.database.clock()),
-                    name=f"w{pid}",
-                    version="1",
-                    host_name="h",
-                    pid=pid,
-                    mode="continuous",
-                    slots=1,
-                    in_flight=0,
-                    started_at=now - seen_ago,
-                    last_seen_at=now - seen_ago,
-                    stopped_at=stopped,
-                )
-            )
-    ended = await command("doctor", "--json", cwd=tmp_path, **settings)
-    assert (ended.code, results(ended)["workers"]) == (0, "warning")
-    (said,) = [check["message"] for check in ended.document["checks"] if check["name"] == "workers"]
-    assert said.startswith("1 alive, 0 in flight; 1 of the last hour ended without being stopped")
+    assert results(stalled)["workers"] == "failed"
+    (said,) = [check["message"] for check in stalled.document["checks"] if check["name"] == "workers"]
+    assert said.startswith(
+        "none was alive within the last day, although 1 delivery waits, the oldest due since 2"
+    )
 
 
 async def test_a_destination_that_only_fails_is_told(queue: Queue, database_url: str, tmp_path: Path) -> None:
@@ -185,9 +162,9 @@ async def test_deliveries_that_wait_for_the_host_are_told(
     ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     waiting = [check for check in ended.document["checks"] if check["name"] == "waiting"]
     assert {check["result"] for check in waiting} == {"warning"}
-    assert sorted(check["message"] for check in waiting) == [
-        f"deliveries wait, without an attempt: {reason}"
-        for reason in ("no secret: SECRET_A", "no secret: SECRET_B")
+    assert [check["message"] for check in waiting] == [
+        "2 deliveries wait, without an attempt: no secret: SECRET_A",
+        "1 delivery waits, without an attempt: no secret: SECRET_B",
     ]
     assert all("outbox list --error waits" in check["advice"] for check in waiting)
 

@@ -91,18 +91,26 @@ PAUSE = Pause(
             {},
             "without success at an unknown time: it answered 500.",
         ),
-        ({"claimed_at": NOW - 2000, "claimed_until": NOW + 28_000}, {}, "A worker holds it for attempt 1"),
-        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"workers": [a_worker()]}, "A worker holds it"),
-        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"holder": a_worker()}, "Worker w1 holds it"),
+        (
+            {"claimed_at": NOW - 2000, "claimed_until": NOW + 28_000},
+            {},
+            "It is claimed by a worker for attempt 1",
+        ),
+        ({"claimed_at": NOW, "claimed_until": NOW + 1}, {"workers": [a_worker()]}, "It is claimed by a worker"),
+        (
+            {"claimed_at": NOW, "claimed_until": NOW + 1},
+            {"holder": a_worker()},
+            "It is claimed by worker w1 for",
+        ),
         (
             {"claimed_at": NOW, "claimed_until": NOW + 1},
             {"holder": a_worker(state="stale", last_seen_at=NOW - 60_000)},
-            "Worker w1, of which nothing was heard since 2030-03-17T17:45:40Z, holds it",
+            "It is claimed by worker w1, which does not answer since 2030-03-17T17:45:40Z, for",
         ),
         (
             {"claimed_at": NOW, "claimed_until": NOW + 1},
             {"holder": a_worker(state="stopped")},
-            "Worker w1, which has stopped, holds it",
+            "It is claimed by worker w1, which has stopped, for",
         ),
         ({}, {"pause": PAUSE}, "paused for all organizations by Ann at 2030-03-17T17:46:40Z (they asked)"),
         ({"waiting_since": NOW, "due_at": NOW + 5000, "last_error": "Host failed"}, {}, "in 5 s: Host failed."),
@@ -127,7 +135,11 @@ PAUSE = Pause(
         ({"reclaims": 4}, {"workers": [a_worker()]}, "claims it soon"),
         ({}, {}, "no worker is alive"),
         ({}, {"workers": [a_worker(state="stale")]}, "no worker is alive"),
-        ({}, {"workers": [a_worker()], "in_flight": 10, "limit": 10}, "limit is used up: 10 attempts"),
+        (
+            {},
+            {"workers": [a_worker()], "in_flight": 10, "limit": 10},
+            "limit is used up: 10 deliveries to it are claimed",
+        ),
         ({}, {"workers": [a_worker(), a_worker()], "in_flight": 10, "limit": 10}, "claims it soon"),
         (
             {},
@@ -154,4 +166,4 @@ def test_why_a_delivery_is_not_sent_is_said_in_one_sentence(
 
 def test_a_row_that_is_being_sent_is_not_held_back_by_a_pause() -> None:
     """Requests that are on their way are finished."""
-    assert "holds it" in why_not_sent(a_row(claimed_at=NOW, claimed_until=NOW + 1), PAUSE, NOW)
+    assert "It is claimed" in why_not_sent(a_row(claimed_at=NOW, claimed_until=NOW + 1), PAUSE, NOW)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.contact import is_token_of, new_token, token_prefix
+from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
+from tests.rings import sampled
 
 
 async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
@@ -23,20 +29,66 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
         await queue.run(f"UPDATE flowactions_workers SET name = 'w{number}' WHERE id = '{ids[number]}'")  # noqa: S608
     queries = OperatorQueries(queue.database)
 
-    async def why(prefix: str) -> str:
+    async def why(prefix: str, scope: Scope = Scope(None)) -> str:  # noqa: B008  immutable
         row_id = await queue.put()
         queue.store.contact.token_prefix = prefix
         assert [each.id for each in await queue.store.claim(10)] == [row_id]
-        found = await queries.delivery(Scope(None), row_id)
+        found = await queries.delivery(scope, row_id)
         assert found is not None
         return found.why
 
-    assert (await why(token_prefix(ids[1]))).startswith("Worker w1 holds it for attempt 1 since ")
-    assert (await why("")).startswith("A worker holds it")
+    claimed = "It is claimed by worker w1 for attempt 1 since "
+    assert (await why(token_prefix(ids[1]))).startswith(claimed)
+    assert (await why("")).startswith("It is claimed by a worker for attempt 1 since ")
+    # Names of machines are the operators'.
+    assert (await why(token_prefix(ids[1]), Scope("acme"))).startswith(
+        "It is claimed by a worker for attempt 1"
+    )
     await queue.run(f"UPDATE flowactions_workers SET last_seen_at = 1 WHERE id = '{ids[2]}'")  # noqa: S608
     assert (await why(token_prefix(ids[2]))).startswith(
-        "Worker w2, of which nothing was heard since 1970-01-01T00:00:00Z, "
+        "It is claimed by worker w2, which does not answer since 1970-01-01T00:00:00Z, for attempt 1 since "
     )
+
+
+@pytest.mark.parametrize("status", ["delivered", "retrying"])
+async def test_the_worker_that_made_an_attempt_stands_with_it(queue: Queue, status: str) -> None:
+    """Failed or not: its name, or its mark once it is no longer in the fleet; an organization reads neither."""
+    fleet = Fleet(queue.database, "continuous", 10)
+    mark = token_prefix(fleet.begin())
+    await fleet.beat(1, 1)
+    row_id = await queue.put()
+    queue.store.contact.token_prefix = mark
+    (one,) = await queue.store.claim(1)
+    outcome = Outcome(1000, 5, status_code=200 if status == "delivered" else 500)
+    await queue.complete(one, outcome, Transition("delivered" if status == "delivered" else "retrying", 60))
+    queries = OperatorQueries(queue.database)
+
+    async def worker(scope: Scope) -> str | None:
+        found = await queries.delivery(scope, row_id)
+        assert found is not None
+        return found.attempts[0].worker
+
+    assert await worker(Scope()) == f"{socket.gethostname()}:{os.getpid()}"
+    assert await worker(Scope("acme")) is None
+    await queue.run("DELETE FROM flowactions_workers")
+    assert await worker(Scope()) == mark
+
+
+@sampled(("ahead", "said"), [(-5, False), (600, True), (0, False)], 1)
+async def test_an_attempt_after_the_end_of_its_delivery_is_remarked_on(
+    queue: Queue, ahead: int, said: bool
+) -> None:
+    """Attempts have the time of their worker's machine, ends have the database's."""
+    row_id = await queue.put()
+    (one,) = await queue.store.claim(1)
+    began = int((await queue.database.time() + ahead) * 1000)
+    await queue.complete(one, Outcome(began, 5, status_code=200), Transition("delivered"))
+    found = await OperatorQueries(queue.database).delivery(Scope(), row_id)
+    assert found is not None
+    (attempt,) = found.attempts
+    assert (attempt.remark is not None) == said
+    if attempt.remark is not None:
+        assert attempt.remark.startswith("began 10 min after the delivery ended, by the database's clock: ")
 
 
 def test_tokens_are_different_and_of_their_worker() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 from sqlalchemy import func, select, update
@@ -7,12 +9,15 @@ from sqlalchemy import func, select, update
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.deliveries.filters import parse
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.health.statistics import Counts
 from flowactions_plugin.health.statistics_store import StatisticsStore
+from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import destinations, statistics
+from flowactions_plugin.storage.schema import destinations, statistics, workers
+from tests.rings import sampled
 from tests.support import AlertedHost, a_walk, development
 from tests.waiting import until
 
@@ -66,3 +71,22 @@ async def test_a_time_that_no_worker_wrote_stops_no_statistics(database_url: str
         assert [alert.failures for alert in alerts] == [38]
         async with database.read() as connection:
             assert (await connection.execute(select(func.max(statistics.c.failed)))).scalar_one() == 38
+
+
+@sampled("ahead", [-600, 600, 0], 1)
+async def test_a_worker_writes_by_how_much_its_clock_is_ahead(database_url: str, ahead: int) -> None:
+    """At its start and each time that it is seen; on SQLite there is no other clock to compare with."""
+    settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
+    async with Database(settings.database_url, clock=lambda: time.time() + ahead) as database:
+        fleet = Fleet(database, "continuous", 1)
+        fleet.begin()
+        for _ in range(2):
+            await fleet.beat(0, 0)
+            (worker,) = await QueueStatus(database).workers()
+            if database.sql.has_clock:
+                assert worker.clock_ahead_ms is not None
+                assert abs(worker.clock_ahead_ms - ahead * 1000) < 60_000
+            else:
+                assert worker.clock_ahead_ms is None
+            async with database.write() as connection:
+                await connection.execute(update(workers).values(clock_ahead_ms=7))

@@ -337,11 +337,24 @@ class TestVerdict:
         assert "although a worker is alive" in verdict.reason
 
     async def test_attempts_of_which_most_fail_are_a_verdict(self, queue: Queue) -> None:
-        """Within the last fifteen minutes."""
+        """Within the last fifteen minutes, of destinations that still fail; those of one organization's own are not."""
         monitor = a_monitor(queue)
         monitor.record([completion() for _ in range(20)])
         await monitor.write()
         status = QueueStatus(queue.database, uptime_ms=lambda: 0)
+        verdict = await status.verdict()
+        assert (verdict.state, verdict.failing_organization) == ("idle", "acme")
+        assert (await status.verdict(Scope("acme"))).state == "failing"
+        monitor.record([completion(organization_id="globex") for _ in range(2)])
+        await monitor.write()
+        assert (await status.verdict()).state == "failing"
+        monitor.record([completion(organization_id=each, ok=True) for each in ("acme", "globex")])
+        await monitor.write()
+        for scope in (ALL, Scope("acme")):
+            recovered = await status.verdict(scope)
+            assert (recovered.state, recovered.failing_organization) == ("idle", None)
+        monitor.record([completion(organization_id=each) for each in ("acme", "globex")])
+        await monitor.write()
         assert (await status.verdict()).state == "failing"
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 1200000")
         assert (await status.verdict()).state == "idle"

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.health.verdict import HealthSample, judge, patience_ms
+from flowactions_plugin.health.verdict import HealthSample, Share, judge, patience_ms
+from tests.rings import sampled
 
 SCHEDULED = patience_ms("scheduled", 60)
 
@@ -55,3 +56,43 @@ def test_rows_that_nobody_claims_have_stalled(signs: HealthSample, state: str, s
 def test_a_stall_is_as_long_as_both() -> None:
     """A row that was enqueued long ago and claimed since has not waited for so long."""
     assert judge(HealthSample(10**7, SCHEDULED + 5, 1), SCHEDULED).waited_ms == SCHEDULED + 5
+
+
+@sampled(
+    ("attempts", "failed", "worst", "organization"),
+    [
+        (24, 24, Share("acme", 24, 24, 1), "acme"),
+        (24, 24, Share("acme", 24, 24, 2), None),
+        (30, 25, Share("acme", 24, 24, 2), "acme"),
+        (30, 28, Share("acme", 24, 24, 1), None),
+    ],
+    3,
+)
+def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
+    attempts: int, failed: int, worst: Share, organization: str | None
+) -> None:
+    """Most attempts of the others arrive; where it alone sends, several destinations that fail have a cause in common."""
+    verdict = judge(HealthSample(None, 0, 1, attempts=attempts, failed=failed, worst=worst), SCHEDULED)
+    assert (verdict.state, verdict.failing_organization) == (
+        "idle" if organization else "failing",
+        organization,
+    )
+    assert f"{failed} of the {attempts} attempts" in verdict.reason
+
+
+@sampled(
+    ("ahead", "says"),
+    [
+        (4999, None),
+        (-4999, None),
+        (5000, "is 5 s ahead of the database's."),
+        (-240_000, "is 4 min behind the database's: receivers refuse what it signs."),
+        (599_900, "is 10 min ahead of the database's: receivers refuse what it signs."),
+    ],
+    2,
+)
+def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str | None) -> None:
+    """From five seconds on; from four minutes on with what follows from it."""
+    verdict = judge(HealthSample(None, 0, 1, clock_ahead_ms=ahead), SCHEDULED)
+    assert verdict.state == "idle"
+    assert verdict.reason == "Nothing is due." + (f" A worker's clock {says}" if says else "")

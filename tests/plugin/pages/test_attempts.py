@@ -24,7 +24,7 @@ async def test_the_notes_of_attempts_are_shown(site: Site, database_url: str, tm
     failed = {1: (REFUSED, None), 2: (REFUSED, '{"closed":0}'), 3: (None, '{"wait":5,"closed":0,"again":0}')}
     for number, (error, phases) in failed.items():
         await site.execute(
-            "INSERT INTO flowactions_attempts VALUES (:id, :number, 1700000000000, 5, :status, :error, NULL, :phases)",
+            "INSERT INTO flowactions_attempts VALUES (:id, :number, 1700000000000, 5, :status, :error, NULL, :phases, NULL)",
             id=row_id,
             number=number,
             status=500 if number == 3 else None,

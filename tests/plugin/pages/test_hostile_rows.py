@@ -77,11 +77,12 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         cut = value[: room.get(column, 10_000)]
         await site.execute(f"UPDATE flowactions_outbox SET {column} = :value", value=cut)  # noqa: S608
     await site.execute(
-        "INSERT INTO flowactions_attempts VALUES (:id, 1, 1700000000000, 5, NULL, :value, :response, :phases)",
+        "INSERT INTO flowactions_attempts VALUES (:id, 1, 1700000000000, 5, NULL, :value, :response, :phases, :worker)",
         id=row_id,
         value=value,
         response=value.encode(),
         phases=json.dumps({value: 5}),
+        worker=value[:8],
     )
     await site.execute(
         "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action, delivery_id,"
@@ -106,7 +107,7 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         sealed=b"x",
     )
     await site.execute(
-        "INSERT INTO flowactions_workers VALUES ('w', :value, :value, :value, 1, 'x', 1, 1, 1, 1, NULL, NULL)",
+        "INSERT INTO flowactions_workers VALUES ('w', :value, :value, :value, 1, 'x', 1, 1, 1, 1, NULL, NULL, 1)",
         value=value,
     )
     for path in (

@@ -1,0 +1,194 @@
+"""Checks of ``flowactions doctor`` on deliveries: the verdict, workers, what waits, and destinations that fail now.
+
+What only one organization can have caused is a warning: a receiver of its own that fails, a flow that is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from flowactions_hookspecs import FlowActionsError
+from flowactions_plugin.cli.checks import NAMED, Checks, and_more
+from flowactions_plugin.cli.context import CommandContext
+from flowactions_plugin.cli.output import moment
+from flowactions_plugin.deliveries.curl import quoted
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.health.results import Overview, Verdict, Worker
+from flowactions_plugin.health.verdict import ABSENT_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.operators.scope import Scope
+
+WAITING_READ: Final = 50
+"""How many of the deliveries that wait are read for each status, to name what they wait for."""
+
+HOUR_MS: Final = 3600 * 1000
+
+ADVICE: Final = {
+    "stalled": "see that a worker runs and reaches the database: flowactions workers",
+    "unwritable": "give the database room, or the right to write: the check 'writing' says which",
+    "failing": "see which destinations fail: flowactions destinations list",
+}
+"""What to do about a verdict."""
+
+SYNCHRONIZE: Final = (
+    "synchronize both clocks (NTP): signatures carry the time of the machine that delivers, and receivers refuse those of "
+    "five minutes away"
+)
+"""What to do about a clock that differs from the database's."""
+
+START: Final = "start the host, or 'flowactions worker' where it leaves delivering to it"
+
+
+async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:
+    """Check whether deliveries go on; return the verdict, ``None`` when the database cannot be asked."""
+    queries = OperatorQueries.of(context.database, context.settings)
+    try:
+        overview = await queries.overview(Scope())
+        now = int(await context.database.time() * 1000)
+        _workers(checks, overview, now)
+        _clocks(checks, overview.workers)
+        await _waiting(checks, queries)
+        await _destinations(checks, queries)
+    except FlowActionsError as exc:
+        checks.fail("deliveries", str(exc))
+        return None
+    _verdict(checks, overview)
+    return overview.verdict.state
+
+
+def _verdict(checks: Checks, overview: Overview) -> None:
+    verdict, more = overview.verdict, "" if overview.due_exact else "+"
+    said = f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
+    if verdict.state in ADVICE:
+        checks.fail("deliveries", said, ADVICE[verdict.state])
+    elif verdict.state == "no_worker":
+        checks.warn("deliveries", said, "see that a worker runs: flowactions workers")
+    elif verdict.failing_organization is not None:
+        checks.warn("deliveries", said, _see_organization(verdict))
+    else:
+        checks.ok("deliveries", said)
+
+
+def _see_organization(verdict: Verdict) -> str:
+    whose = quoted(printable(verdict.failing_organization))
+    return f"see what its receivers answer: flowactions destinations list --organization {whose}"
+
+
+async def _waiting(checks: Checks, queries: OperatorQueries) -> None:
+    """Name what deliveries wait for on this side, each reason once."""
+    reasons: Counter[str | None] = Counter()
+    read = 0
+    for status in ("pending", "retrying"):
+        page = await queries.deliveries(
+            Scope(), Filter(status=status, error_class="waits"), None, WAITING_READ + 1
+        )
+        read = max(read, len(page.rows))
+        reasons.update(each.last_error for each in page.rows)
+    more = read > WAITING_READ
+    for reason, number in reasons.most_common(NAMED):
+        count = (
+            f"{number:,}{'+' if more else ''} {'deliveries wait' if number > 1 or more else 'delivery waits'}"
+        )
+        checks.warn(
+            "waiting",
+            f"{count}, without an attempt: {printable(reason, message=True)}",
+            "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
+        )
+    and_more(checks, "waiting", len(reasons) - NAMED, "reasons", "flowactions outbox list --error waits")
+
+
+async def _destinations(checks: Checks, queries: OperatorQueries) -> None:
+    """Name destinations that fail now."""
+    found, number = await queries.status.failing(NAMED)
+    for each in found:
+        paused = "; it is paused" if each.paused else ""
+        checks.warn(
+            "destination",
+            f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
+            f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}{paused}",
+            "see what it answers: flowactions outbox list --destination "
+            f"{quoted(each.destination)}, then outbox show of one",
+        )
+    see = "flowactions destinations list --limit 1000, column 'failing since'"
+    and_more(checks, "destination", number.number - len(found), "destinations fail", see, exact=number.exact)
+
+
+def _workers(checks: Checks, overview: Overview, now: int) -> None:
+    """Check whether workers are alive, and whether some do not answer."""
+    alive = [each for each in overview.workers if each.state == "alive"]
+    lost = [each for each in overview.workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
+    if not alive:
+        _no_worker(checks, overview, now)
+        return
+    silent, replaced = _replaced(lost, alive)
+    said = f"{len(alive)} alive, {sum(each.in_flight for each in alive)} in flight"
+    if silent:
+        some = ", ".join(
+            f"{printable(each.name)} does not answer since {moment(each.last_seen_at)}"
+            for each in silent[:NAMED]
+        )
+        more = f", and {len(silent) - NAMED} more do not" if len(silent) > NAMED else ""
+        said += f"; {some}{more}: killed, crashed, frozen, or without the database"
+    if replaced:
+        said += (
+            f"; {replaced} of the last hour ended without being stopped, and others were started in their place"
+        )
+    if silent or replaced > 1:
+        advice = "see which: flowactions workers; then the last lines of their logs, and what their memory was"
+        checks.warn("workers", said, advice)
+    else:
+        checks.ok("workers", said)
+
+
+def _clocks(checks: Checks, workers: Sequence[Worker]) -> None:
+    """Name live workers whose clock differs from the database's, as they last wrote it."""
+    wrong = [each for each in workers if each.state == "alive" and abs(each.clock_ahead_ms or 0) >= SKEW_MS]
+    for each in sorted(wrong, key=lambda each: -abs(each.clock_ahead_ms or 0))[:NAMED]:
+        ahead = each.clock_ahead_ms or 0
+        tell = checks.fail if abs(ahead) >= WRONG_CLOCK_MS else checks.warn
+        tell("clock", f"the clock of worker {printable(each.name)} is {clock_words(ahead)}", SYNCHRONIZE)
+    and_more(checks, "clock", len(wrong) - NAMED, "workers have a wrong clock", "flowactions workers")
+
+
+def _replaced(lost: Sequence[Worker], alive: Sequence[Worker]) -> tuple[list[Worker], int]:
+    """Return the workers that do not answer and were not started again, and how many were.
+
+    One that began on the same machine after another was last seen has taken its place; it takes one place only.
+    """
+    free = list(alive)
+    silent: list[Worker] = []
+    for each in lost:
+        place = next(
+            (
+                other
+                for other in free
+                if other.host_name == each.host_name and other.started_at >= each.last_seen_at
+            ),
+            None,
+        )
+        if place is None:
+            silent.append(each)
+        else:
+            free.remove(place)
+    return silent, len(lost) - len(silent)
+
+
+def _no_worker(checks: Checks, overview: Overview, now: int) -> None:
+    """Say since when no worker is alive, and what waits for one."""
+    seen = max((each.last_seen_at for each in overview.workers), default=None)
+    since = "none was alive within the last day" if seen is None else f"none is alive since {moment(seen)}"
+    waiting = overview.waiting
+    if not waiting.number:
+        checks.warn("workers", since, START)
+        return
+    rows = "delivery waits" if waiting.number == 1 and waiting.exact else "deliveries wait"
+    due = f", the oldest due since {moment(now - overview.oldest_due_ms)}" if overview.oldest_due_ms else ""
+    said = f"{since}, although {waiting} {rows}{due}"
+    # As while the only one is restarted.
+    if seen is not None and now - seen < ABSENT_MS:
+        checks.warn("workers", said, START)
+    else:
+        checks.fail("workers", said, START)

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+
+from flowactions_plugin.cli.checks import NAMED, Check, Checks, check_chat
+from flowactions_plugin.cli.context import CommandContext
+from flowactions_plugin.cli.delivery_checks import check_deliveries
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage import schema
+from flowactions_plugin.storage.database import Database
+from tests.chatting import chat_host
+from tests.queueing import Queue
+from tests.rings import sampled
+
+KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
+
+
+async def found(queue: Queue, name: str) -> list[Check]:
+    """Give what doctor says on deliveries, of one check."""
+    checks = Checks()
+    await check_deliveries(checks, CommandContext(None, read_settings({}), queue.database))
+    return [each for each in checks.found if each.name == name]
+
+
+async def fails(queue: Queue, place: str, **changes: Any) -> None:
+    """Have a destination fail since a second ago, the last time just now."""
+    now = int(await queue.database.time() * 1000)
+    values = {"last_failure_at": now, "failing_since": now - 1000, "failures_in_row": 20, "updated_at": now}
+    async with queue.database.write() as connection:
+        await connection.execute(
+            insert(schema.destinations).values(
+                organization_id="acme", destination=place, last_error="http_5xx", **{**values, **changes}
+            )
+        )
+
+
+async def seen(queue: Queue, pid: int, ago: int, machine: str = "h", **changes: Any) -> None:
+    """Have a worker that began two seconds before it was last seen, so many seconds ago."""
+    at = int(await queue.database.time() * 1000) - ago * 1000
+    values = {"id": new_id(queue.database.clock()), "name": f"{machine}:{pid}", "version": "1", "pid": pid}
+    rest = {"mode": "continuous", "slots": 1, "in_flight": 0, "started_at": at - 2000, "last_seen_at": at}
+    async with queue.database.write() as connection:
+        await connection.execute(
+            insert(schema.workers).values(host_name=machine, **{**values, **rest, **changes})
+        )
+
+
+async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
+    """And how many more; one that is older is told while deliveries wait for it, one that has recovered is not."""
+    now = int(await queue.database.time() * 1000)
+    old = now - 7_200_000
+    await fails(queue, "http://old:1", last_failure_at=old, failing_since=old - 1000)
+    await fails(queue, "http://waits:1", last_failure_at=old, failing_since=old - 2000)
+    await queue.put(destination="http://waits:1")
+    await fails(queue, "http://recovered:1", failing_since=None, failures_in_row=0)
+    await fails(queue, "http://few:1", failures_in_row=19)
+    for number in range(NAMED + 2):
+        await fails(queue, f"http://now{number:02}:1", failing_since=now - 1000 + number)
+    checks = await found(queue, "destination")
+    assert {each.result for each in checks} == {"warning"}
+    assert [each.message.split(" ")[0] for each in checks] == [
+        "http://waits:1",
+        *(f"http://now{number:02}:1" for number in range(NAMED - 1)),
+        "3",
+    ]
+    assert checks[-1].message == "3 more destinations fail"
+
+
+async def test_workers_that_do_not_answer_are_named(queue: Queue) -> None:
+    """With since when; one that was started again is not, and only several such are a warning."""
+    await seen(queue, 1, 0)
+    await seen(queue, 2, 60)
+    await seen(queue, 3, 60, stopped_at=1)
+    await seen(queue, 4, 2 * 3600)
+    (check,) = await found(queue, "workers")
+    assert (check.result, check.message) == (
+        "ok",
+        "1 alive, 0 in flight; 1 of the last hour ended without being stopped, and others were started in their place",
+    )
+    await seen(queue, 5, 60, machine="frozen")
+    (check,) = await found(queue, "workers")
+    assert check.result == "warning"
+    assert "; frozen:5 does not answer since 2" in check.message
+    assert "h:2" not in check.message
+
+
+async def test_workers_with_a_wrong_clock_are_named(queue: Queue) -> None:
+    """Those that are alive, the worst first; receivers refuse what is signed with a time of four minutes away or more."""
+    for pid, ahead in ((1, 4999), (2, -5000), (3, 600_000), (4, None)):
+        await seen(queue, pid, 0, clock_ahead_ms=ahead)
+    await seen(queue, 5, 60, clock_ahead_ms=600_000)
+    assert [(each.result, each.message) for each in await found(queue, "clock")] == [
+        (
+            "failed",
+            "the clock of worker h:3 is 10 min ahead of the database's: receivers refuse what it signs",
+        ),
+        ("warning", "the clock of worker h:2 is 5 s behind the database's"),
+    ]
+
+
+@pytest.mark.parametrize(("ago", "result"), [(50, "warning"), (60, "failed")])
+async def test_rows_that_wait_without_a_worker_are_a_failure(queue: Queue, ago: int, result: str) -> None:
+    """From a minute on, as while the only worker is restarted; how many rows wait, and since when no worker is alive."""
+    await seen(queue, 1, ago, stopped_at=1)
+    (check,) = await found(queue, "workers")
+    assert check.result == "warning"
+    await queue.put()
+    (check,) = await found(queue, "workers")
+    assert check.result == result
+    assert check.message.startswith("none is alive since 2")
+    assert ", although 1 delivery waits, the oldest due since 2" in check.message
+
+
+CHAT = {
+    "CHAT_CLIENT_ID": "1",
+    "CHAT_CLIENT_SECRET": "2",
+    "CHAT_SIGNING_SECRET": "3",
+    "BACKEND_PUBLIC_URL": "https://host.example",
+    "FLOWACTIONS_ENCRYPTION_KEYS": KEY,
+}
+
+
+@sampled("missing", [None, *CHAT], 2)
+async def test_chat_settings_that_are_missing_fail_where_a_workspace_is_connected(
+    queue: Queue, missing: str | None
+) -> None:
+    """The provider is not asked; without an active connection, none of them is needed."""
+    settings = read_settings({name: value for name, value in CHAT.items() if name != missing})
+    context = CommandContext(None, settings, queue.database)
+
+    async def results() -> list[str]:
+        checks = Checks()
+        await check_chat(checks, context, asks=False)
+        assert all(missing is not None and missing in each.message + each.advice for each in checks.found)
+        return [each.result for each in checks.found]
+
+    assert "failed" not in await results()
+    async with queue.database.write() as connection:
+        await connection.execute(insert(schema.chat_connections).values(a_connection("acme")))
+    assert await results() == ([] if missing is None else ["failed"])
+    await queue.run("UPDATE flowactions_chat_connections SET status = 'revoked'")
+    assert "failed" not in await results()
+
+
+def a_connection(organization: str, **changes: Any) -> dict[str, Any]:
+    texts = ("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id", "installed_by_name")
+    return {
+        "organization_id": organization,
+        **dict.fromkeys(texts, "x"),
+        "installed_at": 1,
+        "status": "active",
+        "sealed_token": b"x",
+        **changes,
+    }
+
+
+async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> None:
+    """One workspace's own refusal is a warning; a message that failed because of a token which is accepted now is over."""
+    async with (
+        chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY) as run,
+        Database(read_settings(run.host.settings).database_url) as database,
+    ):
+        settings = read_settings(run.host.settings)
+        await run.connect()
+        run.sign_in("globex")
+        await run.connect(workspace="T0GLOBEX")
+
+        async def told() -> list[tuple[str, str]]:
+            checks = Checks()
+            await check_chat(checks, CommandContext(None, settings, database))
+            return [(each.result, each.message.partition(" at ")[0]) for each in checks.found]
+
+        now = int(await database.time() * 1000)
+        async with database.write() as connection:
+            await connection.execute(
+                update(schema.chat_connections).values(last_error="token_revoked", last_error_at=now)
+            )
+        assert await told() == [("ok", "the provider accepts 2 of 2 tokens")]
+        async with database.write() as connection:
+            await connection.execute(
+                update(schema.chat_connections)
+                .where(schema.chat_connections.c.organization_id == "acme")
+                .values(last_error="not_in_channel")
+            )
+        assert await told() == [
+            ("ok", "the provider accepts 2 of 2 tokens"),
+            ("warning", "organization acme: last error not_in_channel"),
+        ]
+        acme, globex = run.provider.state.workspaces
+        for token in run.provider.state.tokens_of(acme):
+            token.dead = "token_revoked"
+        assert await told() == [
+            ("warning", "organization acme: token_revoked"),
+            ("ok", "the provider accepts 1 of 2 tokens"),
+        ]
+        for token in run.provider.state.tokens_of(globex):
+            token.dead = "invalid_auth"
+        assert await told() == [
+            ("failed", "organization acme: token_revoked"),
+            ("failed", "organization globex: invalid_auth"),
+        ]
