@@ -11,7 +11,15 @@ from typing import Final
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError, Host
-from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
+from flowactions_plugin.cli.checks import (
+    Check,
+    Checks,
+    check_alerts,
+    check_chat,
+    check_egress,
+    check_keys,
+    check_proxy,
+)
 from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import moment
@@ -21,6 +29,7 @@ from flowactions_plugin.health.results import Worker
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -73,6 +82,7 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
                 await checks.guarded("proxy", check_proxy(checks, context.settings))
             for url in urls:
                 await checks.guarded("egress", check_egress(checks, context, url))
+            await checks.guarded("alerts", check_alerts(checks, context))
             if await _tables(checks, context):
                 stack.push_async_exit(context.database)
                 await context.database.open(required=True)
@@ -191,7 +201,17 @@ async def _deliveries(checks: Checks, context: CommandContext) -> str | None:
             f"deliveries wait, without an attempt: {printable(reason, message=True)}",
             "mend what is named; they go on by themselves: flowactions outbox list --error waits",
         )
+    if overview.alerts is not None:
+        checks.warn(
+            "alerts",
+            f"alerts do not arrive at {printable(overview.alerts.destination)}: {overview.alerts.failures_in_row} "
+            f"failures in a row since {moment(overview.alerts.failing_since)}: {overview.alerts.last_error}",
+            "see what it answers: flowactions outbox list --destination "
+            f"{quoted(overview.alerts.destination)}, then outbox show of one",
+        )
     for each in overview.worst:
+        if each.organization_id == EVERY_ORGANIZATION:
+            continue  # that of alerts
         # One whose failures are older has had nothing to send since.
         if each.failed and each.failing_since and fails(each.failing_since, now, each.failures_in_row):
             checks.warn(

@@ -80,7 +80,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
 
     Attributes:
         destination: scheme, host and port.
-        organization_id: whose.
+        organization_id: whose; empty: it is the destination of alerts to operators.
         delivered: deliveries that arrived.
         failed: attempts that failed.
         dead: deliveries that ended without success.
@@ -136,6 +136,8 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         worst: destinations by failures within the last hour.
         slowest: destinations by time of workers within the last hour.
         verdict: whether deliveries go on.
+        alerts: the destination of alerts, if they do not arrive there; ``None``: they do, or somebody else looks who is
+            not shown it.
     """
 
     due: int
@@ -149,3 +151,4 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     worst: Sequence[DestinationState]
     slowest: Sequence[DestinationState]
     verdict: Verdict
+    alerts: DestinationState | None = None

@@ -98,6 +98,7 @@ class QueueStatus:
             worst=worst,
             slowest=slowest,
             verdict=status.verdict,
+            alerts=self._health.failing_alerts(connection, now) if scope.organization_id is None else None,
         )
 
     async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
