@@ -129,7 +129,7 @@ class DatabaseWritable(Alert, kw_only=True, frozen=True, rename="camel"):
     reason: str
 
 
-class Test(Alert, kw_only=True, frozen=True, rename="camel"):
+class Trial(Alert, kw_only=True, frozen=True, rename="camel"):
     """Somebody tests alerts, by ``flowactions test-alert``."""
 
     TYPE: ClassVar[str] = "flowactions.alerts.test"
@@ -146,7 +146,7 @@ KINDS: Final[tuple[type[Alert], ...]] = (
     ChatDisconnected,
     DatabaseUnwritable,
     DatabaseWritable,
-    Test,
+    Trial,
 )
 """All kinds, in the order of the guide."""
 

@@ -85,15 +85,18 @@ async def send_test(
     return DONE if sent.delivered else FAILED
 
 
-@command("test-alert", document="cli.documents:QueuedAlert", exits=TABLES_EXITS)
+@command(
+    "test-alert",
+    document="cli.documents:QueuedAlert",
+    exits={**TABLES_EXITS, DONE: "it is queued", FAILED: "the database does not answer, or refuses the role"},
+)
 @host_option()
 async def test_alert(host: str | None, as_json: bool) -> int:
     """Queue a test alert to FLOWACTIONS_ALERTS_URL.
 
-    A worker sends it as any alert: signed with FLOWACTIONS_ALERTS_SECRET, and repeated until it arrives or its attempts are
-    used up.
+    A worker sends it like any alert: signed with FLOWACTIONS_ALERTS_SECRET, and tried ten times at the most.
     """
-    from flowactions_plugin.alerts.events import Test
+    from flowactions_plugin.alerts.events import Trial
     from flowactions_plugin.alerts.queue import alerts_alone
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.documents import QueuedAlert
@@ -104,14 +107,14 @@ async def test_alert(host: str | None, as_json: bool) -> int:
         alerts = alerts_alone(context.settings, context.database)
         if alerts is None:
             raise CannotRun("no alerts are sent: set FLOWACTIONS_ALERTS_URL and FLOWACTIONS_ALERTS_SECRET")
-        alert = Test(occurred_at=to_iso(int(context.database.clock() * 1000)), message="This is a test alert.")
+        alert = Trial(occurred_at=to_iso(int(context.database.clock() * 1000)), message="This is a test alert.")
         row_id = await alerts.add(alert)
     if row_id is None:
         raise CannotRun("the alert is larger than FLOWACTIONS_MAX_BODY_BYTES")
     if as_json:
-        write_json(QueuedAlert(id=row_id, event_type=Test.TYPE, destination=alerts.destination.key))
+        write_json(QueuedAlert(id=row_id, event_type=Trial.TYPE, destination=alerts.destination.key))
         return DONE
-    line(f"{Test.TYPE} to {alerts.destination.key} is queued: {row_id}")
+    line(f"{Trial.TYPE} to {alerts.destination.key} is queued: {row_id}")
     status(f"flowactions outbox show {row_id}  says whether it arrived")
     return DONE
 

@@ -136,8 +136,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         worst: destinations by failures within the last hour.
         slowest: destinations by time of workers within the last hour.
         verdict: whether deliveries go on.
-        alerts: the destination of alerts, if they do not arrive there; ``None``: they do, or somebody else looks who is
-            not shown it.
+        alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
     """
 
     due: int

@@ -230,7 +230,7 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
             wrong.append("FLOWACTIONS_EGRESS_PROXY_TUNNEL must be https unless FLOWACTIONS_EGRESS_PROXY is set")
     if "alerts_url" in values and not str(mapping.get("FLOWACTIONS_ALERTS_SECRET", "")).strip():
         wrong.append(
-            "FLOWACTIONS_ALERTS_SECRET must be set where FLOWACTIONS_ALERTS_URL is: 'flowactions keygen --signing' makes one"
+            "FLOWACTIONS_ALERTS_URL must have a FLOWACTIONS_ALERTS_SECRET beside it: 'flowactions keygen --signing' makes one"
         )
     if wrong:
         raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))

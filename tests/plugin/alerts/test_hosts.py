@@ -13,7 +13,7 @@ from svix.webhooks import Webhook
 
 from flowactions_hookspecs import FlowActions, Node, SettingsInvalid
 from flowactions_plugin.alerts import watch
-from flowactions_plugin.alerts.events import Test
+from flowactions_plugin.alerts.events import Trial
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.operators.scope import Scope
@@ -26,7 +26,7 @@ from tests.outages import Outage
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
-A_TEST = Test(occurred_at="", message="")
+A_TEST = Trial(occurred_at="", message="")
 NODE = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/down", "webhookBody": "{}"})
 
 
@@ -215,7 +215,10 @@ async def test_an_alert_that_does_not_arrive_is_sent_again_a_minute_later(
 
 
 WRONG = {
-    "no secret": ({"FLOWACTIONS_ALERTS_SECRET": ""}, "FLOWACTIONS_ALERTS_SECRET must be set"),
+    "no secret": (
+        {"FLOWACTIONS_ALERTS_SECRET": ""},
+        "FLOWACTIONS_ALERTS_URL must have a FLOWACTIONS_ALERTS_SECRET",
+    ),
     "no whsec_": (
         {"FLOWACTIONS_ALERTS_SECRET": "MDEyMzQ1Njc4OWFiY2RlZg=="},
         "FLOWACTIONS_ALERTS_SECRET must be one",

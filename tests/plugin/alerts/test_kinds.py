@@ -12,7 +12,7 @@ from sqlalchemy import func, select, update
 
 from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.alerts import watch
-from flowactions_plugin.alerts.events import KINDS, Test
+from flowactions_plugin.alerts.events import KINDS, Trial
 from flowactions_plugin.alerts.store import AlertStore
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
 from flowactions_plugin.bulk.pauses import Pauses
@@ -114,7 +114,7 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await watched.look()
     watched.writes.refusal = None
     await watched.look()
-    await alerts.add(Test(occurred_at=to_iso(0), message="This is a test alert."))
+    await alerts.add(Trial(occurred_at=to_iso(0), message="This is a test alert."))
     found = [msgspec.json.decode(each.body or b"") for each in watched.sent] + await bodies(database)
     assert {each["type"]: shape(each) for each in found} == {
         name: shape(example) for name, example in examples().items()
@@ -261,7 +261,7 @@ async def test_a_purge_removes_the_alerts_that_name_the_organization(queue: Queu
 async def test_an_alert_that_is_too_large_stops_nothing(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged and left out."""
     alerts = alerts_in(queue.database, FLOWACTIONS_MAX_BODY_BYTES="1024")
-    assert await alerts.add(Test(occurred_at="", message="x" * 2000)) is None
+    assert await alerts.add(Trial(occurred_at="", message="x" * 2000)) is None
     assert [record.event for record in caplog.records] == ["alert.not_queued"]  # type: ignore[attr-defined]
     assert await queued(queue.database) == []
 
@@ -269,9 +269,9 @@ async def test_an_alert_that_is_too_large_stops_nothing(queue: Queue, caplog: py
 async def test_an_event_id_is_that_of_the_key(queue: Queue) -> None:
     """Bodies of one event may differ in their times; without a key, each alert is an event of its own."""
     alerts = alerts_in(queue.database)
-    one, two = (alerts.delivery(Test(occurred_at=at, message=""), "k") for at in ("1", "2"))
-    assert one.event_id == two.event_id == event_id(Test.TYPE, "k", b"")
+    one, two = (alerts.delivery(Trial(occurred_at=at, message=""), "k") for at in ("1", "2"))
+    assert one.event_id == two.event_id == event_id(Trial.TYPE, "k", b"")
     assert (
-        len({alerts.delivery(Test(occurred_at="1", message="")).event_id for _ in range(2)} | {one.event_id})
+        len({alerts.delivery(Trial(occurred_at="1", message="")).event_id for _ in range(2)} | {one.event_id})
         == 3
     )
