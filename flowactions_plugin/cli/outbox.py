@@ -142,6 +142,8 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
+    if overview.alerts is not None:
+        line(f"{'alerts':12} do not arrive: {overview.alerts.failures_in_row:,} failures in a row")
     for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
         if found:
             line()

@@ -11,18 +11,22 @@ import httpx
 import pytest
 from svix.webhooks import Webhook
 
-from flowactions_hookspecs import FlowActions, Node, SettingsInvalid
+from flowactions_hookspecs import FlowActions, Node, Operator, SettingsInvalid
 from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.events import Trial
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.health.statistics import Counts
+from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, queued
 from tests.commanding import command
 from tests.outages import Outage
+from tests.plugin.pages.conftest import OperatedHost
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -124,6 +128,28 @@ async def test_people_of_an_organization_see_no_alerts(database_url: str) -> Non
                 assert "flowactions.alerts.test" not in text
                 assert "127.0.0.1:9" not in text
         assert [row.status for row in await queued(database)] == ["pending"]
+
+
+async def test_operators_see_alerts_as_such(database_url: str) -> None:
+    """On all pages that list them, not as those of all organizations. No button pauses them for all by mistake."""
+    host = OperatedHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
+    host.person = Operator(user_id="olive", user_name="Olive", may_change=True)
+    actions = FlowActions.load(host)
+    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
+    async with actions.lifespan(), client:
+        database = services_of(host)._database
+        row_id = await alerts_in(database).add(A_TEST)
+        counts = Counts()
+        counts.failed = counts.failures_in_row = 2
+        counts.last_error = "network"
+        await StatisticsStore(database).add({(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
+        for page in ("/", "/deliveries", "/destinations", f"/deliveries/{row_id}"):
+            answer = await client.get(f"/integrations/webhooks{page}")
+            assert (answer.status_code, "<em>alerts</em>" in answer.text) == (200, True), page
+            assert "<em>all organizations</em>" not in answer.text
+            assert "t0ken" not in answer.text
+            assert ("Alerts do not arrive at http://127.0.0.1:9: 2 failures" in answer.text) == (page == "/")
+            assert 'name="destination" value="http://127.0.0.1:9"' not in answer.text
 
 
 async def test_an_alert_is_never_sent_unsigned(database_url: str) -> None:

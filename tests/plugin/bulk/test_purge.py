@@ -81,7 +81,8 @@ async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pyt
     await fill(queue, "acme", 5)
     counted = await purge(queue.database, "acme", OPERATOR, dry=True)
     assert msgspec.structs.asdict(counted) == dict.fromkeys(Purged.__struct_fields__, 5) | {
-        "chat_connection": 1
+        "chat_connection": 1,
+        "alerts": 0,  # tests/plugin/alerts
     }
     disconnected: list[str] = []
 
