@@ -307,6 +307,15 @@ async def test_commands_queue_a_test_and_say_how_alerts_stand(tmp_path: Path, da
     (check,) = [each for each in checks if each["name"] == "alerts"]
     assert (check["result"], "http://127.0.0.1:9," in check["message"]) == ("ok", True)
     assert "t0ken" not in str(checks)
+    counts = Counts()
+    counts.failed = counts.failures_in_row = 2
+    counts.last_error = "network"
+    async with Database(read_settings(settings).database_url) as database:
+        await StatisticsStore(database).add({(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
+    checks = (await command("doctor", "--json", cwd=tmp_path, **settings)).document["checks"]
+    assert [each["result"] for each in checks if each["name"] == "alerts"] == ["ok", "warning"]
+    assert [each for each in checks if each["name"] == "destination"] == []
+    assert "do not arrive: 2 failures" in (await command("outbox", "stats", cwd=tmp_path, **settings)).out
     without = {**settings, "FLOWACTIONS_ALERTS_URL": ""}
     assert "set FLOWACTIONS_ALERTS_URL" in (await command("test-alert", cwd=tmp_path, **without)).err
     checks = (await command("doctor", "--json", cwd=tmp_path, **without)).document["checks"]
