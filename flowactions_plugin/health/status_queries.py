@@ -171,17 +171,6 @@ class HealthQueries:
         )
         return [(row.organization_id, row.destination) for row in connection.execute(query)]
 
-    def failing_alerts(self, connection: Connection, now: int) -> DestinationState | None:
-        """Return the destination at which alerts do not arrive; ``None``: they do."""
-        query = (
-            select(destinations.c.organization_id, destinations.c.destination)
-            .where(FAILING, destinations.c.organization_id == inline(EVERY_ORGANIZATION))
-            .order_by(destinations.c.last_failure_at.desc())
-            .limit(inline(1))
-        )
-        keys = [(row.organization_id, row.destination) for row in connection.execute(query)]
-        return next(iter(self.states(connection, keys, now)), None)
-
     def page(
         self, connection: Connection, scope: Scope, after: tuple[str, str] | None, limit: int
     ) -> list[tuple[str, str]]:

@@ -132,7 +132,7 @@ async def test_people_of_an_organization_see_no_alerts(database_url: str) -> Non
 
 async def test_operators_see_alerts_as_such(database_url: str) -> None:
     """On all pages that list them, not as those of all organizations. No button pauses them for all by mistake."""
-    host = OperatedHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
+    host = OperatedHost(development(database_url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS))
     host.person = Operator(user_id="olive", user_name="Olive", may_change=True)
     actions = FlowActions.load(host)
     client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
