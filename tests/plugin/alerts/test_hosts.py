@@ -27,6 +27,7 @@ from tests.alerting import SECRET, SETTINGS, URL, alerts_in, queued
 from tests.commanding import command
 from tests.outages import Outage
 from tests.plugin.pages.conftest import OperatedHost
+from tests.rings import sampled
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -177,7 +178,9 @@ async def _waits(database: Database) -> bool:
     return [row.waiting_since is not None for row in await queued(database)] == [True]
 
 
-@pytest.mark.parametrize("outage", ["disk full", "read-only server"], indirect=True)
+@pytest.mark.parametrize(
+    "outage", ["disk full", pytest.param("read-only server", marks=pytest.mark.ci)], indirect=True
+)
 async def test_a_database_that_takes_no_writes_is_said_at_once(outage: Outage) -> None:
     """Sent without the outbox until it arrives, once; queued when it is over, with the same start."""
     receiver = Receiver(answers=500)
@@ -219,6 +222,7 @@ async def test_a_database_that_takes_no_writes_is_said_at_once(outage: Outage) -
         await engine.dispose()
 
 
+@pytest.mark.ci
 async def test_an_alert_that_does_not_arrive_is_sent_again_a_minute_later(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +273,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("kind", WRONG)
+@sampled("kind", WRONG, 3)
 def test_settings_that_cannot_send_alerts_are_refused_at_the_start(kind: str) -> None:
     """The error names the setting and what to do, and holds no secret."""
     changes, words = WRONG[kind]

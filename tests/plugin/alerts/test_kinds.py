@@ -153,6 +153,7 @@ async def bodies_of(database: Database, event_type: str) -> Sequence[dict[str, A
     return [msgspec.json.decode(row.body) for row in rows]
 
 
+@pytest.mark.ci
 async def test_more_dead_deliveries_than_are_read_are_said_to_be_more(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +184,7 @@ async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
     assert {row.max_attempts for row in rows} == {10}
 
 
+@pytest.mark.ci
 async def test_pauses_beyond_those_that_are_read_at_once_are_alerts_too(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +260,7 @@ async def test_a_purge_removes_the_alerts_that_name_the_organization(queue: Queu
     assert [each["data"]["organizationId"] for each in await bodies(queue.database)] == ["acme2", 'a"c']
 
 
+@pytest.mark.ci
 async def test_an_alert_that_is_too_large_stops_nothing(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged and left out."""
     alerts = alerts_in(queue.database, FLOWACTIONS_MAX_BODY_BYTES="1024")
