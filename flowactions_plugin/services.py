@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from flowactions_hookspecs import (
     BackgroundTask,
+    DeliveryAlert,
     FlowActions,
     Host,
     LogicActionType,
@@ -17,6 +18,8 @@ from flowactions_hookspecs import (
     Runtime,
     provides,
 )
+from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
+from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.bulk.engine import actions_loop
 from flowactions_plugin.bulk.pauses import parking_loop
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
@@ -94,7 +97,9 @@ class Services:
         self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
         self._settings = settings_of(host)
         self._database = Database(self._settings.database_url, lambda: host.database)
-        self._chat = build_chat(self._settings, self._database, actions.prefix)
+        alerted = self._settings.alerts_url is not None
+        lost = self._chat_disconnected if alerted else None
+        self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
         self._delivery = OutboxService(
             host,
             self._settings,
@@ -106,6 +111,7 @@ class Services:
         )
         self._outbox = self._delivery.outbox
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
+        self._alerts = alerts_of(self._settings, self._outbox, self._keys)
         self._retention = Retention(self._database)
         self._statistics = StatisticsStore(self._database)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
@@ -133,9 +139,9 @@ class Services:
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host, self._telemetry)
         self._calls = CallStore(self._database, self._keys)
         self._opened_at = time.monotonic()
-        writes = Writes(self._database)
-        self._health = Health(self._database, lambda: self._is_running, writes=writes)
-        status = QueueStatus.of(self._database, self._settings, writes, self._uptime_ms)
+        self._writes = Writes(self._database)
+        self._health = Health(self._database, lambda: self._is_running, writes=self._writes)
+        status = QueueStatus.of(self._database, self._settings, self._writes, self._uptime_ms)
         self._operators = OperatorQueries.of(self._database, self._settings, status)
         self.tests = NodeTests(
             self._pacing.reach,
@@ -159,10 +165,24 @@ class Services:
 
     def _monitor(self) -> Monitor:
         alerted = self._host.delivery_alert if provides(self._host, "delivery_alert") else None
-        return Monitor(self._database, self._settings.delivery, self._settings.slots, alerted)
+        queue = None if self._settings.alerts_url is None else self._queue_alerts
+        return Monitor(self._database, self._settings.delivery, self._settings.slots, alerted, queue)
+
+    # What tells of an alert is made before what queues it.
+    async def _queue_alerts(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
+        if self._alerts is not None:
+            await self._alerts.of_destinations(transaction, alerts)
+
+    async def _chat_disconnected(
+        self, transaction: Transaction, organization_id: str, team_id: str, reason: str
+    ) -> None:
+        if self._alerts is not None:
+            await self._alerts.chat_disconnected(transaction, organization_id, team_id, reason)
 
     def _secret_source(self) -> SecretSource:
-        secrets = self._actions.signing_secrets
+        secrets = dict(self._actions.signing_secrets)
+        if self._alerts is not None:
+            secrets[PLUGIN, NAME] = self._alerts.signing_secret
         unsigned = set(self._actions.plugin_names) - {plugin for plugin, _ in secrets}
         return SecretSource(self._host.signing_secret, secrets, unsigned)
 
@@ -216,7 +236,7 @@ class Services:
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, and removes old rows."""
+        """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, alerts, and removes old rows."""
         return [
             # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(
@@ -231,7 +251,14 @@ class Services:
                 name="flowactions retention",
                 run=partial(pruning_loop, self._prunes(), self._database.outage_log),
             ),
+            *self._alert_tasks(),
         ]
+
+    def _alert_tasks(self) -> Sequence[BackgroundTask]:
+        if self._alerts is None:
+            return []
+        watch = AlertWatch(self._alerts, self._database, self._writes, self._delivery.send_now)
+        return [BackgroundTask(name="flowactions alerts", run=watch.run)]
 
     def _prunes(self) -> Sequence[Prune]:
         kept = self._settings.retention_days * DAY_MS

@@ -22,6 +22,7 @@ CI: Final = (
 """Whole folders that `.ci/run` adds."""
 
 OWN_SQL: Final = (
+    "tests/plugin/alerts/test_kinds.py::test_dead_deliveries",
     "tests/plugin/bulk/",
     "tests/plugin/deliveries/",
     "tests/plugin/health/",

@@ -21,6 +21,7 @@ from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
     actions,
     attempts,
     audit,
@@ -70,6 +71,7 @@ class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pauses: paused destinations.
         actions: bulk actions.
         audit: lines of the audit.
+        alerts: alerts to operators that name the organization, sent ones among them.
         installs: started installs of a chat workspace.
         chat_connection: whether there is a chat connection, 0 or 1; when it is removed, its token is revoked.
     """
@@ -85,6 +87,7 @@ class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     pauses: int = 0
     actions: int = 0
     audit: int = 0
+    alerts: int = 0
     installs: int = 0
     chat_connection: int = 0
 
@@ -168,7 +171,9 @@ class PurgeStore:
         for name, table in {**_FIRST, **_REST}.items():
             queries[name] = select(func.count()).select_from(table).where(*self._of(table))
         async with self._database.read() as connection:
-            return {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
+            found = {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
+            alerts = await connection.run_sync(self._alerts)
+        return {**found, "alerts": len(alerts)}
 
     @repeated
     async def begin(self, who: tuple[str, str, str]) -> str:
@@ -189,7 +194,39 @@ class PurgeStore:
         await self._wait_for_statistics()
         for name, table in _REST.items():
             removed[name] = await self._remove(table)
+        removed["alerts"] = await self._remove_alerts()
         return removed
+
+    def _alerts(self, connection: Connection) -> list[str]:
+        """Return the ids of alerts that name the organization: they belong to none, and their body has its id."""
+        named = b'"organizationId":' + msgspec.json.encode(self._organization_id)
+        key, body, last = outbox.c.id, outbox.c.body, ""
+        found: list[str] = []
+        while True:
+            page = (
+                select(key, body)
+                .where(outbox.c.organization_id == inline(EVERY_ORGANIZATION), key > last)
+                .order_by(key)
+                .limit(inline(BATCH))
+            )
+            rows = list(connection.execute(page))
+            found += [row.id for row in rows if named in (row.body or b"")]
+            if len(rows) < BATCH:
+                return found
+            last = rows[-1].id
+
+    @repeated
+    async def _remove_alerts(self) -> int:
+        def remove(connection: Connection) -> int:
+            ids = self._alerts(connection)
+            for start in range(0, len(ids), BATCH):
+                batch = ids[start : start + BATCH]
+                connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(batch)))
+                connection.execute(delete(outbox).where(outbox.c.id.in_(batch)))
+            return len(ids)
+
+        async with self._database.write() as connection:
+            return await connection.run_sync(remove)
 
     @repeated
     async def _wait_for_statistics(self) -> None:

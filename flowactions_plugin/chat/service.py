@@ -11,7 +11,7 @@ from flowactions_plugin.chat.directory import Directory
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.store import ConnectionStore, Disconnected
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
@@ -61,7 +61,9 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
     )
 
 
-def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
+def build_chat(
+    settings: Settings, database: Database, prefix: str = "", on_disconnected: Disconnected | None = None
+) -> Chat | NotConfigured:
     """Return the chat part, or an error that names the missing or wrong setting (§5.5).
 
     Everything else works without it.
@@ -71,6 +73,7 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
         database: holds the connections.
         prefix: the facade's; the URL to which the provider sends browsers back has it once, whether
             ``BACKEND_PUBLIC_URL`` names it or not.
+        on_disconnected: as for `ConnectionStore`.
     """
     if settings.chat_bot_token is not None and settings.environment != "development":
         return NotConfigured(
@@ -88,7 +91,7 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
     provider = SlackProvider(
         settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
-    store = ConnectionStore(database)
+    store = ConnectionStore(database, on_disconnected)
     connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
     calls = ProviderCalls(store)
     installer = OAuthInstaller(

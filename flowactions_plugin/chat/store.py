@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, not_, or_, select, update
@@ -107,11 +107,21 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
         return stored.installed_at // 1000 <= self.at
 
 
-class ConnectionStore:
-    """The chat connections of one database, and the started OAuth flows."""
+Disconnected: TypeAlias = Callable[[Transaction, str, str, str], Awaitable[None]]
+"""Called with a transaction, and the organization, the workspace and the reason of a connection that it marks as revoked."""
 
-    def __init__(self, database: Database) -> None:
+
+class ConnectionStore:
+    """The chat connections of one database, and the started OAuth flows.
+
+    Args:
+        database: which.
+        on_disconnected: called for each connection that is marked as revoked; ``None``: nothing is.
+    """
+
+    def __init__(self, database: Database, on_disconnected: Disconnected | None = None) -> None:
         self._database = database
+        self._on_disconnected = on_disconnected
 
     async def get(self, organization_id: str) -> StoredConnection | None:
         """Return an organization's connection; ``None`` when it has none."""
@@ -298,11 +308,13 @@ class ConnectionStore:
 
     async def _revoke(self, transaction: Transaction, revoked: Sequence[StoredConnection], reason: str) -> None:
         for stored in revoked:
-            await transaction.execute(
+            marked = await transaction.execute(
                 update(chat_connections)
                 .where(*_installed_as(stored), chat_connections.c.status == "active")
                 .values(status="revoked", status_reason=reason)
             )
+            if marked.rowcount and self._on_disconnected is not None:
+                await self._on_disconnected(transaction, stored.organization_id, stored.team_id, reason)
 
     async def count_active(self) -> int:
         """Return how many connections are active."""

@@ -157,6 +157,25 @@ async def check_egress(checks: Checks, context: CommandContext, url: str) -> Non
     checks.ok(name, f"{host} at {', '.join(addresses)} would be sent to {way}; port {destination.port}")
 
 
+async def check_alerts(checks: Checks, context: CommandContext) -> None:
+    """Say whether alerts may be sent to where the settings say. Nothing is connected to."""
+    settings = context.settings
+    if settings.alerts_url is None:
+        checks.skip("alerts", "FLOWACTIONS_ALERTS_URL is not set: no alert is sent")
+        return
+    guard = guard_of(settings, Resolver(threads=1))
+    try:
+        destination, is_missing = await guard.look_up(settings.alerts_url)
+    except EgressRefused as exc:
+        checks.fail("alerts", f"alerts would be refused: {exc}", "correct FLOWACTIONS_ALERTS_URL")
+        return
+    if is_missing:
+        advice = "see that the name in FLOWACTIONS_ALERTS_URL exists and that this machine's resolver knows it"
+        checks.fail("alerts", f"{destination.host} has no address now: no alert arrives", advice)
+        return
+    checks.ok("alerts", f"alerts are sent to {destination.key}, signed; try it: flowactions test-alert")
+
+
 async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
     """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials."""
     advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"

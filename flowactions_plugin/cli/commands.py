@@ -12,7 +12,7 @@ from flowactions_plugin.cli.maintenance import doctor, migrate, purge, reseal
 from flowactions_plugin.cli.options import WORDS, host_option
 from flowactions_plugin.cli.outbox import outbox
 from flowactions_plugin.cli.output import line, status, write_json
-from flowactions_plugin.cli.send_and_listen import listen, send_test
+from flowactions_plugin.cli.send_and_listen import listen, send_test, test_alert
 from flowactions_plugin.cli.worker import worker, workers
 
 VARIABLE: Final = "_FLOWACTIONS_COMPLETE"
@@ -147,6 +147,7 @@ for each in (
     workers,
     purge,
     send_test,
+    test_alert,
     listen,
     chat_manifest,
     keygen,

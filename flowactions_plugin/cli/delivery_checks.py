@@ -55,6 +55,13 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
     except FlowActionsError as exc:
         checks.fail("deliveries", str(exc))
         return None
+    if overview.alerts is not None:
+        checks.warn(
+            "alerts",
+            f"alerts do not arrive at {printable(overview.alerts.destination)}: {overview.alerts.failures_in_row} "
+            f"failures in a row since {moment(overview.alerts.failing_since)}: {overview.alerts.last_error}",
+            _see_destination(overview.alerts.destination),
+        )
     _verdict(checks, overview)
     return overview.verdict.state
 
@@ -75,6 +82,12 @@ def _verdict(checks: Checks, overview: Overview) -> None:
 def _see_organization(verdict: Verdict) -> str:
     whose = quoted(printable(verdict.failing_organization))
     return f"see what its receivers answer: flowactions destinations list --organization {whose}"
+
+
+def _see_destination(destination: str) -> str:
+    return (
+        f"see what it answers: flowactions outbox list --destination {quoted(destination)}, then outbox show of one"
+    )
 
 
 async def _waiting(checks: Checks, queries: OperatorQueries) -> None:
@@ -109,8 +122,7 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> None:
             "destination",
             f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
             f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}{paused}",
-            "see what it answers: flowactions outbox list --destination "
-            f"{quoted(each.destination)}, then outbox show of one",
+            _see_destination(each.destination),
         )
     see = "flowactions destinations list --limit 1000, column 'failing since'"
     and_more(checks, "destination", number.number - len(found), "destinations fail", see, exact=number.exact)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,12 +14,15 @@ from flowactions_plugin.cli.output import duration, line, moment, status, table,
 if TYPE_CHECKING:
     from flowactions_plugin.health.results import DestinationState
 
+NO_ORGANIZATION: Final = "(alerts)"
+"""Instead of an organization, where alerts are sent: they belong to none."""
+
 
 def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
     """Return the columns of a table of destinations."""
     return {
         title: lambda each: each.destination,
-        "organization": lambda each: each.organization_id,
+        "organization": lambda each: each.organization_id or NO_ORGANIZATION,
         "delivered>": lambda each: f"{each.delivered:,}",
         "failed>": lambda each: f"{each.failed:,}",
         "dead>": lambda each: f"{each.dead:,}",

@@ -11,7 +11,15 @@ from typing import Final
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError, Host
-from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
+from flowactions_plugin.cli.checks import (
+    Check,
+    Checks,
+    check_alerts,
+    check_chat,
+    check_egress,
+    check_keys,
+    check_proxy,
+)
 from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
 from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
@@ -55,6 +63,7 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
                 await checks.guarded("proxy", check_proxy(checks, context.settings))
             for url in urls:
                 await checks.guarded("egress", check_egress(checks, context, url))
+            await checks.guarded("alerts", check_alerts(checks, context))
             if await _tables(checks, context):
                 stack.push_async_exit(context.database)
                 await context.database.open(required=True)

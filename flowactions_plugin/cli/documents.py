@@ -44,6 +44,20 @@ class Tokens(Document):
     dry: bool
 
 
+class QueuedAlert(Document):
+    """A test alert that was queued.
+
+    Attributes:
+        id: of its row: `flowactions outbox show` shows what became of it.
+        event_type: of the alert.
+        destination: where it is sent to: scheme, host and port.
+    """
+
+    id: str
+    event_type: str
+    destination: str
+
+
 class Key(Document):
     """A new key.
 

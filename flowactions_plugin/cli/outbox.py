@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
-from flowactions_plugin.cli.destinations import columns
+from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns
 from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, host_option, organization_option
 from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
@@ -69,7 +69,7 @@ async def list_deliveries(
                 "id": lambda row: row.id,
                 "status": lambda row: row.status,
                 "tries>": lambda row: f"{row.attempts}/{row.max_attempts}",
-                "organization": lambda row: row.organization_id,
+                "organization": lambda row: row.organization_id or NO_ORGANIZATION,
                 "destination": lambda row: row.destination,
                 "type": lambda row: row.event_type,
                 "enqueued": lambda row: short(row.created_at),
@@ -142,6 +142,8 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
+    if overview.alerts is not None:
+        line(f"{'alerts':12} do not arrive: {overview.alerts.failures_in_row:,} failures in a row")
     for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
         if found:
             line()
@@ -165,7 +167,7 @@ def show_delivery(found: Found) -> None:
     facts = {
         "id": row.id,
         "status": f"{row.status}, {row.attempts} of {row.max_attempts} attempts",
-        "organization": row.organization_id,
+        "organization": row.organization_id or NO_ORGANIZATION,
         "agent": row.agent_id,
         "flow": row.flow_id,
         "node": row.node_id,

@@ -85,7 +85,7 @@ class DeliveryRow(DeliverySummary, rename="camel", kw_only=True):
     """A row of the outbox in a list for operators: without credentials, whatever it holds.
 
     Attributes:
-        organization_id: the tenant.
+        organization_id: the tenant; empty: it is an alert to operators.
         destination: scheme, host and port.
         flow_id: where it comes from, as far as it is known.
         node_id: the same.

@@ -12,13 +12,14 @@ from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import BEAT_SECONDS, Fleet
 from flowactions_plugin.health.statistics import Tally
-from flowactions_plugin.health.statistics_store import StatisticsStore
+from flowactions_plugin.health.statistics_store import QueueAlerts, StatisticsStore
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import keep_on
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.operate")
 
@@ -39,12 +40,18 @@ class Monitor:
         mode: ``scheduled`` or ``continuous``.
         slots: attempts at once.
         delivery_alert: the host's method; ``None`` when it does not want to know.
+        queue_alerts: queues what operators are told; ``None``: they are told nothing.
     """
 
     def __init__(
-        self, database: Database, mode: str, slots: int, delivery_alert: DeliveryAlerted | None
+        self,
+        database: Database,
+        mode: str,
+        slots: int,
+        delivery_alert: DeliveryAlerted | None,
+        queue_alerts: QueueAlerts | None = None,
     ) -> None:
-        self._store = StatisticsStore(database)
+        self._store = StatisticsStore(database, queue_alerts)
         self._fleet = Fleet(database, mode, slots)
         self._delivery_alert = delivery_alert
         self._tally = Tally()
@@ -138,6 +145,16 @@ class Monitor:
 
     def _tell(self, alert: DeliveryAlert) -> None:
         place = printable(alert.destination), printable(alert.organization_id)
+        if alert.organization_id == EVERY_ORGANIZATION:
+            # Nobody else would say it: of this, no alert is queued, and it is not of the host.
+            log.error(
+                "alerts %s at %s (FLOWACTIONS_ALERTS_URL): %s failures in a row",
+                "arrive again" if alert.kind == "recovered" else "do not arrive",
+                place[0],
+                alert.failures,
+                extra={"event": "alerts.destination"},
+            )
+            return
         if alert.kind == "gone":
             log.warning(
                 "destination %s of organization %s answers 410 Gone: %s deliveries are dead",

@@ -83,7 +83,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
 
     Attributes:
         destination: scheme, host and port.
-        organization_id: whose.
+        organization_id: whose; empty: it is the destination of alerts to operators.
         delivered: deliveries that arrived.
         failed: attempts that failed.
         dead: deliveries that ended without success.
@@ -142,6 +142,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         worst: destinations by failures within the last hour.
         slowest: destinations by time of workers within the last hour.
         verdict: whether deliveries go on.
+        alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
     """
 
     due: int
@@ -155,3 +156,4 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     worst: Sequence[DestinationState]
     slowest: Sequence[DestinationState]
     verdict: Verdict
+    alerts: DestinationState | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, Integer, Text, case, func, null, or_, select, update
 
@@ -31,15 +31,21 @@ MOST_FAILURES: Final = 1_000_000_000
 """A count of failures in a row grows no further."""
 
 
+QueueAlerts: TypeAlias = Callable[[Transaction, Sequence[DeliveryAlert]], Awaitable[None]]
+"""Writes alerts to the outbox, in the transaction that records them."""
+
+
 class StatisticsStore:
     """Statistics of one database.
 
     Args:
         database: which.
+        queue_alerts: queues what operators are told; ``None``: they are told nothing.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, queue_alerts: QueueAlerts | None = None) -> None:
         self._database = database
+        self._queue_alerts = queue_alerts
 
     @repeated
     async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[DeliveryAlert]:
@@ -64,7 +70,10 @@ class StatisticsStore:
             await self._database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
             purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
             kept = {key: counts for key, counts in counted.items() if key[0] not in purged}
-            return [*await self._add(transaction, kept), *_gone(kept)] if kept else []
+            alerts = [*await self._add(transaction, kept), *_gone(kept)] if kept else []
+            if alerts and self._queue_alerts is not None:
+                await self._queue_alerts(transaction, alerts)
+            return alerts
 
     async def _add(
         self, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
@@ -118,11 +127,9 @@ def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]
     rows: dict[tuple[str, str], list[int]] = {}
     for (organization, destination), counts in counted.items():
         values = [getattr(counts, name) for name in COUNTS]
-        for key in (
-            (organization, destination),
-            (organization, EVERY_DESTINATION),
-            (EVERY_ORGANIZATION, EVERY_DESTINATION),
-        ):
+        sums = (organization, EVERY_DESTINATION), (EVERY_ORGANIZATION, EVERY_DESTINATION)
+        # Alerts belong to no organization: their two sums are one row.
+        for key in dict.fromkeys(((organization, destination), *sums)):
             before = rows.get(key, [0] * len(COUNTS))
             rows[key] = [one + other for one, other in zip(before, values, strict=True)]
     return [

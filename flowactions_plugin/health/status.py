@@ -7,6 +7,8 @@ from typing import Final, NamedTuple, Self, TypeVar
 
 from sqlalchemy.engine import Connection
 
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
 from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
@@ -23,6 +25,7 @@ from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 T = TypeVar("T")
 
@@ -46,6 +49,7 @@ class QueueStatus:
         tick_seconds: from one tick to the next, in scheduled mode.
         writes: tries whether the database takes writes; ``None``: one of its own.
         uptime_ms: returns for how long this process could have seen a worker, where none has ever been.
+        alerts_at: the destination of alerts; ``None``: none are sent.
 
     Attributes:
         writes: the same.
@@ -59,10 +63,12 @@ class QueueStatus:
         tick_seconds: float = 60.0,
         writes: Writes | None = None,
         uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
+        alerts_at: str | None = None,
     ) -> None:
         self._database = database
         self.writes = writes or Writes(database)
         self._uptime_ms = uptime_ms
+        self._alerts_at = alerts_at
         self._mode = mode
         self._tick_seconds = tick_seconds
         self._health = HealthQueries(database)
@@ -82,6 +88,7 @@ class QueueStatus:
             tick_seconds=settings.tick_seconds,
             writes=writes,
             uptime_ms=uptime_ms,
+            alerts_at=_alerts_at(settings),
         )
 
     def overview(self, connection: Connection, scope: Scope, refusal: str | None, dead: Counted) -> Overview:
@@ -109,7 +116,14 @@ class QueueStatus:
             worst=worst,
             slowest=slowest,
             verdict=status.verdict,
+            alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
         )
+
+    def _failing_alerts(self, connection: Connection, now: int) -> DestinationState | None:
+        if self._alerts_at is None:
+            return None
+        (state,) = self._health.states(connection, [(EVERY_ORGANIZATION, self._alerts_at)], now)
+        return None if state.failing_since is None else state
 
     async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
         """Return whether deliveries go on.
@@ -238,6 +252,13 @@ class QueueStatus:
         worst = found[0]
         own, _ = _attempts(self._health.buckets(connection, Scope(worst.organization_id), now))
         return failed, worst._replace(attempts=own)
+
+
+def _alerts_at(settings: Settings) -> str | None:
+    try:
+        return None if settings.alerts_url is None else parse_destination(settings.alerts_url).key
+    except EgressRefused:
+        return None  # no host starts with it
 
 
 class _Status(NamedTuple):

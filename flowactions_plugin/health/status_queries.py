@@ -192,7 +192,13 @@ class HealthQueries:
                     destinations.c.destination == statistics.c.destination,
                 ),
             )
-            .where(statistics.c.bucket >= since, statistics.c.failed > 0, FAILING, *_of(statistics, scope))
+            .where(
+                statistics.c.bucket >= since,
+                statistics.c.failed > 0,
+                statistics.c.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
+                FAILING,
+                *_of(statistics, scope),
+            )
             .group_by(statistics.c.organization_id)
             .order_by(failed.desc(), statistics.c.organization_id)
         )
@@ -211,6 +217,7 @@ class HealthQueries:
             select(health.organization_id, health.destination)
             .where(
                 FAILING,
+                health.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
                 or_(
                     health.failures_in_row >= ALERT_FAILURES,
                     health.last_failure_at - health.failing_since >= ALERT_MS,

@@ -14,6 +14,7 @@ from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -234,6 +235,8 @@ async def _call(method: DeliveryFinished, completion: Completion) -> None:
     delivery, outcome, change = completion.delivery, completion.outcome, completion.change
     if delivery.origin is None:
         return  # an unreadable origin is nothing that a host could find it by
+    if delivery.organization_id == EVERY_ORGANIZATION:
+        return  # an alert, which the host has not enqueued
     if change.status != "delivered" and change.status != "dead":  # noqa: PLR1714  narrows the type
         return
     finished = Delivery(

@@ -11,6 +11,7 @@ from typing import Final
 
 from flowactions_hookspecs import Host, provides
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
@@ -141,6 +142,20 @@ class OutboxService:
                     await Worker(recovery, executor, strategy, self._timing).run()
         finally:
             await sender.aclose()
+
+    async def send_now(self, message: Message, secret: str) -> Outcome | Aborted:
+        """Make one attempt to send what the outbox cannot hold, as a worker would.
+
+        Args:
+            message: the exact bytes to send.
+            secret: signs it.
+        """
+        with StallMonitor(lease_clock) as monitor:
+            sender = self._sender(monitor)
+            try:
+                return await sender.send(message, secret)
+            finally:
+                await sender.aclose()
 
     def _sender(self, monitor: StallMonitor) -> Sender:
         """Build what makes the attempts, with a resolver of its own.

@@ -23,10 +23,12 @@ from flowactions_plugin.settings.readers import (
     origins,
     proxy_url,
     retry_schedule,
+    signing_secret,
     signing_secrets,
     token,
     url,
     url_path,
+    webhook_url,
 )
 from flowactions_plugin.storage.urls import parse_database_url
 
@@ -97,6 +99,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             operators, or the word ``operator``.
         ready_needs_writes: ``FLOWACTIONS_READY_NEEDS_WRITES``; ``on`` or ``off``: whether a process is ready only while
             the database takes writes.
+        alerts_url: ``FLOWACTIONS_ALERTS_URL``; where alerts are sent to.
+        alerts_secret: ``FLOWACTIONS_ALERTS_SECRET``; signs alerts.
         chat_api_url: ``CHAT_API_URL``.
         chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
     """
@@ -133,6 +137,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     undo_seconds: float = 10.0
     show_operators: bool = False
     ready_needs_writes: bool = False
+    alerts_url: str | None = None
+    alerts_secret: str | None = None
     chat_api_url: str = "https://slack.com/api/"
     chat_authorize_url: str = "https://slack.com/oauth/v2/authorize"
 
@@ -178,6 +184,8 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_MAX_BODY_BYTES": ("max_body_bytes", number(int, 1 << 10, 16 << 20)),
     "FLOWACTIONS_STANDARD_WEBHOOKS": ("standard_webhooks", on_or_off),
     "FLOWACTIONS_READY_NEEDS_WRITES": ("ready_needs_writes", on_or_off),
+    "FLOWACTIONS_ALERTS_URL": ("alerts_url", webhook_url),
+    "FLOWACTIONS_ALERTS_SECRET": ("alerts_secret", signing_secret),
     "FLOWACTIONS_ENCRYPTION_KEYS": ("encryption_keys", encryption_keys),
     "FLOWACTIONS_CONNECTIONS_PATH": ("connections_path", url_path),
     "FLOWACTIONS_LOGIN_PATH": ("login_path", url_path),
@@ -220,6 +228,10 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
             wrong.append("FLOWACTIONS_EGRESS_RESOLVE must be local unless FLOWACTIONS_EGRESS_PROXY is set")
         if values.get("egress_proxy_tunnel") == "all":
             wrong.append("FLOWACTIONS_EGRESS_PROXY_TUNNEL must be https unless FLOWACTIONS_EGRESS_PROXY is set")
+    if "alerts_url" in values and not str(mapping.get("FLOWACTIONS_ALERTS_SECRET", "")).strip():
+        wrong.append(
+            "FLOWACTIONS_ALERTS_URL must have a FLOWACTIONS_ALERTS_SECRET beside it: 'flowactions keygen --signing' makes one"
+        )
     if wrong:
         raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
     return Settings(**values)

@@ -16,8 +16,8 @@ from flowactions_plugin.settings.urls import parse_url
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 Number = TypeVar("Number", int, float)
 
-AUTH_SECRET_BYTES: Final = 16
-"""A shorter secret can be guessed, and with it anyone can sign events of the auth provider."""
+SECRET_BYTES: Final = 16
+"""A shorter secret can be guessed, and with it anyone can sign events of the auth provider, or alerts."""
 
 CA_FILE_BYTES: Final = 4 << 20
 
@@ -123,6 +123,15 @@ def url(text: str) -> str:
     return parse_url(text).text
 
 
+def webhook_url(text: str) -> str:
+    """Read an http or https URL that may have a query."""
+    path, _, query = text.partition("?")
+    if re.search(r"[^!-~]|[#\\]", query):
+        raise ValueError("must be a URL whose query holds visible ASCII characters only, without a fragment")
+    parse_url(path)
+    return text
+
+
 def base_url(text: str) -> str:
     """Read a URL; returns it without slashes at the end."""
     return url(text).rstrip("/")
@@ -185,11 +194,24 @@ def signing_secrets(text: str) -> tuple[str, ...]:
             secrets.append(b"")
     if not secrets or not all(secrets):
         raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
-    if any(len(secret) < AUTH_SECRET_BYTES for secret in secrets):
-        raise ValueError(
-            f"must be secrets of at least {AUTH_SECRET_BYTES} bytes each: a shorter one can be guessed"
-        )
+    if any(len(secret) < SECRET_BYTES for secret in secrets):
+        raise ValueError(f"must be secrets of at least {SECRET_BYTES} bytes each: a shorter one can be guessed")
     return tuple(f"whsec_{base64.b64encode(secret).decode()}" for secret in secrets)
+
+
+def signing_secret(text: str) -> str:
+    """Read the secret of a webhook, as ``flowactions keygen --signing`` makes it; returns it as it is given."""
+    message = f"must be one secret: whsec_ and base64 of at least {SECRET_BYTES} bytes, as 'flowactions keygen --signing' makes it"
+    encoded = text.removeprefix("whsec_")
+    if encoded == text:
+        raise ValueError(message)
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError:
+        raise ValueError(message) from None
+    if len(key) < SECRET_BYTES:
+        raise ValueError(message)
+    return text
 
 
 def line(text: str) -> str:

@@ -1,0 +1,157 @@
+"""What alerts say: an event type and the fields of ``data`` for each kind. No body, no URL's path or query, no secret.
+
+The guide docs/how-to/alerts.md shows an example of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from flowactions_hookspecs import Origin
+from flowactions_plugin.operators.scope import Role
+
+VERSION: Final = 1
+"""Of the envelope, as of the one of logic actions (§2.7)."""
+
+
+class Alert(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """The ``data`` of an alert.
+
+    Attributes:
+        TYPE: the event type.
+        occurred_at: when it was noticed, ISO 8601 in UTC.
+    """
+
+    TYPE: ClassVar[str] = ""
+
+    occurred_at: str
+
+
+class DestinationFailing(Alert, kw_only=True, frozen=True, rename="camel"):
+    """All attempts of an organization to a destination have failed, twenty times in a row or for an hour."""
+
+    TYPE: ClassVar[str] = "flowactions.destination.failing"
+
+    organization_id: str
+    destination: str
+    failing_since: str | None
+    failures: int
+    last_error: str | None
+
+
+class DestinationRecovered(Alert, kw_only=True, frozen=True, rename="camel"):
+    """An attempt has succeeded since the alert that the destination fails."""
+
+    TYPE: ClassVar[str] = "flowactions.destination.recovered"
+
+    organization_id: str
+    destination: str
+
+
+class DestinationGone(Alert, kw_only=True, frozen=True, rename="camel"):
+    """A receiver has answered 410, which ended deliveries. Only with a retry schedule."""
+
+    TYPE: ClassVar[str] = "flowactions.destination.gone"
+
+    organization_id: str
+    destination: str
+    deliveries: int
+    origin: Origin | None
+
+
+class DestinationPaused(Alert, kw_only=True, frozen=True, rename="camel"):
+    """Somebody has paused a destination; without an organization, for all of them."""
+
+    TYPE: ClassVar[str] = "flowactions.destination.paused"
+
+    organization_id: str | None
+    destination: str
+    paused_by: Role
+
+
+class DeadGroup(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """Deliveries that ended without success, of one organization to one destination, for one kind of reason."""
+
+    organization_id: str
+    destination: str
+    error: str | None
+    deliveries: int
+
+
+class DeliveriesDead(Alert, kw_only=True, frozen=True, rename="camel"):
+    """Deliveries have ended without success within a window.
+
+    Attributes:
+        since: the start of the window.
+        until: its end.
+        deliveries: how many, at least.
+        exact: whether these are all.
+        groups: the largest groups of them.
+    """
+
+    TYPE: ClassVar[str] = "flowactions.deliveries.dead"
+
+    since: str
+    until: str
+    deliveries: int
+    exact: bool
+    groups: list[DeadGroup]
+
+
+class ChatDisconnected(Alert, kw_only=True, frozen=True, rename="camel"):
+    """The chat provider accepts the token of an organization's connection no more: its messages are not sent."""
+
+    TYPE: ClassVar[str] = "flowactions.chat.disconnected"
+
+    organization_id: str
+    team_id: str
+    reason: str
+
+
+class DatabaseUnwritable(Alert, kw_only=True, frozen=True, rename="camel"):
+    """The database takes no writes. The only alert that is not in the outbox."""
+
+    TYPE: ClassVar[str] = "flowactions.database.unwritable"
+
+    since: str
+    reason: str
+
+
+class DatabaseWritable(Alert, kw_only=True, frozen=True, rename="camel"):
+    """The database takes writes again."""
+
+    TYPE: ClassVar[str] = "flowactions.database.writable"
+
+    since: str
+    until: str
+    reason: str
+
+
+class Trial(Alert, kw_only=True, frozen=True, rename="camel"):
+    """Somebody tests alerts, by ``flowactions test-alert``."""
+
+    TYPE: ClassVar[str] = "flowactions.alerts.test"
+
+    message: str
+
+
+KINDS: Final[tuple[type[Alert], ...]] = (
+    DestinationFailing,
+    DestinationRecovered,
+    DestinationGone,
+    DestinationPaused,
+    DeliveriesDead,
+    ChatDisconnected,
+    DatabaseUnwritable,
+    DatabaseWritable,
+    Trial,
+)
+"""All kinds, in the order of the guide."""
+
+
+def body_of(alert: Alert) -> bytes:
+    """Return the body of an alert: the envelope as JSON."""
+    envelope: dict[str, Any] = {"type": alert.TYPE, "version": VERSION, "data": alert}
+    return msgspec.json.encode(envelope)

@@ -1,0 +1,213 @@
+"""Queues alerts: rows of the outbox that belong to no organization, signed with the secret of the settings."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from flowactions_hookspecs import DeliveryAlert, PluginOrigin, SettingsInvalid
+from flowactions_plugin.alerts.events import (
+    Alert,
+    ChatDisconnected,
+    DestinationFailing,
+    DestinationGone,
+    DestinationRecovered,
+    body_of,
+)
+from flowactions_plugin.clock import new_id, to_iso
+from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.guard import is_address
+from flowactions_plugin.egress.outbound import guard_of
+from flowactions_plugin.errors import EgressRefused, TooLarge
+from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
+from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
+from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+
+log = logging.getLogger("flowactions.alerts")
+
+PLUGIN: Final = "flowactions.alerts"
+NAME: Final = "alerts"
+"""Plugin and name of the origin of alerts. A process that does not know their secret has no such plugin, so the rows wait
+there, and none is sent unsigned."""
+
+OWNER: Final = KeyOwner(EVERY_ORGANIZATION, PLUGIN)
+"""Whose the idempotency keys are."""
+
+HOUR_MS: Final = 3600 * 1000
+
+GONE_MS: Final = HOUR_MS
+"""For so long, what a destination ends by a 410 is one alert."""
+
+
+class Alerts:
+    """Queues the alerts of one database.
+
+    Args:
+        outbox: takes them in.
+        keys: the idempotency keys that were used.
+        destination: where they are sent.
+        secret: signs them.
+
+    Attributes:
+        destination: the same.
+        secret: the same.
+    """
+
+    def __init__(self, outbox: Outbox, keys: IdempotencyKeys, destination: Destination, secret: str) -> None:
+        self._outbox = outbox
+        self._keys = keys
+        self.destination = destination
+        self.secret = secret
+
+    def __repr__(self) -> str:
+        return "Alerts(…)"
+
+    async def signing_secret(self, _origin: PluginOrigin) -> str:
+        """Return the secret that signs alerts."""
+        return self.secret
+
+    def delivery(self, alert: Alert, key: str | None = None) -> NewDelivery:
+        """Return the row of an alert; nothing is written.
+
+        Args:
+            alert: what it says.
+            key: what makes two alerts the same event, whatever else they say; ``None``: each is an event of its own.
+
+        Raises:
+            TooLarge: it is larger than a body may be.
+        """
+        webhook = Webhook(
+            organization_id=EVERY_ORGANIZATION,
+            agent_id=None,
+            origin=PluginOrigin(organization_id=EVERY_ORGANIZATION, plugin=PLUGIN, name=NAME, id=alert.TYPE),
+            event_type=alert.TYPE,
+            entity=key or new_id(self._outbox.database.clock()),
+            url=self.destination.url,
+            body=body_of(alert),
+            event_payload=b"",
+            max_attempts=MAX_ATTEMPTS_CAP,
+            by_schedule=False,
+        )
+        # The addresses of the name are checked when it is sent: no transaction waits for a name to resolve.
+        return self._outbox.serialize(webhook, self.destination.url, self.destination.key)[0]
+
+    async def add(
+        self, alert: Alert, transaction: Transaction | None = None, key: str | None = None
+    ) -> str | None:
+        """Queue an alert.
+
+        Args:
+            alert: what it says.
+            transaction: that of what it is about; ``None``: one of its own.
+            key: as for `delivery`. It is queued once within the window of idempotency keys.
+
+        Returns:
+            The id of its row; ``None``: it was queued before, or is too large, which is logged.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        try:
+            delivery = self.delivery(alert, key)
+        except TooLarge as exc:
+            log.error("alert %s was not queued: %s", alert.TYPE, exc, extra={"event": "alert.not_queued"})  # noqa: TRY400
+            return None
+        async with self._outbox.database.write(transaction) as joined:
+            if key is not None:
+                used = await self._keys.use(OWNER, key, delivery.id, delivery.event_id, joined)
+                if used is not None:
+                    return None
+            await self._outbox.write(delivery, joined)
+        return delivery.id
+
+    async def of_destinations(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
+        """Queue what the host is told of destinations, in the transaction that records that it was told.
+
+        What concerns the destination of alerts themselves is left out: it would never end.
+        """
+        now = int(self._outbox.database.clock() * 1000)
+        for each in alerts:
+            if each.organization_id == EVERY_ORGANIZATION:
+                continue
+            key = None
+            if each.kind == "gone":
+                place = hashlib.sha256(f"{each.organization_id}\0{each.destination}".encode()).hexdigest()
+                key = f"gone:{place}:{now // GONE_MS}"
+            await self.add(_of_destination(each, to_iso(now)), transaction, key)
+
+    async def chat_disconnected(
+        self, transaction: Transaction, organization_id: str, team_id: str, reason: str
+    ) -> None:
+        """Queue that a chat connection was lost, in the transaction that marks it."""
+        at = to_iso(int(self._outbox.database.clock() * 1000))
+        await self.add(
+            ChatDisconnected(occurred_at=at, organization_id=organization_id, team_id=team_id, reason=reason),
+            transaction,
+        )
+
+
+def _of_destination(alert: DeliveryAlert, at: str) -> Alert:
+    organization_id, destination = alert.organization_id, alert.destination
+    if alert.kind == "recovered":
+        return DestinationRecovered(occurred_at=at, organization_id=organization_id, destination=destination)
+    if alert.kind == "gone":
+        return DestinationGone(
+            occurred_at=at,
+            organization_id=organization_id,
+            destination=destination,
+            deliveries=alert.failures,
+            origin=alert.origin,
+        )
+    since = alert.failing_since
+    return DestinationFailing(
+        occurred_at=at,
+        organization_id=organization_id,
+        destination=destination,
+        failing_since=None if since is None else to_iso(int(since.timestamp() * 1000)),
+        failures=alert.failures,
+        last_error=alert.last_error,
+    )
+
+
+def alerts_of(settings: Settings, outbox: Outbox, keys: IdempotencyKeys) -> Alerts | None:
+    """Return what queues alerts; ``None``: the settings say no URL.
+
+    Raises:
+        SettingsInvalid: webhooks may not be sent to the URL.
+    """
+    if settings.alerts_url is None or settings.alerts_secret is None:
+        return None
+    guard = guard_of(settings, _unresolved)
+    try:
+        destination = parse_destination(settings.alerts_url)
+        if is_address(destination.host):
+            guard.check_address(destination.host)
+    except EgressRefused as exc:
+        reason = str(exc)
+    else:
+        return Alerts(outbox, keys, destination, settings.alerts_secret)
+    raise SettingsInvalid(f"these settings cannot be used: FLOWACTIONS_ALERTS_URL: {reason}")
+
+
+def alerts_alone(settings: Settings, database: Database) -> Alerts | None:
+    """Return what queues alerts in a process that queues nothing else; ``None``: the settings say no URL.
+
+    Raises:
+        SettingsInvalid: webhooks may not be sent to the URL.
+    """
+    outbox = Outbox(
+        database,
+        guard_of(settings, _unresolved),
+        settings.max_body_bytes,
+        standard_webhooks=settings.standard_webhooks,
+    )
+    return alerts_of(settings, outbox, IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS))
+
+
+async def _unresolved(_host: str, _port: int) -> Sequence[str]:
+    return ()

@@ -1,0 +1,164 @@
+"""Looks for what no transaction of its own reports: dead deliveries, pauses, a database that takes no writes."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple, TypeAlias
+
+from flowactions_plugin.alerts.events import (
+    Alert,
+    DatabaseUnwritable,
+    DatabaseWritable,
+    DeliveriesDead,
+    DestinationPaused,
+)
+from flowactions_plugin.alerts.queue import Alerts
+from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore
+from flowactions_plugin.clock import time_of, to_iso
+from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
+from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.operators.audit import SKEW_MS
+from flowactions_plugin.queue.rules import transition
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.outages import keep_on
+
+log = logging.getLogger("flowactions.alerts")
+
+LOOK_SECONDS: Final = 10.0
+"""Seconds between looks."""
+
+WINDOW_MS: Final = 5 * 60 * 1000
+"""Deliveries that end without success within such a window are one alert, as are pauses of one destination."""
+
+LATE_MS: Final = 10_000
+"""So long after its end, all rows of a window are written."""
+
+LOOK_BACK_MS: Final = 30 * 60 * 1000
+"""How far a worker looks back when it starts: less than the shortest window of idempotency keys, by which workers know what
+others have queued."""
+
+AGAIN_MS: Final = 60_000
+"""How often the alert that the database takes no writes is tried again until it arrives."""
+
+SendNow: TypeAlias = Callable[[Message, str], Awaitable[Outcome | Aborted]]
+"""Makes one attempt, outside of the outbox."""
+
+
+class _Refused(NamedTuple):
+    """That the database takes no writes: since when (Unix milliseconds), and why."""
+
+    since: int
+    reason: str
+
+
+class AlertWatch:
+    """Looks for alerts, in each worker. Of any number of workers, one queues each.
+
+    Args:
+        alerts: queues them.
+        database: where it looks.
+        writes: tries whether the database takes writes.
+        send_now: sends what cannot be queued.
+    """
+
+    def __init__(self, alerts: Alerts, database: Database, writes: Writes, send_now: SendNow) -> None:
+        self._alerts = alerts
+        self._database = database
+        self._writes = writes
+        self._send_now = send_now
+        self._store = AlertStore(database)
+        self._refused: _Refused | None = None
+        self._told = False
+        self._try_at = 0
+        self._counted_until: int | None = None
+        self._paused_since: int | None = None
+        self._seen: set[str] = set()
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        await keep_on(self.look, "alerts", self._database.outage_log)
+
+    async def look(self) -> float:
+        """Look once; return the seconds until the next look.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        if await self._is_writable():
+            now = int(await self._database.time() * 1000)
+            await self._count_dead(now)
+            await self._read_pauses(now)
+        return LOOK_SECONDS
+
+    async def _is_writable(self) -> bool:
+        reason = await self._writes.refused()
+        now = int(self._database.clock() * 1000)
+        if reason is None:
+            if self._refused is not None:
+                since, words = self._refused
+                ended = DatabaseWritable(
+                    occurred_at=to_iso(now), since=to_iso(since), until=to_iso(now), reason=words
+                )
+                await self._alerts.add(ended, key=f"writable:{since // WINDOW_MS}")
+                self._refused, self._told, self._try_at = None, False, 0
+            return True
+        if self._refused is None:
+            self._refused = _Refused(now, reason)
+        if not self._told and now >= self._try_at:
+            self._try_at = now + AGAIN_MS
+            self._told = await self._tell_now(now, self._refused)
+        return False
+
+    async def _tell_now(self, now: int, refused: _Refused) -> bool:
+        """Send that the database takes no writes, as the outbox cannot hold it; return whether it arrived."""
+        alert: Alert = DatabaseUnwritable(
+            occurred_at=to_iso(now), since=to_iso(refused.since), reason=refused.reason
+        )
+        message = self._alerts.delivery(alert, f"unwritable:{refused.since // WINDOW_MS}")
+        outcome = await self._send_now(message, self._alerts.secret)
+        arrived = isinstance(outcome, Outcome) and transition(1, 1, outcome).status == "delivered"
+        if not arrived:
+            reason = outcome.reason if isinstance(outcome, Aborted) else outcome.error
+            log.warning(
+                "the alert that the database takes no writes did not arrive, and is sent again in a minute: %s",
+                printable(reason or f"it answered {getattr(outcome, 'status_code', None)}", message=True),
+                extra={"event": "alert.not_sent"},
+            )
+        return arrived
+
+    async def _count_dead(self, now: int) -> None:
+        closed = (now - LATE_MS) // WINDOW_MS * WINDOW_MS
+        start = closed - LOOK_BACK_MS if self._counted_until is None else self._counted_until
+        for since in range(max(start, closed - LOOK_BACK_MS), closed, WINDOW_MS):
+            dead = await self._store.dead(since, since + WINDOW_MS)
+            if dead.number:
+                alert = DeliveriesDead(
+                    occurred_at=to_iso(now),
+                    since=to_iso(since),
+                    until=to_iso(since + WINDOW_MS),
+                    deliveries=dead.number,
+                    exact=dead.exact,
+                    groups=dead.groups,
+                )
+                await self._alerts.add(alert, key=f"dead:{since}")
+            self._counted_until = since + WINDOW_MS
+
+    async def _read_pauses(self, now: int) -> None:
+        since = now - LOOK_BACK_MS if self._paused_since is None else self._paused_since
+        found = await self._store.paused(since)
+        for each in found:
+            if each.line_id not in self._seen:
+                alert = DestinationPaused(
+                    occurred_at=to_iso(each.at),
+                    organization_id=each.organization_id,
+                    destination=each.destination,
+                    paused_by=each.role,
+                )
+                place = hashlib.sha256(f"{each.organization_id}\0{each.destination}".encode()).hexdigest()
+                await self._alerts.add(alert, key=f"paused:{place}:{each.at // WINDOW_MS}")
+        self._seen = {each.line_id for each in found}
+        # Lines of processes whose clocks differ may still come.
+        self._paused_since = time_of(found[-1].line_id) if len(found) == PAUSES_READ else now - SKEW_MS

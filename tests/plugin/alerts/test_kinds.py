@@ -1,0 +1,280 @@
+"""What alerts say, when they are queued, and of how many workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import func, select, update
+
+from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
+from flowactions_plugin.alerts import watch
+from flowactions_plugin.alerts.events import KINDS, Trial
+from flowactions_plugin.alerts.store import AlertStore
+from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
+from flowactions_plugin.bulk.pauses import Pauses
+from flowactions_plugin.bulk.purge import purge
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.clock import to_iso
+from flowactions_plugin.egress.attempt import Message, Outcome
+from flowactions_plugin.health.statistics import Counts
+from flowactions_plugin.health.statistics_store import StatisticsStore
+from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.rules import event_id
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, chat_connections, outbox, statistics
+from tests.alerting import SECRET, alerts_in, bodies, examples, queued, shape
+from tests.queueing import ORIGIN, Queue
+
+OPERATOR = Actor("root", "Op", "operator")
+HOOKS = "https://hooks.example.com:443"
+
+
+class FakeWrites(Writes):
+    """Says what a test says."""
+
+    async def refused(self) -> str | None:
+        return self.refusal
+
+
+class Watched:
+    """The look-out of one worker, and what it sent at once."""
+
+    def __init__(self, database: Database, writes: Writes | None = None) -> None:
+        self.writes = writes or FakeWrites(database)
+        self.sent: list[Message] = []
+        self.answers = 200
+        self.watch = AlertWatch(alerts_in(database), database, self.writes, self._send)
+        self.look = self.watch.look
+
+    async def _send(self, message: Message, secret: str) -> Outcome:
+        assert secret == SECRET
+        self.sent.append(message)
+        return Outcome(0, 0, self.answers)
+
+
+async def dead(queue: Queue, number: int, ago: int = WINDOW_MS + 60_000, **changes: Any) -> None:
+    """Have rows end without success, so many milliseconds ago."""
+    ids = [await queue.put(**changes) for _ in range(number)]
+    at = int(await queue.database.time() * 1000) - ago
+    ended = update(outbox).where(outbox.c.id.in_(ids))
+    async with queue.database.write() as connection:
+        await connection.execute(ended.values(status="dead", finished_at=at, error_class="http_5xx"))
+
+
+def counts(failures: int = 0, *, succeeded: bool = False, gone: int = 0) -> Counts:
+    """Give what attempts came to."""
+    made = Counts()
+    made.failed = made.failures_in_row = failures
+    made.delivered, made.succeeded = int(succeeded), succeeded
+    made.last_error = "http_5xx" if failures else None
+    if gone:
+        made.gone[ORIGIN] = gone
+    return made
+
+
+def connection_of(organization_id: str) -> StoredConnection:
+    """Give an active chat connection."""
+    return StoredConnection(
+        organization_id=organization_id,
+        team_id="T1",
+        team_name="T",
+        bot_user_id="B",
+        app_id="A",
+        scopes="",
+        installed_by_id="u",
+        installed_by_name="U",
+        installed_at=1,
+        default_channel=None,
+        status="active",
+        status_reason=None,
+        sealed_token=b"x",
+        install_id="i",
+    )
+
+
+async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
+    """All names and kinds of values of each example are those of what is really queued or sent."""
+    database = queue.database
+    alerts, watched = alerts_in(database), Watched(database)
+    store = StatisticsStore(database, alerts.of_destinations)
+    await store.add({("acme", HOOKS): counts(20)}, 0.0)
+    await store.add({("acme", HOOKS): counts(succeeded=True)}, 0.0)
+    await store.add({("acme", HOOKS): counts(1, gone=3)}, 0.0)
+    await Pauses(database).pause(Scope("acme"), HOOKS, OPERATOR)
+    await dead(queue, 1)
+    connections = ConnectionStore(database, alerts.chat_disconnected)
+    await connections.replace(connection_of("acme"), None)
+    await connections.revoke([connection_of("acme")], "token_revoked")
+    watched.writes.refusal = "its disk is full"
+    await watched.look()
+    watched.writes.refusal = None
+    await watched.look()
+    await alerts.add(Trial(occurred_at=to_iso(0), message="This is a test alert."))
+    found = [msgspec.json.decode(each.body or b"") for each in watched.sent] + await bodies(database)
+    assert {each["type"]: shape(each) for each in found} == {
+        name: shape(example) for name, example in examples().items()
+    }
+    assert len(found) == len(KINDS) == len(examples())
+    gone = next(each for each in found if each["type"].endswith("gone"))
+    assert msgspec.convert(gone["data"]["origin"], FlowNodeOrigin) == ORIGIN
+
+
+async def test_dead_deliveries_of_a_window_are_one_alert(queue: Queue) -> None:
+    """With their number and the largest groups; not of those that somebody has cancelled, of alerts, and of later ones."""
+    watched = Watched(queue.database)
+    await dead(queue, 3)
+    await dead(queue, 1, organization_id="globex")
+    await dead(queue, 1, organization_id=EVERY_ORGANIZATION, event_id="evt_alert")
+    await dead(queue, 1, ago=-WINDOW_MS)
+    row = await queue.put()
+    assert await queue.queries.cancel(row, "acme", "no more")
+    async with queue.database.write() as connection:
+        since = int(await queue.database.time() * 1000) - WINDOW_MS - 60_000
+        await connection.execute(update(outbox).where(outbox.c.id == row).values(finished_at=since))
+    for _ in range(2):
+        await watched.look()
+    found = [each["data"] for each in await bodies_of(queue.database, "flowactions.deliveries.dead")]
+    (alert,) = found
+    assert (alert["deliveries"], alert["exact"]) == (4, True)
+    assert [(each["organizationId"], each["deliveries"]) for each in alert["groups"]] == [
+        ("acme", 3),
+        ("globex", 1),
+    ]
+
+
+async def bodies_of(database: Database, event_type: str) -> Sequence[dict[str, Any]]:
+    """Give the queued alerts of a type; not the rows that a test has put beside them."""
+    rows = [row for row in await queued(database) if row.event_type == event_type]
+    return [msgspec.json.decode(row.body) for row in rows]
+
+
+@pytest.mark.ci
+async def test_more_dead_deliveries_than_are_read_are_said_to_be_more(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number is what was read, and not exact."""
+    monkeypatch.setattr("flowactions_plugin.alerts.store.DEAD_READ", 2)
+    await dead(queue, 3)
+    found = await AlertStore(queue.database).dead(0, 1 << 50)
+    assert (found.number, found.exact) == (2, False)
+
+
+async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
+    """Whatever they find at once, and whenever one of them starts; a pause is one alert however often it is repeated."""
+    await dead(queue, 2)
+    pauses = Pauses(queue.database)
+    await pauses.pause(Scope(), HOOKS, OPERATOR)
+    await pauses.resume(Scope(), HOOKS, OPERATOR)
+    await pauses.pause(Scope(), HOOKS, OPERATOR)
+    workers = [Watched(queue.database) for _ in range(3)]
+    await asyncio.gather(*(each.look() for each in workers))
+    await Watched(queue.database).look()
+    rows = await queued(queue.database)
+    assert sorted(row.event_type for row in rows) == [
+        "flowactions.deliveries.dead",
+        "flowactions.destination.paused",
+    ]
+    (paused,) = await bodies_of(queue.database, "flowactions.destination.paused")
+    assert (paused["data"]["organizationId"], paused["data"]["pausedBy"]) == (None, "operator")
+    assert {row.max_attempts for row in rows} == {10}
+
+
+@pytest.mark.ci
+async def test_pauses_beyond_those_that_are_read_at_once_are_alerts_too(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one look leaves, the next one finds."""
+    monkeypatch.setattr("flowactions_plugin.alerts.store.PAUSES_READ", 2)
+    monkeypatch.setattr(watch, "PAUSES_READ", 2)
+    for number in range(5):
+        await Pauses(queue.database).pause(Scope("acme"), f"https://{number}.example.com", OPERATOR)
+        await asyncio.sleep(0.002)  # ids of the next millisecond
+    watched = Watched(queue.database)
+    for _ in range(6):
+        await watched.look()
+    paused = {each["data"]["destination"] for each in await bodies(queue.database)}
+    assert len(paused) == 5
+
+
+async def test_what_a_destination_ends_by_410_is_one_alert_an_hour(queue: Queue) -> None:
+    """Of each organization, however many workers and writes tell of it."""
+    alerts = alerts_in(queue.database)
+    store = StatisticsStore(queue.database, alerts.of_destinations)
+    alerts._outbox.database.clock = lambda: 1_800_000_000.0  # not at the end of an hour
+    for _ in range(3):
+        await store.add({("acme", HOOKS): counts(1, gone=1), ("globex", HOOKS): counts(1, gone=1)}, 0.0)
+    assert sorted(each["data"]["organizationId"] for each in await bodies(queue.database)) == [
+        "acme",
+        "globex",
+    ]
+
+
+async def test_alerts_own_destination_makes_no_alert(queue: Queue) -> None:
+    """Neither its failure nor its recovery; its sums are counted once."""
+    store = StatisticsStore(queue.database, alerts_in(queue.database).of_destinations)
+    for counted in (counts(30, gone=1), counts(succeeded=True)):
+        found = await store.add({(EVERY_ORGANIZATION, HOOKS): counted}, 0.0)
+        assert found  # the log says it
+    assert await queued(queue.database) == []
+    async with queue.database.read() as connection:
+        sums = select(func.sum(statistics.c.failed)).where(statistics.c.destination == "")
+        assert (await connection.execute(sums)).scalar_one() == 30
+
+
+async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) -> None:
+    """Where the alert cannot be written, the destination counts as not told, and the connection as active."""
+
+    async def fails(*_: object) -> None:
+        raise RuntimeError
+
+    store = StatisticsStore(queue.database, fails)
+    with pytest.raises(RuntimeError):
+        await store.add({("acme", HOOKS): counts(20)}, 0.0)
+    connections = ConnectionStore(queue.database, fails)
+    await connections.replace(connection_of("acme"), None)
+    with pytest.raises(RuntimeError):
+        await connections.revoke([connection_of("acme")], "token_revoked")
+    async with queue.database.read() as connection:
+        assert (await connection.execute(select(chat_connections.c.status))).scalar_one() == "active"
+    alerts = alerts_in(queue.database)
+    await StatisticsStore(queue.database, alerts.of_destinations).add({("acme", HOOKS): counts(20)}, 0.0)
+    assert [each["data"]["failures"] for each in await bodies(queue.database)] == [20]
+
+
+async def test_a_purge_removes_the_alerts_that_name_the_organization(queue: Queue) -> None:
+    """Wherever they name it, and no others, such as those of an organization whose id begins alike."""
+    alerts = alerts_in(queue.database)
+    for organization in ("acme", "acme2", 'a"c'):
+        failing = DeliveryAlert(organization_id=organization, destination=HOOKS, kind="recovered")
+        async with queue.database.write() as transaction:
+            await alerts.of_destinations(transaction, [failing])
+    await dead(queue, 1)
+    await Watched(queue.database).look()
+    assert (await purge(queue.database, "acme", OPERATOR, dry=True)).alerts == 2
+    assert (await purge(queue.database, "acme", OPERATOR, dry=False)).alerts == 2
+    assert [each["data"]["organizationId"] for each in await bodies(queue.database)] == ["acme2", 'a"c']
+
+
+@pytest.mark.ci
+async def test_an_alert_that_is_too_large_stops_nothing(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged and left out."""
+    alerts = alerts_in(queue.database, FLOWACTIONS_MAX_BODY_BYTES="1024")
+    assert await alerts.add(Trial(occurred_at="", message="x" * 2000)) is None
+    assert [record.event for record in caplog.records] == ["alert.not_queued"]  # type: ignore[attr-defined]
+    assert await queued(queue.database) == []
+
+
+async def test_an_event_id_is_that_of_the_key(queue: Queue) -> None:
+    """Bodies of one event may differ in their times; without a key, each alert is an event of its own."""
+    alerts = alerts_in(queue.database)
+    one, two = (alerts.delivery(Trial(occurred_at=at, message=""), "k") for at in ("1", "2"))
+    assert one.event_id == two.event_id == event_id(Trial.TYPE, "k", b"")
+    assert (
+        len({alerts.delivery(Trial(occurred_at="1", message="")).event_id for _ in range(2)} | {one.event_id})
+        == 3
+    )
