@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import math
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -15,6 +15,8 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.text import is_text
+
+T = TypeVar("T")
 
 Kind: TypeAlias = Literal["retry", "replay", "cancel", "delete", "resend"]
 """What is done: ``retry`` and ``replay`` make dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows,
@@ -64,7 +66,27 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def write_token(selection: Selection) -> str:
     """Return the token of a set. It proves nothing: whoever holds one may do to the set only what they may do anyway."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(selection)).decode().rstrip("=")
+    return encode_token(selection)
+
+
+def encode_token(shown: msgspec.Struct) -> str:
+    """Return what was shown to somebody as text of URL-safe characters."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(shown)).decode().rstrip("=")
+
+
+def decode_token(text: str, kind: type[T]) -> T:
+    """Return what was shown to somebody.
+
+    Raises:
+        ActionInvalid: the text is no token of this kind.
+    """
+    if len(text) > TOKEN_CHARACTERS:
+        raise ActionInvalid(_UNUSABLE)
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        return msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=kind)
+    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
+        raise ActionInvalid(_UNUSABLE) from None
 
 
 def once_id(selection: Selection) -> str:
@@ -79,13 +101,10 @@ def read_token(scope: Scope, kind: str, token: str) -> Selection:
     Raises:
         ActionInvalid: it is none, or one of another kind, or of rows outside the scope.
     """
-    if len(token) > TOKEN_CHARACTERS:
-        raise ActionInvalid(_UNUSABLE)
+    selection = decode_token(token, Selection)
     try:
-        padded = token + "=" * (-len(token) % 4)
-        selection = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=Selection)
         check_filter(selection.filter, selection.kind)
-    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
+    except ValueError:
         raise ActionInvalid(_UNUSABLE) from None
     if selection.kind != kind or selection.organization_id != scope.organization_id:
         raise ActionInvalid("The token is of another preview: look at the rows again.")
