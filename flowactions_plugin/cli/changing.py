@@ -64,12 +64,13 @@ class Changed(Document):
     Attributes:
         id: the delivery's.
         changed: whether it was in a state in which this can be done.
-        resent_as: the id of the delivery that was sent again from it; `null` for other changes, and where none was.
+        resent_as: of `outbox resend`: the id of the new delivery that is sent; missing for other commands, and where it was
+            not changed.
     """
 
     id: str
     changed: bool
-    resent_as: str | None = None
+    resent_as: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Outcome(Document):
@@ -181,7 +182,7 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
         write_json(Outcome(deliveries=changed))
     else:
         for each in changed:
-            if each.resent_as is not None:
+            if each.resent_as:
                 line(f"{each.id}: sent again as {each.resent_as}")
             elif not each.changed:
                 status(
@@ -194,7 +195,7 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
 async def _change_one(actions: Actions, request: ChangeRequest, delivery_id: str) -> Changed:
     if request.kind == "resend":
         new_id = await actions.send_one_again(Scope(), delivery_id, actor(), request.reason)
-        return Changed(id=delivery_id, changed=new_id is not None, resent_as=new_id)
+        return Changed(id=delivery_id, changed=new_id is not None, resent_as=new_id or msgspec.UNSET)
     changed = await actions.one(
         Scope(), request.kind, delivery_id, actor(), request.reason, reset_attempts=request.reset_attempts
     )
