@@ -28,15 +28,15 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         kind: what would be done.
         filter: the filter.
-        count: how many rows there are, exactly.
+        count: the exact number of rows.
         as_of: the time at which they were counted, Unix milliseconds.
         token: names kind, filter and set to `Actions.begin`; text of URL-safe characters.
         destinations: the destinations with the most rows.
         organizations: the organizations with the most rows.
-        seconds_to_drain: about how long workers take to send them, by the rate that is asked for and what they delivered
-            within the last day; ``None``: neither is known, or nothing is sent.
-        delivered: of a retry or a replay: how many delivered rows meet the filter, too, and are left out; ``None``: that is
-            no question.
+        seconds_to_drain: about how long workers take to send them, by the rate and by what they delivered within the last
+            day; ``None``: neither is known, or nothing is sent.
+        delivered: of a retry or a replay: how many delivered rows meet the filter too, and are left out; ``None`` for other
+            actions.
     """
 
     kind: Kind

@@ -42,12 +42,12 @@ def _options(function: Function) -> Function:
             filter_options(without={"status", "id"}),
             click.option("--all", "everything", is_flag=True, help="Without any filter: all of them."),
             reason_option,
-            click.option("--dry-run", is_flag=True, help="Change nothing; show how many there are, and where."),
+            click.option("--dry-run", is_flag=True, help="Change nothing; show the number and the destinations."),
             click.option(
                 "--expect",
                 type=click.IntRange(min=0),
                 metavar="N",
-                help="Do nothing unless there are exactly so many.",
+                help="Do nothing unless this is their exact number.",
             ),
             yes_option,
             click.option(
