@@ -42,7 +42,9 @@ def _options(function: Function) -> Function:
             filter_options(without={"status", "id"}),
             click.option("--all", "everything", is_flag=True, help="Without any filter: all of them."),
             reason_option,
-            click.option("--dry-run", is_flag=True, help="Change nothing; show the number and the destinations."),
+            click.option(
+                "--dry-run", is_flag=True, help="Change nothing; show the number and the destinations."
+            ),
             click.option(
                 "--expect",
                 type=click.IntRange(min=0),

@@ -11,9 +11,8 @@ from litestar.di import NamedDependency
 
 from flowactions_plugin.bulk.purge import PurgePreview, PurgeResult
 from flowactions_plugin.errors import SetChanged
-from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.pages.context import MOST_REASON, PageContext, read_form, read_query
-from flowactions_plugin.pages.guard import FOR_CHANGERS, Viewer
+from flowactions_plugin.pages.guard import FOR_OPERATORS, Viewer
 
 MOST_ID: int = 255
 """Characters of an organization's id in the form."""
@@ -21,23 +20,21 @@ MOST_ID: int = 255
 WRONG_ID = "This is not the id of the organization whose numbers are shown. Nothing was removed."
 
 
-@get("/purge", opt=FOR_CHANGERS, include_in_schema=False)
+@get("/purge", opt=FOR_OPERATORS, include_in_schema=False)
 async def preview_purge(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
+    request: Request[Any, Any, Any], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """Ask for an organization, or show what is kept of it and ask for its id."""
-    _check(viewer)
     organization_id = read_query(request, ("organization",)).get("organization")
     preview = None if organization_id is None else await context.purges.preview(organization_id)
     return _page(request, context, preview)
 
 
-@post("/purge", include_in_schema=False)
+@post("/purge", opt=FOR_OPERATORS, include_in_schema=False)
 async def purge_organization(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """Remove what was shown of an organization, when its id was typed; when more is kept by now, show that and ask again."""
-    _check(viewer)
     given = await read_form(request, ("organization", "typed", "token", "reason"))
     organization_id, reason = given.get("organization", ""), given.get("reason", "")[:MOST_REASON]
     if not organization_id or given.get("typed") != organization_id:
@@ -58,11 +55,6 @@ async def purge_organization(
         rows=_rows(result),
         totals=[_total(each) for each in (result.removed, result.left, result.later)],
     )
-
-
-def _check(viewer: Viewer) -> None:
-    if not viewer.sees_all:
-        raise Problem("forbidden", "Only operators can remove all that is kept of an organization.")
 
 
 def _page(
