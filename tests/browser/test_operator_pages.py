@@ -19,7 +19,10 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import transition
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
@@ -60,6 +63,7 @@ class Site:
         self.queue = Queue(services_of(host)._database)
         self.ids: list[str] = []
         self.action = ""
+        self.resent = ""
 
     async def fill(self) -> None:
         """Write deliveries, some of which were attempted, with what is known of their destinations."""
@@ -113,6 +117,14 @@ class Site:
             " VALUES ('acme', 'T0ACME', 'Acme', 'b', '', '', 'ada', 'Ada', 1700000000000, 'revoked', 'token_revoked', 'x',"
             " 'C0GENERAL')"
         )
+        # Of a delivery that was sent again, and delivered again.
+        found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
+        for _ in range(3):
+            again = await send_one_again(
+                self.queue.database, found.rows[0].id, None, ("olive", "Olive", "operator")
+            )
+            assert again is not None
+            self.resent = found.rows[0].id
         await self.queue.run("INSERT INTO flowactions_inbound_events VALUES ('svix', 'msg_1', 1700000000000)")
 
     def pages(self) -> dict[str, str]:
@@ -121,7 +133,10 @@ class Site:
             "deliveries": "/deliveries",
             "search": "/deliveries?status=dead&destination=https://hooks.acme.example",
             "delivery": f"/deliveries/{self.ids[2]}",
+            "delivered": f"/deliveries/{self.resent}",
             "preview": "/actions/new?kind=replay",
+            "preview-resend": "/actions/new?kind=resend&from=1d",
+            "purge": "/purge?organization=acme",
             "actions": "/actions",
             "action": f"/actions/{self.action}",
             "destinations": "/destinations",
