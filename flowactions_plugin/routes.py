@@ -12,6 +12,7 @@ from flowactions_hookspecs import FlowActions, Host
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.bulk.purge import Purges
+from flowactions_plugin.bulk.routes import bulk_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
@@ -91,6 +92,7 @@ def build(context: RouteContext) -> Sequence[Router]:
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
         outbox_router(guard, context.operators, database),
+        bulk_router(guard, Actions(database), settings.undo_seconds),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, context.telemetry),
         logic_router(host, guard, context.enqueuer),

@@ -130,7 +130,7 @@ class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
             Problem: it has no filter and does not say ``all``, or it has both.
         """
         names = [name for name in self.__struct_fields__ if name in Filter.__struct_fields__]
-        wanted = _filter(**{name: getattr(self, name) for name in names})
+        wanted = as_filter(**{name: getattr(self, name) for name in names})
         filtered = wanted != Filter()
         if filtered != self.all:
             return wanted
@@ -177,7 +177,7 @@ async def list_deliveries(
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.
     """
-    wanted = _filter(
+    wanted = as_filter(
         status=status,
         agent_id=agent_id,
         destination=destination,
@@ -351,7 +351,7 @@ def _actor(principal: DashboardPrincipal) -> Actor:
     return Actor(principal.user_id, principal.user_name, "dashboard")
 
 
-def _filter(**given: object) -> Filter:
+def as_filter(**given: object) -> Filter:
     """Return the filter of parameters, among which there may be moments."""
     values: dict[str, Any] = {
         name: int(value.timestamp() * 1000) if isinstance(value, datetime) else value

@@ -141,3 +141,39 @@ async def test_it_shows_what_was_sent_again_and_who_did_it(run: Running) -> None
     assert copy is not None
     assert (copy.row.resent_from, copy.resent_as) == (first, [])
     assert (await queries.count(Scope("acme"), Filter(event_id=found.row.event_id))).number == 3
+
+
+async def test_many_are_sent_again_by_a_bulk_action(run: Running) -> None:
+    """Those of the filter and of the organization; workers carry it out, and who may only look begins none."""
+    first = await delivered(run)
+    body = {"createdFrom": "2020-01-01T00:00:00Z", "eventType": "experience.flow_node.webhook", "rate": 100.0}
+    for wrong, words in (
+        ({}, "Say which deliveries"),
+        ({"agentId": "agent-1"}, "Say which deliveries"),
+        ({**body, "rate": 0}, "rate"),
+        ({**body, "nothing": 1}, "nothing"),
+        ({**body, "createdFrom": "2020-01-01"}, "createdFrom"),
+    ):
+        answer = await run.client.post("/v1/webhooks/outbox/resend", json=wrong)
+        assert (answer.status_code, words in answer.text) == (400, True), wrong
+    person = run.host.principal
+    for organization_id, may_change, status_code in (("globex", True, 202), ("acme", False, 403)):
+        run.host.principal = DashboardPrincipal(
+            organization_id=organization_id, user_id="g", user_name="G", may_change=may_change
+        )
+        answer = await run.client.post("/v1/webhooks/outbox/resend", json=body)
+        assert answer.status_code == status_code
+        assert answer.json().get("data") in ({"actionId": None, "counted": 0}, None)
+    run.host.principal = person
+    answer = await run.client.post("/v1/webhooks/outbox/resend", json={**body, "reason": "lost"})
+    data = answer.json()["data"]
+    assert (answer.status_code, data["counted"]) == (202, 1)
+    database = services_of(run.host)._database
+    async with database.write() as connection:
+        await connection.execute(text("UPDATE flowactions_actions SET starts_at = 0"))
+    await until(lambda: len(run.receiver.requests) == 2)
+    found = await services_of(run.host)._operators.delivery(Scope("acme"), first)
+    assert found is not None
+    assert len(found.resent_as) == 1
+    (entry,) = await services_of(run.host)._operators.audit(Scope("acme"), None, 10)
+    assert (entry.action, entry.action_id, entry.reason) == ("resend", data["actionId"], "lost")
