@@ -227,6 +227,7 @@ async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
     assert (await site.run("outbox", "show", third)).code == 1
 
 
+@pytest.mark.ci
 async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site) -> None:
     """Each new delivery is named; a dead one is not sent, a replay says what it leaves out, and a filter needs a bound."""
     first, second = await site.put_dead(2)

@@ -115,6 +115,7 @@ async def test_only_what_is_delivered_is_sent_again_by_who_may_change_it(run: Ru
     }
 
 
+@pytest.mark.ci
 async def test_a_row_whose_origin_cannot_be_read_is_not_sent_again(run: Running) -> None:
     """Nobody could say with which secret; the answer is the same as for a row that is not there."""
     first = await delivered(run)
@@ -125,6 +126,7 @@ async def test_a_row_whose_origin_cannot_be_read_is_not_sent_again(run: Running)
     assert len(await run.rows()) == 1
 
 
+@pytest.mark.ci
 async def test_it_shows_what_was_sent_again_and_who_did_it(run: Running) -> None:
     """With the first delivery, and for its organization only; the audit names the person."""
     first = await delivered(run)
@@ -143,6 +145,7 @@ async def test_it_shows_what_was_sent_again_and_who_did_it(run: Running) -> None
     assert (await queries.count(Scope("acme"), Filter(event_id=found.row.event_id))).number == 3
 
 
+@pytest.mark.ci
 async def test_many_are_sent_again_by_a_bulk_action(run: Running) -> None:
     """Those of the filter and of the organization; workers carry it out, and who may only look begins none."""
     first = await delivered(run)

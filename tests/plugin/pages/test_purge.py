@@ -63,27 +63,23 @@ async def test_only_operators_who_may_change_reach_it(site: Site) -> None:
     assert len((await kept(site.queue))["flowactions_outbox"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "status"),
-    [
-        ({"token": "nonsense"}, 400),
-        ({"token": ""}, 400),
-        ({"organization": "globex", "typed": "globex"}, 400),
-        ({"organization": ""}, 400),
-        ({"typed": ""}, 400),
-        ({"typed": "ACME"}, 400),
-        ({"more": "1"}, 400),
-    ],
-)
-async def test_a_form_that_is_not_the_one_that_was_shown_removes_nothing(
-    site: Site, change: dict[str, str], status: int
-) -> None:
+async def test_a_form_that_is_not_the_one_that_was_shown_removes_nothing(site: Site) -> None:
     """Another organization's token, no token, another id: each is told, and nothing changes."""
     await fill(site.queue, "acme", 1)
     site.sign_in("operator")
-    form = {**hidden(await site.get("/purge", params={"organization": "acme"})), "typed": "acme", **change}
+    form = {**hidden(await site.get("/purge", params={"organization": "acme"})), "typed": "acme"}
     before = await kept(site.queue)
-    assert (await site.post("/purge", form)).status_code == status
+    changes: list[dict[str, str]] = [
+        {"token": "nonsense"},
+        {"token": ""},
+        {"organization": "globex", "typed": "globex"},
+        {"organization": ""},
+        {"typed": ""},
+        {"typed": "ACME"},
+        {"more": "1"},
+    ]
+    for change in changes:
+        assert (await site.post("/purge", {**form, **change})).status_code == 400, change
     assert await kept(site.queue) == before
 
 
@@ -105,6 +101,7 @@ async def test_more_than_was_shown_is_shown_again(site: Site) -> None:
     assert await site.statuses() == {}
 
 
+@pytest.mark.ci
 async def test_a_purge_that_takes_long_is_gone_on_with(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each request removes a part and says what is left; the same form removes the rest, and then nothing."""
     monkeypatch.setattr(purging, "BATCH", 2)
@@ -130,6 +127,7 @@ async def test_a_purge_that_takes_long_is_gone_on_with(site: Site, monkeypatch: 
     assert "Removed 0 rows" in again.text
 
 
+@pytest.mark.ci
 async def test_an_organization_of_which_nothing_is_kept_is_told(site: Site) -> None:
     """With the likely reason; hostile text is shown as text."""
     site.sign_in("operator")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from flowactions_plugin.bulk.engine import Engine
 from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.operators.scope import Actor
@@ -65,6 +67,7 @@ async def test_a_replay_says_what_it_leaves_out_and_leads_to_sending_it_again(si
     assert "Send 2 deliveries again?" in (await preview(site, "resend", **{"from": "1d"})).text
 
 
+@pytest.mark.ci
 async def test_what_is_not_kept_any_more_cannot_be_sent_again(site: Site) -> None:
     """The page says why, and begins nothing; a form that was opened before is refused."""
     row_id = await site.put("delivered")
@@ -77,6 +80,7 @@ async def test_what_is_not_kept_any_more_cannot_be_sent_again(site: Site) -> Non
     assert await site.execute("SELECT 1 FROM flowactions_actions") == []
 
 
+@pytest.mark.ci
 async def test_the_last_of_many_that_were_sent_again_are_shown(site: Site) -> None:
     """Ten, and how many came before them."""
     row_id = await site.put("delivered")
