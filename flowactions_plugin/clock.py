@@ -51,13 +51,18 @@ def id_time(text: str) -> int | None:
     return int(text[:8] + text[9:13], 16) if is_id(text) and text[14] == "7" else None
 
 
-def new_id(now: float) -> str:
+RANDOM_BYTES: Final = 10
+"""Of an id."""
+
+
+def new_id(now: float, chance: bytes | None = None) -> str:
     """Return a UUIDv7: ids of later rows sort after those of earlier ones (RFC 9562 §5.7).
 
     Args:
         now: Unix seconds.
+        chance: `RANDOM_BYTES` bytes; ``None``: random ones.
     """
-    value = int(now * 1000) << 80 | int.from_bytes(os.urandom(10), "big")
+    value = int(now * 1000) << 80 | int.from_bytes(chance or os.urandom(RANDOM_BYTES), "big")
     value = value & ~(0xF << 76) | 0x7 << 76
     value = value & ~(0x3 << 62) | 0x2 << 62
     return str(UUID(int=value & (1 << 128) - 1))

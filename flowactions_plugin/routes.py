@@ -11,6 +11,8 @@ from litestar import Router
 from flowactions_hookspecs import FlowActions, Host
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.pauses import Pauses
+from flowactions_plugin.bulk.purge import Purges
+from flowactions_plugin.bulk.routes import bulk_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
@@ -75,19 +77,22 @@ def build(context: RouteContext) -> Sequence[Router]:
     guard = RouteGuard(host, origins, context.is_running)
     database = context.database
 
+    connections = None if isinstance(context.chat, NotConfigured) else context.chat.connections
     pages = PageContext(
         context.operators,
         Actions(database),
         Pauses(database),
+        Purges(database, None if connections is None else connections.disconnect),
         Renderer(),
         database.clock,
         settings.undo_seconds,
-        _not_configured if isinstance(context.chat, NotConfigured) else context.chat.connections.unreadable,
+        _not_configured if connections is None else connections.unreadable,
     )
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
         outbox_router(guard, context.operators, database),
+        bulk_router(guard, Actions(database), settings.undo_seconds),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, context.telemetry),
         logic_router(host, guard, context.enqueuer),

@@ -16,12 +16,14 @@ import msgspec
 from flowactions_plugin.bulk.engine import Engine
 from flowactions_plugin.bulk.results import Action, Preview, Share
 from flowactions_plugin.bulk.sets import (
+    MOST_RESENT,
     SENDING,
     Kind,
     Selection,
     check_filter,
     check_options,
     check_rate,
+    once_id,
     read_token,
     write_token,
 )
@@ -29,6 +31,7 @@ from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged, Connecti
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.changes import change_one
 from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, SetChanged
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry
@@ -63,7 +66,7 @@ class Actions:
         Args:
             scope: whose rows.
             kind: what would be done.
-            wanted: which of the rows that are dead, or for ``cancel`` wait.
+            wanted: which of the rows that are dead, for ``cancel`` wait, or for ``resend`` are delivered.
             rate: rows per second, for the time to drain.
 
         Raises:
@@ -71,11 +74,16 @@ class Actions:
             StorageUnavailable: the database failed.
         """
         check_rate(rate)
-        check_filter(wanted)
+        check_filter(wanted, kind)
         as_of = await self._store.now()
         selection = Selection(kind=kind, organization_id=scope.organization_id, filter=wanted, as_of=as_of)
         count, mark = await self._store.count(selection)
+        if kind == "resend" and count > MOST_RESENT:
+            raise ActionInvalid(
+                f"More than {MOST_RESENT:,} delivered rows meet the filter. Send them again in parts, by time or destination."
+            )
         selection = msgspec.structs.replace(selection, count=count, mark=mark)
+        may_leave_out = kind in {"retry", "replay"} and wanted.status in {None, "delivered"}
         return Preview(
             kind=kind,
             filter=wanted,
@@ -85,6 +93,7 @@ class Actions:
             destinations=[Share(*each) for each in await self._store.shares(selection, "destination")],
             organizations=[Share(*each) for each in await self._store.shares(selection, "organization_id")],
             seconds_to_drain=await self._seconds_to_drain(selection, rate),
+            delivered=await self._store.delivered(scope, wanted) if may_leave_out else None,
         )
 
     async def begin(
@@ -149,7 +158,9 @@ class Actions:
             "rate": rate,
             "canary": canary,
         }
-        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry, aged), scope)
+        # The set of what is sent again is still there after it: a form that is sent twice must not send it twice.
+        only_id = once_id(selection) if kind == "resend" else None
+        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry, aged, only_id), scope)
         if kind == "cancel":
             await self._carry_on(begun.id)
         return begun
@@ -193,10 +204,24 @@ class Actions:
         """
         return [_action(row, scope) for row in await self._store.page(scope, before, limit)]
 
+    async def send_one_again(
+        self, scope: Scope, delivery_id: str, actor: Actor, reason: str = ""
+    ) -> str | None:
+        """Send one delivered row again now, and write it to the audit in the same transaction.
+
+        Returns:
+            The id of the new row; ``None``: there is no delivered row with this id in this scope, or its origin cannot be
+            read.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        return await send_one_again(self._database, delivery_id, scope.organization_id, actor, reason)
+
     async def one(
         self,
         scope: Scope,
-        kind: Kind,
+        kind: Literal["retry", "replay", "cancel", "delete"],
         delivery_id: str,
         actor: Actor,
         reason: str = "",

@@ -16,7 +16,7 @@ import msgspec
 
 from flowactions_plugin.bulk.ramp import Pace, Stage, allowed, judge, wait_seconds
 from flowactions_plugin.bulk.sets import SENDING, Selection
-from flowactions_plugin.bulk.store import ActionRow, ActionStore, Connection
+from flowactions_plugin.bulk.store import ActionRow, ActionStore, Batch, Connection
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
@@ -164,7 +164,7 @@ class _Step:
         )
 
     def _send(self, selection: Selection) -> float | None:
-        """Make the next dead rows due, as many as pace and canary allow."""
+        """Make the next dead rows due, or send the next delivered ones again, as many as pace and canary allow."""
         row = self._row
         stage = self._stage()
         if stage is not None:
@@ -189,14 +189,14 @@ class _Step:
         pace = None if is_new else Pace(row.paced_from, row.paced_done)
         number, pace = allowed(row.rate, pace, row.now, BATCH)
         limit = number if stage is None else min(number, stage.room)
-        ids, more = self._next_rows(selection, limit)
-        done = self._store.requeue(self._connection, ids, row.id, reset_attempts=bool(row.reset_attempts))
+        batch = self._next_rows(selection, limit)
+        ids, more = self._sent(batch.ids), batch.more
         pace = pace._replace(done=pace.done + len(ids))
         progress = {
             "state": "running",
             "state_reason": None,
-            "position": self._after(ids),
-            "done": row.done + done,
+            "position": batch.after,
+            "done": row.done + len(ids),
             "paced_from": pace.since,
             "paced_done": pace.done,
             "stage": None if stage is None else msgspec.json.encode(stage.with_done(ids)).decode(),
@@ -217,34 +217,38 @@ class _Step:
             return None
         return Stage(row.canary) if row.stage is None else msgspec.json.decode(row.stage, type=Stage)
 
-    def _next_rows(self, selection: Selection, limit: int) -> tuple[list[str], bool]:
+    def _sent(self, ids: list[str]) -> list[str]:
+        """Make these rows due, or send them again; return the ids of the rows that are sent."""
+        row = self._row
+        if row.kind == "resend":
+            return self._store.send_again(self._connection, ids, row.id)
+        self._store.requeue(self._connection, ids, row.id, reset_attempts=bool(row.reset_attempts))
+        return ids
+
+    def _next_rows(self, selection: Selection, limit: int) -> Batch:
         if not limit:
-            return [], True
+            return Batch([], self._position, more=True)
         return self._store.next_rows(self._connection, selection, self._position, limit)
 
-    def _after(self, ids: list[str]) -> str | None:
-        """Return the position behind rows that were done."""
-        return ids[-1] if ids else self._position
-
     def _delete(self, selection: Selection) -> float | None:
-        ids, more = self._next_rows(selection, BATCH)
-        done = self._row.done + self._store.delete(self._connection, ids)
-        return self._go_on(ids, more, done)
+        batch = self._next_rows(selection, BATCH)
+        done = self._row.done + self._store.delete(self._connection, batch.ids)
+        return self._go_on(batch, done)
 
     def _end(self, selection: Selection) -> float | None:
         """End the next rows of a cancellation: those that it holds, and those that have come back to wait since."""
         row = self._row
         if row.state == "waiting":
             self._position = None  # which was that of the rows that are held
-        ids, more = self._next_rows(msgspec.structs.replace(selection, action_id=row.id), BATCH)
+        batch = self._next_rows(msgspec.structs.replace(selection, action_id=row.id), BATCH)
         by = Actor(row.actor_id, row.actor_name, row.actor_role)
         reason = row.reason or f"cancelled by {by.public_name}"
-        done = row.done + self._store.end(self._connection, ids, row.id, reason)
-        return self._go_on(ids, more, done)
+        done = row.done + self._store.end(self._connection, batch.ids, row.id, reason)
+        return self._go_on(batch, done)
 
-    def _go_on(self, ids: list[str], more: bool, done: int) -> float | None:
-        progress = {"state": "running", "state_reason": None, "position": self._after(ids), "done": done}
-        if more:
+    def _go_on(self, batch: Batch, done: int) -> float | None:
+        progress = {"state": "running", "state_reason": None, "position": batch.after, "done": done}
+        if batch.more:
             return self._save(0.0, **progress)
         self._finish(**progress)
         return None
@@ -254,9 +258,9 @@ class _Step:
         row = self._row
         if row.stage == HELD:
             return None
-        ids, more = self._next_rows(selection, BATCH)
-        self._store.hold(self._connection, ids, row.id)
-        return self._save(0.0, position=self._after(ids), stage=None if more else HELD)
+        batch = self._next_rows(selection, BATCH)
+        self._store.hold(self._connection, batch.ids, row.id)
+        return self._save(0.0, position=batch.after, stage=None if batch.more else HELD)
 
     def _release(self) -> float | None:
         """Have the next rows wait again that a cancellation holds which was undone or stopped."""

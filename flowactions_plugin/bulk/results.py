@@ -9,6 +9,7 @@ import msgspec
 
 from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.health.results import Counted
 from flowactions_plugin.operators.scope import Role
 
 State: TypeAlias = Literal["waiting", "running", "done", "undone", "stopped"]
@@ -27,13 +28,15 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         kind: what would be done.
         filter: the filter.
-        count: how many rows there are, exactly.
+        count: the exact number of rows.
         as_of: the time at which they were counted, Unix milliseconds.
         token: names kind, filter and set to `Actions.begin`; text of URL-safe characters.
         destinations: the destinations with the most rows.
         organizations: the organizations with the most rows.
-        seconds_to_drain: about how long workers take to send them, by the rate that is asked for and what they delivered
-            within the last day; ``None``: neither is known, or nothing is sent.
+        seconds_to_drain: about how long workers take to send them, by the rate and by what they delivered within the last
+            day; ``None``: neither is known, or nothing is sent.
+        delivered: of a retry or a replay: how many delivered rows meet the filter too, and are left out; ``None`` for other
+            actions.
     """
 
     kind: Kind
@@ -44,6 +47,7 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     destinations: Sequence[Share]
     organizations: Sequence[Share]
     seconds_to_drain: float | None
+    delivered: Counted | None = None
 
 
 class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import math
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
+from flowactions_plugin.clock import RANDOM_BYTES, new_id
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.text import is_text
 
-Kind: TypeAlias = Literal["retry", "replay", "cancel", "delete"]
-"""What is done: ``retry`` and ``replay`` make dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows."""
+T = TypeVar("T")
+
+Kind: TypeAlias = Literal["retry", "replay", "cancel", "delete", "resend"]
+"""What is done: ``retry`` and ``replay`` make dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows,
+``resend`` sends delivered rows again, as new rows."""
 
 KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
 
-SENDING: Final[frozenset[str]] = frozenset({"retry", "replay"})
+SENDING: Final[frozenset[str]] = frozenset({"retry", "replay", "resend"})
 """The kinds after which rows are sent."""
 
 MOST_RATE: Final = 100_000.0
 MOST_CANARY: Final = 10_000
 MOST_UNDO_SECONDS: Final = 3600.0
+
+MOST_RESENT: Final = 100_000
+"""How many rows are sent again at the most. Delivered rows are the most of a table: so many bound what a preview counts."""
 
 TOKEN_CHARACTERS: Final = 100_000
 """A token holds the filter, and that up to a thousand ids."""
@@ -58,7 +66,33 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 def write_token(selection: Selection) -> str:
     """Return the token of a set. It proves nothing: whoever holds one may do to the set only what they may do anyway."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(selection)).decode().rstrip("=")
+    return encode_token(selection)
+
+
+def encode_token(shown: msgspec.Struct) -> str:
+    """Return what was shown to somebody as text of URL-safe characters."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(shown)).decode().rstrip("=")
+
+
+def decode_token(text: str, kind: type[T]) -> T:
+    """Return what was shown to somebody.
+
+    Raises:
+        ActionInvalid: the text is no token of this kind.
+    """
+    if len(text) > TOKEN_CHARACTERS:
+        raise ActionInvalid(_UNUSABLE)
+    try:
+        padded = text + "=" * (-len(text) % 4)
+        return msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=kind)
+    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
+        raise ActionInvalid(_UNUSABLE) from None
+
+
+def once_id(selection: Selection) -> str:
+    """Return the id of the action that is done to a set, if it is to be done once, however often its token is sent."""
+    digest = hashlib.sha256(msgspec.json.encode(selection)).digest()
+    return new_id(selection.as_of / 1000, digest[:RANDOM_BYTES])
 
 
 def read_token(scope: Scope, kind: str, token: str) -> Selection:
@@ -67,13 +101,10 @@ def read_token(scope: Scope, kind: str, token: str) -> Selection:
     Raises:
         ActionInvalid: it is none, or one of another kind, or of rows outside the scope.
     """
-    if len(token) > TOKEN_CHARACTERS:
-        raise ActionInvalid(_UNUSABLE)
+    selection = decode_token(token, Selection)
     try:
-        padded = token + "=" * (-len(token) % 4)
-        selection = msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=Selection)
-        check_filter(selection.filter)
-    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
+        check_filter(selection.filter, selection.kind)
+    except ValueError:
         raise ActionInvalid(_UNUSABLE) from None
     if selection.kind != kind or selection.organization_id != scope.organization_id:
         raise ActionInvalid("The token is of another preview: look at the rows again.")
@@ -82,12 +113,22 @@ def read_token(scope: Scope, kind: str, token: str) -> Selection:
     return selection
 
 
-def check_filter(wanted: Filter) -> None:
-    """Check that every value of a filter can be a parameter of a query.
+def names_rows(wanted: Filter) -> bool:
+    """Return whether a filter names rows, events or keys, so that few rows meet it."""
+    return any(each is not None for each in (wanted.ids, wanted.event_id, wanted.idempotency_key))
+
+
+def check_filter(wanted: Filter, kind: Kind) -> None:
+    """Check that every value of a filter can be a parameter of a query, and that what is sent again is bounded.
 
     Raises:
-        ActionInvalid: one of them cannot.
+        ActionInvalid: one of them cannot, or it is not.
     """
+    if kind == "resend" and wanted.created_from is None and not names_rows(wanted):
+        raise ActionInvalid(
+            "Say which deliveries to send again: give ids, an event id or an idempotency key, or the time from which they"
+            " were enqueued."
+        )
     for value in msgspec.structs.astuple(wanted):
         for each in value if isinstance(value, tuple) else (value,):
             if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not is_text(each)):
@@ -113,6 +154,8 @@ def check_options(
         raise ActionInvalid(f"The time for undoing must be between 0 and {MOST_UNDO_SECONDS:g} seconds.")
     if kind not in SENDING and (rate is not None or canary or reset_attempts):
         raise ActionInvalid(f"Rate, canary and attempts are for retry and replay, not for {kind}.")
+    if kind == "resend" and reset_attempts:
+        raise ActionInvalid("What is sent again has all of its attempts.")
 
 
 def check_rate(rate: float | None) -> None:

@@ -6,15 +6,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, String, TextClause, and_, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, String, TextClause, and_, func, or_, select, update
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.bulk.ramp import Result
-from flowactions_plugin.bulk.sets import KINDS, Selection
+from flowactions_plugin.bulk.sets import KINDS, MOST_RESENT, Selection, names_rows
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.operator_queries import SEARCH_COUNT_LIMIT
+from flowactions_plugin.deliveries.resend import DELIVERED, send_again
 from flowactions_plugin.deliveries.search import conditions as conditions_of
+from flowactions_plugin.deliveries.search import id_bounds
+from flowactions_plugin.deliveries.search_queries import DeliverySearch
 from flowactions_plugin.errors import SetChanged
+from flowactions_plugin.health.results import Counted
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Scope
@@ -32,8 +38,28 @@ ActionRow: TypeAlias = Row[Any]
 MOST_SHARES: Final = 10
 """How many destinations and organizations of a set are named."""
 
+READ_AHEAD: Final = 5000
+"""How many delivered rows a batch reads at the most, of which it sends those of its set again."""
+
+BATCH_BYTES: Final = 8 << 20
+"""Of the bodies that a batch copies."""
+
 MARGIN_MS: Final = 60_000
 """How much older rows may get from their count to the begin of their action."""
+
+
+class Batch(NamedTuple):
+    """The next rows of a set, which are locked.
+
+    Attributes:
+        ids: their ids.
+        after: the position behind them; ``None``: the begin of the set.
+        more: whether there may be more.
+    """
+
+    ids: list[str]
+    after: str | None
+    more: bool
 
 
 class Aged(NamedTuple):
@@ -69,14 +95,18 @@ class ActionStore:
             return await connection.run_sync(self._database.time_on)
 
     async def count(self, selection: Selection) -> tuple[int, str]:
-        """Return how many rows a set has now, and its mark."""
+        """Return how many rows a set has now, and its mark; of what is sent again, one more row than is allowed at the most."""
         ages = outbox.c.created_at if selection.kind == "cancel" else outbox.c.finished_at
+        rows = select(outbox.c.id, ages.label("at")).where(*_of_set(selection))
+        if selection.kind == "resend":
+            rows = rows.limit(inline(MOST_RESENT + 1))
+        found = rows.subquery("found")
         query = select(
             func.count().label("number"),
-            func.sum(inline(selection.as_of) - ages).label("ages"),
-            func.min(outbox.c.id).label("first"),
-            func.max(outbox.c.id).label("last"),
-        ).where(*_of_set(selection))
+            func.sum(inline(selection.as_of) - found.c.at).label("ages"),
+            func.min(found.c.id).label("first"),
+            func.max(found.c.id).label("last"),
+        ).select_from(found)
         async with self._database.read() as connection:
             (row,) = await connection.run_sync(read_all, query)
         first, last = as_text(row.first or ""), as_text(row.last or "")
@@ -84,10 +114,10 @@ class ActionStore:
 
     async def aged(self, selection: Selection, now: int) -> Aged:
         """Return what retention may remove of a set within the next minute."""
+        if selection.kind in {"cancel", "resend"}:  # of delivered rows, those that are left are sent
+            return Aged(None, 0)
         old = outbox.c.finished_at < inline(now + MARGIN_MS - DEAD_DAYS * DAY_MS)
         query = select(func.count()).select_from(outbox).where(*_of_set(selection), old)
-        if selection.kind == "cancel":
-            return Aged(None, 0)
         async with self._database.read() as connection:
             return Aged(query, (await connection.execute(query)).scalar_one())
 
@@ -104,6 +134,15 @@ class ActionStore:
         async with self._database.read() as connection:
             return [(as_text(row[0]), row.number) for row in await connection.run_sync(read_all, query)]
 
+    async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
+        """Count the delivered rows that meet a filter, as a search counts them."""
+        delivered = msgspec.structs.replace(wanted, status="delivered")
+        search = DeliverySearch(self._database.sql)
+        async with self._database.read() as connection:
+            return await connection.run_sync(
+                lambda reader: search.counted(reader, scope, delivered, SEARCH_COUNT_LIMIT)
+            )
+
     async def best_rate(self) -> float | None:
         """Return how many attempts a second workers have made in the best five minutes of the last day."""
         made = func.sum(statistics.c.delivered + statistics.c.failed)
@@ -119,7 +158,9 @@ class ActionStore:
         return float(best) / (BUCKET_MS / 1000) if best else None
 
     @repeated
-    async def begin(self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged) -> ActionRow:
+    async def begin(
+        self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged, action_id: str | None = None
+    ) -> ActionRow:
         """Write an action and its line of the audit, and return the action.
 
         Args:
@@ -127,14 +168,15 @@ class ActionStore:
             undo_ms: the time for undoing, in milliseconds.
             entry: of the audit; it gets the action's id.
             aged: what `aged` has returned. Once the action is written, retention passes these rows over.
+            action_id: of an action that is begun once only: if it was begun before, it is returned as it stands.
 
         Raises:
             SetChanged: retention has removed some of its rows, and it has not begun.
         """
         now = self._database.now()
-        action_id = new_id(self._database.clock())
+        action_id = action_id or new_id(self._database.clock())
         begun = (
-            insert(actions)
+            self._database.sql.insert_unless_there(actions)
             .values(
                 **values,
                 id=action_id,
@@ -148,7 +190,9 @@ class ActionStore:
         )
         named = msgspec.structs.replace(entry, action_id=action_id)
         async with self._database.write() as connection:
-            row = (await connection.execute(begun)).one()
+            row = (await connection.execute(begun)).one_or_none()
+            if row is None:
+                return (await connection.execute(select(actions).where(actions.c.id == action_id))).one()
             await connection.execute(recording(self._database, named))
             if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
                 raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")
@@ -209,18 +253,29 @@ class ActionStore:
         """Write a line of the audit."""
         connection.execute(recording(self._database, entry))
 
-    def next_rows(
-        self, connection: Connection, selection: Selection, after: str | None, limit: int
-    ) -> tuple[list[str], bool]:
+    def next_rows(self, connection: Connection, selection: Selection, after: str | None, limit: int) -> Batch:
         """Lock the next rows of a set, in the order of ids.
 
-        Returns:
-            Their ids, and whether there may be more.
+        Of what is sent again, these are among the next few thousand rows, and have some megabytes of bodies at the most: a
+        batch is soon done, however many other rows were delivered.
         """
         query: Select[Any] = select(*raw([outbox.c.id])).where(*_of_set(selection))
         if after is not None:
             query = query.where(outbox.c.id > after)
-        return _ids(connection, query.order_by(outbox.c.id), limit, skip_locked=selection.kind == "cancel")
+        query = query.order_by(outbox.c.id)
+        if selection.kind != "resend":
+            ids, more = _ids(connection, query, limit, skip_locked=selection.kind == "cancel")
+            return Batch(ids, ids[-1] if ids else after, more)
+        horizon = _horizon(connection, selection, after)
+        if horizon is not None:
+            query = query.where(outbox.c.id <= horizon)
+        size = self._database.sql.size(outbox.c.body).label("size")
+        rows = read_all(connection, query.add_columns(size).limit(limit).with_for_update())
+        ids = [row.id for row in within_bytes(rows) if is_text(row.id)]
+        is_whole = len(rows) < limit and len(ids) == len(rows)
+        if is_whole:
+            return Batch(ids, horizon or (ids[-1] if ids else after), more=horizon is not None)
+        return Batch(ids, ids[-1] if ids else after, more=bool(ids))
 
     def requeue(
         self, connection: Connection, ids: Sequence[str], action_id: str, *, reset_attempts: bool
@@ -230,6 +285,10 @@ class ActionStore:
             self._database, self._id_in_params(), reset_attempts=reset_attempts, action_id=action_id
         )
         return connection.execute(changed, self._given(ids)).rowcount
+
+    def send_again(self, connection: Connection, ids: Sequence[str], action_id: str) -> list[str]:
+        """Write new rows for delivered ones, due now; return the ids of the new rows."""
+        return [copy.id for copy in send_again(self._database, connection, ids, action_id)]
 
     def delete(self, connection: Connection, ids: Sequence[str]) -> int:
         """Delete dead rows with their attempts; return how many."""
@@ -284,10 +343,50 @@ def _of_set(selection: Selection) -> list[ColumnElement[bool] | TextClause]:
     conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(selection.filter)]
     if selection.organization_id is not None:
         conditions.append(outbox.c.organization_id == selection.organization_id)
+    if selection.kind == "resend":
+        return [DELIVERED, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *conditions]
     if selection.kind != "cancel":
         return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *conditions]
     held = _HELD if selection.action_id is None else and_(_HELD, outbox.c.action_id != selection.action_id)
     return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), ~held, *conditions]
+
+
+def _bounds(selection: Selection) -> list[ColumnElement[bool]]:
+    """Return conditions on the ids of a set of delivered rows that were enqueued between two times."""
+    if selection.filter.created_from is None:
+        return []
+    return id_bounds(msgspec.structs.replace(selection.filter, created_before=_until(selection)))
+
+
+def _until(selection: Selection) -> int:
+    before = selection.filter.created_before
+    return selection.as_of + 1 if before is None else min(before, selection.as_of + 1)
+
+
+def _horizon(connection: Connection, selection: Selection, after: str | None) -> str | None:
+    """Return the last id of the next few thousand rows, in the set or not; ``None``: there are fewer, or the set names its rows."""
+    if names_rows(selection.filter):
+        return None
+    rows = select(*raw([outbox.c.id])).where(*_bounds(selection))
+    organization_id = selection.organization_id or selection.filter.organization_id
+    if organization_id is not None:
+        rows = rows.where(outbox.c.organization_id == organization_id)
+    if after is not None:
+        rows = rows.where(outbox.c.id > after)
+    last = rows.order_by(outbox.c.id).offset(inline(READ_AHEAD - 1)).limit(inline(1))
+    found = read_all(connection, last)
+    # An id of SQLite that is not text cannot be a position: this batch reads more then.
+    return found[0].id if found and is_text(found[0].id) else None
+
+
+def within_bytes(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+    """Return the first rows, of which there is one at the least, whose bodies take no more than `BATCH_BYTES`."""
+    total = 0
+    for number, row in enumerate(rows):
+        total += row.size or 0
+        if total > BATCH_BYTES and number:
+            return rows[:number]
+    return rows
 
 
 def _one(scope: Scope, action_id: str) -> Select[Any]:

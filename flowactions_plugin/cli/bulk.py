@@ -43,13 +43,13 @@ def _options(function: Function) -> Function:
             click.option("--all", "everything", is_flag=True, help="Without any filter: all of them."),
             reason_option,
             click.option(
-                "--dry-run", is_flag=True, help="Change nothing; show how many would be changed, and where."
+                "--dry-run", is_flag=True, help="Change nothing; show the number and the destinations."
             ),
             click.option(
                 "--expect",
                 type=click.IntRange(min=0),
                 metavar="N",
-                help="Do nothing unless it is exactly so many.",
+                help="Do nothing unless this is their exact number.",
             ),
             yes_option,
             click.option(
@@ -72,6 +72,18 @@ _reset = click.option(
 )
 
 
+_rate = click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at the most."
+)
+_canary = click.option(
+    "--canary",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="So many first; then ten times as many, and so on; stop when more than a tenth of a stage fails.",
+)
+
+
 @command("retry", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_reset
@@ -86,16 +98,8 @@ async def retry(host: str | None, **options: Any) -> int:
 
 @command("replay", document="cli.changing:Outcome", exits=EXITS)
 @_reset
-@click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at the most."
-)
-@click.option(
-    "--canary",
-    type=click.IntRange(min=0),
-    default=0,
-    metavar="N",
-    help="So many first; then ten times as many, and so on; stop when more than a tenth of a stage fails.",
-)
+@_rate
+@_canary
 @click.option(
     "--follow", metavar="ACTION", help="Show how an action goes on that was begun before, and nothing else."
 )
@@ -117,6 +121,20 @@ async def replay(host: str | None, follow: str | None, as_json: bool, **options:
 
     action = await changing.change_action(host, follow, followed, as_json=as_json)
     return FAILED if action is None or action.state in changing.ENDED_EARLY else DONE
+
+
+@command("resend", document="cli.changing:Outcome", exits=EXITS)
+@_ids
+@_rate
+@_canary
+@_options
+async def resend(host: str | None, **options: Any) -> int:
+    """Send delivered webhooks again: those with these ids, or those of a filter with --from.
+
+    Each is sent as a new delivery with the same event id, headers and body, signed with the present secret. Receivers that
+    dedupe by event id ignore what they have processed already. Filters need --from, --event-id or --key.
+    """
+    return await _change(host, "resend", options)
 
 
 @command("cancel", document="cli.changing:Outcome", exits=EXITS)

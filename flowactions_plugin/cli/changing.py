@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -34,9 +33,20 @@ VERBS: Final = {
     "replay": "Make {} due again",
     "cancel": "End {} without success",
     "delete": "Remove {} for ever",
+    "resend": "Send {} again",
 }
-DONE_VERBS: Final = {"retry": "due now", "replay": "due now", "cancel": "cancelled", "delete": "removed"}
+DONE_VERBS: Final = {
+    "retry": "due now",
+    "replay": "due now",
+    "cancel": "cancelled",
+    "delete": "removed",
+    "resend": "queued again",
+}
 ENDED_EARLY: Final = ("stopped", "undone")
+
+NOT_CHANGED: Final = {
+    "resend": "not delivered, or retention or a purge has removed it: only what is kept can be sent again",
+}
 
 POLL_SECONDS: Final = 0.5
 LINE_SECONDS: Final = 10.0
@@ -54,10 +64,13 @@ class Changed(Document):
     Attributes:
         id: the delivery's.
         changed: whether it was in a state in which this can be done.
+        resent_as: of `outbox resend`: the id of the new delivery that is sent; missing for other commands, and where it was
+            not changed.
     """
 
     id: str
     changed: bool
+    resent_as: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Outcome(Document):
@@ -162,20 +175,31 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
         return DONE
     if request.kind == "delete" and not _agreed(request, len(ids)):
         return FAILED
-    one = partial(Actions(context.database).one, reset_attempts=request.reset_attempts)
-    changed = [
-        Changed(id=each, changed=await one(Scope(), request.kind, each, actor(), request.reason))
-        for each in ids
-    ]
+    actions = Actions(context.database)
+    changed = [await _change_one(actions, request, each) for each in ids]
     done = sum(each.changed for each in changed)
     if request.as_json:
         write_json(Outcome(deliveries=changed))
     else:
         for each in changed:
-            if not each.changed:
-                status(f"{each.id}: no delivery has this id, or its state does not allow this")
+            if each.resent_as:
+                line(f"{each.id}: sent again as {each.resent_as}")
+            elif not each.changed:
+                status(
+                    f"{each.id}: {NOT_CHANGED.get(request.kind, 'no delivery has this id, or its state does not allow this')}"
+                )
         line(f"{done} of {len(ids)} {DONE_VERBS[request.kind]}")
     return DONE if done == len(ids) else FAILED
+
+
+async def _change_one(actions: Actions, request: ChangeRequest, delivery_id: str) -> Changed:
+    if request.kind == "resend":
+        new_id = await actions.send_one_again(Scope(), delivery_id, actor(), request.reason)
+        return Changed(id=delivery_id, changed=new_id is not None, resent_as=new_id or msgspec.UNSET)
+    changed = await actions.one(
+        Scope(), request.kind, delivery_id, actor(), request.reason, reset_attempts=request.reset_attempts
+    )
+    return Changed(id=delivery_id, changed=changed)
 
 
 async def _many(context: CommandContext, request: ChangeRequest) -> int:
@@ -230,6 +254,8 @@ def _show(preview: Preview) -> None:
     line(f"{preview.count:,} deliveries at {moment(preview.as_of)}")
     if preview.seconds_to_drain is not None and preview.count:
         line(f"about {duration(preview.seconds_to_drain)} to send them")
+    if preview.delivered is not None and preview.delivered.number:
+        line(f"left out: {preview.delivered} that are delivered; 'outbox resend' sends such deliveries again")
     if preview.destinations:
         _show_shares("destination", preview.destinations)
     if len(preview.organizations) > 1:

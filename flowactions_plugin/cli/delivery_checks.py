@@ -85,9 +85,7 @@ def _see_organization(verdict: Verdict) -> str:
 
 
 def _see_destination(destination: str) -> str:
-    return (
-        f"see what it answers: flowactions outbox list --destination {quoted(destination)}, then outbox show of one"
-    )
+    return f"see what it answers: flowactions outbox list --destination {quoted(destination)}, then outbox show of one"
 
 
 async def _waiting(checks: Checks, queries: OperatorQueries) -> None:

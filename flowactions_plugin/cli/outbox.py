@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, retry, stop, undo
+from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, resend, retry, stop, undo
 from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns
 from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, host_option, organization_option
@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from flowactions_plugin.health.results import Bucket
 
 MOST_ROWS = 1000
+MOST_RESENT = 5
+"""How many deliveries are named that were sent again from one."""
 
 
 @click.group("outbox", context_settings=SETTINGS, no_args_is_help=False)
 def outbox() -> None:
-    """List, show, retry, replay, cancel and delete deliveries.
+    """List, show, retry, replay, resend, cancel and delete deliveries.
 
     Without --organization, those of all organizations.
     """
@@ -173,6 +175,8 @@ def show_delivery(found: Found) -> None:
         "node": row.node_id,
         "origin": "a test of a draft, sent unsigned" if row.is_unsigned_test else None,
         "event": f"{row.event_type}  {row.event_id}",
+        "resent from": row.resent_from,
+        "resent as": _resent_as(found),
         "key": row.idempotency_key,
         "enqueued": short(row.created_at),
         "due": moment(row.due_at),
@@ -197,6 +201,13 @@ def show_delivery(found: Found) -> None:
         block(row.body)
     _show_attempts(found)
     _show_changes(found)
+
+
+def _resent_as(found: Found) -> str | None:
+    """Return the last deliveries that were sent again from one, and how many others; ``None``: none was."""
+    ids = [each.id for each in found.resent_as]
+    more = f", and {len(ids) - MOST_RESENT:,} before" if len(ids) > MOST_RESENT else ""
+    return ", ".join(ids[:MOST_RESENT]) + more if ids else None
 
 
 def reclaimed(row: DeliveryFacts) -> str | None:
@@ -262,5 +273,5 @@ def _show_changes(found: Found) -> None:
         )
 
 
-for each in (list_deliveries, show, stats, retry, replay, cancel, delete, actions, undo, stop):
+for each in (list_deliveries, show, stats, retry, replay, resend, cancel, delete, actions, undo, stop):
     outbox.add_command(each)

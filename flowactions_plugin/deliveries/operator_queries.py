@@ -14,6 +14,7 @@ from flowactions_plugin.deliveries import search
 from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.explain import why_not_sent
 from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.resend import resent_as
 from flowactions_plugin.deliveries.results import (
     ActionState,
     AuditEntry,
@@ -170,7 +171,15 @@ class OperatorQueries:
                 else None,
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
-            return Found(row=facts, attempts=attempts, audit=audited, pause=pause, action=action, why=why)
+            return Found(
+                row=facts,
+                attempts=attempts,
+                audit=audited,
+                pause=pause,
+                action=action,
+                why=why,
+                resent_as=resent_as(connection, row),
+            )
 
         return await self._read(read)
 

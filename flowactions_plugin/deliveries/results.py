@@ -68,9 +68,13 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
-    """A row of the outbox with what it sends and its attempts."""
+    """A row of the outbox with what it sends and its attempts.
+
+    ``resentFrom`` is the id of the delivered row that somebody has sent again as this one; ``null`` for all others.
+    """
 
     origin: Origin | None
+    resent_from: str | None = None
     headers: list[Header]
     body: str | None
     attempt_log: list[Attempt]
@@ -244,6 +248,20 @@ class ActionState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     created_at: int
 
 
+class Resent(msgspec.Struct, rename="camel", frozen=True):
+    """A delivery that was sent again from another one.
+
+    Attributes:
+        id: its id.
+        status: its state.
+        created_at: when that was asked for; ``None``: what is stored is no time.
+    """
+
+    id: str
+    status: str
+    created_at: int | None
+
+
 class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """One delivery, and everything that is known of it.
 
@@ -254,6 +272,7 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pause: the pause of its destination; ``None``: none.
         action: the last bulk action that changed it; ``None``: none.
         why: why it is not sent yet, or how it ended, in one sentence.
+        resent_as: the deliveries that were sent again from it, the newest first.
     """
 
     row: DeliveryFacts
@@ -262,6 +281,7 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     pause: Pause | None
     action: ActionState | None
     why: str
+    resent_as: Sequence[Resent] = ()
 
 
 class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

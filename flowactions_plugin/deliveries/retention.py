@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, delete, exists, false, select
+from sqlalchemy import Column, ColumnElement, Row, delete, exists, select
 
 from flowactions_plugin.clock import id_at
 from flowactions_plugin.deliveries.changes import raw
@@ -48,7 +48,7 @@ class Retention:
             ended.is_not(None),
             ended < self._database.now() - older_than_ms,
         )
-        is_awaited = _is_awaited() if status == "dead" else false()
+        is_awaited = _is_awaited(status)
         found: list[int] = []
         # A run that has passed rows over does not read them again for each of its transactions.
         position = self._passed.pop(status, -1)
@@ -80,10 +80,12 @@ class Retention:
         return len(removed)
 
 
-def _is_awaited() -> ColumnElement[bool]:
-    """Return the condition that a dead row may belong to the set of a bulk action that is not finished."""
+def _is_awaited(status: str) -> ColumnElement[bool]:
+    """Return the condition that a row in this state may belong to the set of a bulk action that is not finished."""
+    resends = actions.c.kind == inline("resend")
     return exists().where(
         OPEN_ACTION,
+        resends if status == "delivered" else ~resends,
         actions.c.organization_id.in_([inline(EVERY_ORGANIZATION), outbox.c.organization_id]),
         actions.c.as_of >= outbox.c.finished_at,
     )

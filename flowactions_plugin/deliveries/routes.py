@@ -1,4 +1,4 @@
-"""The routes of the outbox: list, show, retry, cancel. An organization sees its own rows only."""
+"""The routes of the outbox: list, show, retry, cancel, send again. An organization sees its own rows only."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from flowactions_plugin.clock import ID_PATTERN, is_id
 from flowactions_plugin.deliveries.changes import change_one, replay
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.deliveries.results import DeliveryDetail, DeliverySummary
 from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.health.results import Counted
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
@@ -87,6 +89,20 @@ class RetryAnswer(msgspec.Struct):
     data: Requeued
 
 
+class ResentDelivery(msgspec.Struct, rename="camel"):
+    """Whether a delivered row was there to be sent again, and as which delivery it is."""
+
+    id: str
+    resent: bool
+    resent_as: str | None
+
+
+class ResendAnswer(msgspec.Struct):
+    """The answer of what was sent again."""
+
+    data: ResentDelivery
+
+
 class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
     """Which dead deliveries to retry: those that meet every filter that is given, of which there has to be one.
 
@@ -114,7 +130,7 @@ class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
             Problem: it has no filter and does not say ``all``, or it has both.
         """
         names = [name for name in self.__struct_fields__ if name in Filter.__struct_fields__]
-        wanted = _filter(**{name: getattr(self, name) for name in names})
+        wanted = as_filter(**{name: getattr(self, name) for name in names})
         filtered = wanted != Filter()
         if filtered != self.all:
             return wanted
@@ -125,10 +141,15 @@ class Replay(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
 
 
 class Replayed(msgspec.Struct):
-    """How many were retried, and whether the limit may have left some over."""
+    """How many were retried, and whether the limit may have left some over.
+
+    ``delivered`` says how many delivered rows meet the filter, too: they are left out, and can be sent again. Where it is not
+    ``exact``, they are so many at the least.
+    """
 
     requeued: int
     more: bool
+    delivered: Counted
 
 
 class ReplayAnswer(msgspec.Struct):
@@ -156,7 +177,7 @@ async def list_deliveries(
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.
     """
-    wanted = _filter(
+    wanted = as_filter(
         status=status,
         agent_id=agent_id,
         destination=destination,
@@ -236,6 +257,35 @@ async def retry_delivery(
 
 
 @post(
+    "/{delivery_id:str}/resend",
+    status_code=200,
+    summary="Send a delivered webhook again",
+    **openapi_spec(
+        "dashboard",
+        {
+            404: (
+                ResendAnswer,
+                "No delivered webhook with this id is kept: `resent` is false. Retention and purges remove them.",
+            )
+        },
+        changes=True,
+    ),
+)
+async def resend_delivery(
+    principal: NamedDependency[DashboardPrincipal],
+    database: NamedDependency[Database],
+    delivery_id: FromPath[str],
+) -> Response[ResendAnswer]:
+    """Send a delivered webhook again, as a new delivery with the same event id, headers and body; each call sends it once more.
+
+    It is signed with the present secret. Receivers that dedupe by event id ignore it if they have processed the first one.
+    """
+    new_id = await send_one_again(database, delivery_id, principal.organization_id, _actor(principal))
+    resent = ResentDelivery(delivery_id, new_id is not None, new_id)
+    return Response(ResendAnswer(resent), status_code=404 if new_id is None else 200)
+
+
+@post(
     "/retry",
     status_code=200,
     summary="Retry dead deliveries",
@@ -248,22 +298,28 @@ async def retry_delivery(
     ),
 )
 async def replay_deliveries(
-    principal: NamedDependency[DashboardPrincipal], database: NamedDependency[Database], data: JSONBody[Replay]
+    principal: NamedDependency[DashboardPrincipal],
+    database: NamedDependency[Database],
+    queries: NamedDependency[OperatorQueries],
+    data: JSONBody[Replay],
 ) -> ReplayAnswer:
     """Make the dead deliveries that meet every given filter due now, oldest first; without a filter, say ``all``.
 
     Each gets one more attempt, or with ``resetAttempts`` all of its attempts again. Ask again while there
     are more.
     """
+    wanted = data.filter()
+    scope = Scope(principal.organization_id)
+    delivered = await queries.count(scope, msgspec.structs.replace(wanted, status="delivered"))
     requeued = await replay(
         database,
         principal.organization_id,
-        data.filter(),
+        wanted,
         _actor(principal),
         reset_attempts=data.reset_attempts,
         limit=data.limit,
     )
-    return ReplayAnswer(Replayed(requeued, more=requeued == data.limit))
+    return ReplayAnswer(Replayed(requeued, more=requeued == data.limit, delivered=delivered))
 
 
 def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Database) -> Router:
@@ -277,7 +333,7 @@ def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Databas
     return Router(
         "/v1/webhooks/outbox",
         route_handlers=with_description(
-            list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery
+            list_deliveries, replay_deliveries, show_delivery, cancel_delivery, retry_delivery, resend_delivery
         ),
         dependencies={
             "principal": PRINCIPAL,
@@ -295,7 +351,7 @@ def _actor(principal: DashboardPrincipal) -> Actor:
     return Actor(principal.user_id, principal.user_name, "dashboard")
 
 
-def _filter(**given: object) -> Filter:
+def as_filter(**given: object) -> Filter:
     """Return the filter of parameters, among which there may be moments."""
     values: dict[str, Any] = {
         name: int(value.timestamp() * 1000) if isinstance(value, datetime) else value

@@ -11,6 +11,7 @@ import msgspec
 from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.deliveries.explain import after_the_end, certainty
+from flowactions_plugin.deliveries.resend import source_of
 from flowactions_plugin.deliveries.results import (
     SAFE_INTEGER,
     Attempt,
@@ -76,6 +77,7 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
     return {
         **values,
         "origin": origin,
+        "resent_from": source_of(reader.raw("origin")),
         "headers": [Header(key=key, value=masked_header(key, value)) for key, value in headers],
         "body": None if body is None else _shown(body),
         "attempt_log": attempts,

@@ -13,7 +13,7 @@ class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         number: how many.
-        exact: whether these are all; if not, there are at least so many.
+        exact: whether these are all; if not, the number is the least.
     """
 
     number: int

@@ -9,23 +9,32 @@ from litestar.di import NamedDependency
 from litestar.params import FromPath
 
 from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.bulk.sets import Kind
+from flowactions_plugin.bulk.sets import Kind, names_rows
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.fields import BY_NAME
 from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.pages.context import MOST_REASON, ROWS, PageContext, read_filter, read_form, read_query
+from flowactions_plugin.pages.formats import plural
 from flowactions_plugin.pages.guard import FOR_CHANGERS, Viewer
 from flowactions_plugin.pages.rendering import redirect
 
-TITLES: Final[dict[str, str]] = {"retry": "Retry", "replay": "Replay", "cancel": "Cancel", "delete": "Delete"}
+PHRASES: Final[dict[str, str]] = {
+    "retry": "Retry {}",
+    "replay": "Replay {}",
+    "cancel": "Cancel {}",
+    "delete": "Delete {}",
+    "resend": "Send {} again",
+}
 
 EXPLAINED: Final[dict[str, str]] = {
     "retry": "They are dead, and become due again.",
     "replay": "They are dead, and become due again.",
     "cancel": "They wait for an attempt, and end dead without one.",
     "delete": "They are dead, and are removed with their attempts.",
+    "resend": "They are delivered, and stay so. Each is sent once more as a new delivery with the same event id, headers and"
+    " body, signed with the present secret. Receivers that dedupe by event id ignore what they have processed already.",
 }
 
 FILTER_PREFIX: Final = "filter-"
@@ -111,7 +120,7 @@ async def show_action(
         request,
         "action.html",
         action=action,
-        name=TITLES.get(action.kind, action.kind),
+        phrase=_phrase(action.kind, action.counted),
         filter=to_query(action.filter),
         may_end=may_end,
     )
@@ -161,9 +170,10 @@ async def _preview(
         "action_new.html",
         status=200 if changed is None else 409,
         preview=preview,
-        name=TITLES[kind],
+        phrase=_phrase(kind, preview.count),
         explained=EXPLAINED[kind],
         filter=to_query(wanted),
+        may_resend=wanted.created_from is not None or names_rows(wanted),
         changed=changed,
         given=dict.fromkeys(OPTIONS) | (given or {}),
         undo_ms=int(context.undo_seconds * 1000),
@@ -175,6 +185,10 @@ def _kind(given: dict[str, str]) -> Kind:
     if kind not in get_args(Kind):
         raise Problem("invalid_request", f"Say what to do: kind is one of {', '.join(get_args(Kind))}.")
     return cast("Kind", kind)
+
+
+def _phrase(kind: str, count: int) -> str:
+    return PHRASES.get(kind, kind + " {}").format(plural(count, "delivery", "deliveries"))
 
 
 def _number(given: dict[str, str], name: str) -> float | None:

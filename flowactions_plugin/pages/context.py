@@ -22,6 +22,7 @@ from flowactions_plugin.pages.rendering import Renderer
 if TYPE_CHECKING:
     from flowactions_plugin.bulk.actions import Actions
     from flowactions_plugin.bulk.pauses import Pauses
+    from flowactions_plugin.bulk.purge import Purges
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries, Unreadable
 
 ROWS: Final = 50
@@ -41,6 +42,7 @@ class PageContext:
         queries: searches, counts and overviews.
         actions: bulk actions.
         pauses: paused destinations.
+        purges: purges of organizations.
         renderer: makes the pages.
         clock: Unix seconds.
         undo_seconds: how long a bulk action can be undone.
@@ -52,6 +54,7 @@ class PageContext:
         queries: OperatorQueries,
         actions: Actions,
         pauses: Pauses,
+        purges: Purges,
         renderer: Renderer,
         clock: Clock,
         undo_seconds: float,
@@ -60,6 +63,7 @@ class PageContext:
         self.queries = queries
         self.actions = actions
         self.pauses = pauses
+        self.purges = purges
         self.renderer = renderer
         self._clock = clock
         self.undo_seconds = undo_seconds

@@ -10,6 +10,7 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
+from flowactions_plugin.bulk.sets import names_rows
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.curl import commands
 from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, Field
@@ -26,6 +27,8 @@ from flowactions_plugin.pages.rendering import redirect
 BODY_CHARACTERS: Final = 64 << 10
 """Of a body, on a page."""
 
+RESENT_SHOWN: Final = 10
+"""How many of the deliveries that were sent again from one are shown with it, the last ones."""
 
 FORM: Final = tuple(field for field in FIELDS if field.label)
 """The fields of the search."""
@@ -37,7 +40,10 @@ CERTAINTIES: Final = {
     "answered through the proxy": "the receiver had it, unless the proxy has answered itself",
 }
 
+_RESEND: Final = (("resend", "Send again"),)
+
 OF_ONE: Final = {
+    "delivered": _RESEND,
     "dead": (("retry", "Retry"), ("delete", "Delete")),
     "pending": (("cancel", "Cancel"),),
     "retrying": (("cancel", "Cancel"),),
@@ -46,11 +52,11 @@ OF_ONE: Final = {
 
 _DEAD: Final = (("replay", "Replay"), ("delete", "Delete"))
 OF_MANY: Final = {
-    None: (*_DEAD, ("cancel", "Cancel")),
+    None: (*_DEAD, ("cancel", "Cancel"), *_RESEND),
     "dead": _DEAD,
     "pending": OF_ONE["pending"],
     "retrying": OF_ONE["retrying"],
-    "delivered": (),
+    "delivered": _RESEND,
 }
 """State that is searched for → what can be done to those that are found."""
 
@@ -102,6 +108,7 @@ async def list_deliveries(
         fields=fields,
         wrong=None,
         kinds=OF_MANY[wanted.status],
+        needs_start=wanted.created_from is None and not names_rows(wanted),
     )
 
 
@@ -126,6 +133,7 @@ def _unreadable(
         fields=fields,
         wrong={"name": exc.field, "words": str(exc).removeprefix(f"{exc.field}: ")},
         kinds=(),
+        needs_start=False,
     )
 
 
@@ -151,6 +159,7 @@ async def show_delivery(
         steps=steps(row.created_at, found.attempts),
         line=line(row.created_at, found.attempts, row.next_attempt_at),
         certainties=CERTAINTIES,
+        resent_shown=RESENT_SHOWN,
         body=body[:BODY_CHARACTERS],
         body_more=max(0, len(body) - BODY_CHARACTERS),
         commands=shown,

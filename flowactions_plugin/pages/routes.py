@@ -28,6 +28,7 @@ from flowactions_plugin.pages.actions import (
 from flowactions_plugin.pages.context import VIEWER, PageContext
 from flowactions_plugin.pages.deliveries import find_deliveries, list_deliveries, show_delivery
 from flowactions_plugin.pages.guard import FOR_EVERYBODY, PageGuard, Viewers, must_run
+from flowactions_plugin.pages.purge import preview_purge, purge_organization
 from flowactions_plugin.pages.rendering import ROOT, Renderer, page_handlers, redirect
 from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES, Sessions
 from flowactions_plugin.pages.watching import (
@@ -125,6 +126,8 @@ PAGES = (
     show_connections,
     show_inbound,
     show_audit,
+    preview_purge,
+    purge_organization,
     end_session,
 )
 """All handlers that the guard stands before."""

@@ -19,7 +19,10 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.rules import transition
 from tests.queueing import Queue
@@ -61,6 +64,7 @@ class Site:
         self.queue = Queue(services_of(host)._database)
         self.ids: list[str] = []
         self.action = ""
+        self.resent = ""
 
     async def fill(self) -> None:
         """Write deliveries, some of which were attempted, with what is known of their destinations."""
@@ -125,13 +129,24 @@ class Site:
         )
         await self.queue.run("INSERT INTO flowactions_inbound_events VALUES ('svix', 'msg_1', 1700000000000)")
 
+    async def send_again(self) -> None:
+        """Send a delivered webhook again, three times."""
+        found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
+        self.resent = found.rows[0].id
+        for _ in range(3):
+            who = ("olive", "Olive", "operator")
+            assert await send_one_again(self.queue.database, self.resent, None, who) is not None
+
     def pages(self) -> dict[str, str]:
         return {
             "overview": "",
             "deliveries": "/deliveries",
             "search": "/deliveries?status=dead&destination=https://hooks.acme.example",
             "delivery": f"/deliveries/{self.ids[2]}",
+            "delivered": f"/deliveries/{self.resent or self.ids[0]}",
             "preview": "/actions/new?kind=replay",
+            "preview-resend": "/actions/new?kind=resend&from=1d",
+            "purge": "/purge?organization=acme",
             "actions": "/actions",
             "action": f"/actions/{self.action}",
             "destinations": "/destinations",
@@ -179,6 +194,7 @@ async def test_every_page_can_be_read(
     page: Page, site: Site, axe: str, width: int, scheme: Literal["light", "dark"]
 ) -> None:
     """On a desktop and a phone, light and dark: axe finds nothing, nothing is cut off, the policy refuses nothing."""
+    await site.send_again()
     said: list[str] = []
     violations: list[tuple[str, ...]] = []
     page.on("console", lambda message: said.append(message.text))

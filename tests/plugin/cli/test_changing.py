@@ -229,3 +229,34 @@ async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
     assert shown.document["audit"][1]["reason"] == "mended"
     assert shown.document["audit"][1]["actorRole"] == "command"
     assert (await site.run("outbox", "show", third)).code == 1
+
+
+@pytest.mark.ci
+async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site) -> None:
+    """Each new delivery is named; a dead one is not sent, a replay says what it leaves out, and a filter needs a bound."""
+    first, second = await site.put_dead(2)
+    async with site.queue.database.write() as connection:
+        await connection.execute(
+            update(schema.outbox)
+            .where(schema.outbox.c.id == first)
+            .values(status="delivered", error_class=None)
+        )
+    resent = await site.run("outbox", "resend", first, second, "--reason", "lost", "--json")
+    assert resent.code == 1
+    one, other = resent.document["deliveries"]
+    assert (one["changed"], other) == (True, {"id": second, "changed": False})
+    assert await site.states() == {"delivered": 1, "dead": 1, "pending": 1}
+    shown = await site.run("outbox", "show", first)
+    assert f"resent as     {one['resentAs']}" in shown.out
+    assert f"resent from   {first}" in (await site.run("outbox", "show", one["resentAs"])).out
+    told = await site.run("outbox", "resend", second)
+    assert "not delivered, or retention or a purge has removed it" in told.err
+    unbounded = await site.run("outbox", "resend", "--agent", "a", "--yes")
+    assert (unbounded.code, "time from which they were enqueued" in unbounded.err) == (2, True)
+    dry = await site.run("outbox", "resend", "--from", "1d", "--dry-run")
+    assert (dry.code, dry.out.startswith("1 deliveries")) == (0, True)
+    assert "left out: 1 that are delivered" in (await site.run("outbox", "replay", "--all", "--dry-run")).out
+    async with site.worker():
+        done = await site.run("outbox", "resend", "--from", "1d", "--yes", "--undo-seconds", "0", "--json")
+        assert (done.code, done.document["action"]["done"]) == (0, 1)
+        await until(lambda: len(site.receiver.requests) == 2)

@@ -35,7 +35,7 @@ class TestOrder:
         public = ["/integrations/chat/callback", *HEALTH]
         assert [each.path for each in ROUTES if each.rules.caller is None] == public
         changing = [each for each in routes_of("dashboard", "api") if each.method != "GET"]
-        assert len(changing) == 10, changing
+        assert len(changing) == 12, changing
         assert all(each.rules.changes for each in changing)
         reading = [each.path for each in ROUTES if each.rules.reads]
         assert reading == ["/integrations/nodes/check", "/integrations/nodes/preview"]

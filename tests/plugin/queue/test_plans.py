@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import Node
+from flowactions_plugin.bulk.sets import Selection
+from flowactions_plugin.bulk.store import ActionStore
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
@@ -52,6 +54,16 @@ async def forget_one(store: OutboxStore) -> None:
         await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
 
 
+async def resend(store: OutboxStore) -> None:
+    """Look for the next rows that are sent again, of which a batch finds none."""
+    wanted = Filter(created_from=1, destination="none")
+    selection = Selection(kind="resend", organization_id="acme", filter=wanted, as_of=1 << 41)
+    actions = ActionStore(store._database)
+    async with store._database.write() as connection:
+        batch = await connection.run_sync(actions.next_rows, selection, ROW, 500)
+    assert (batch.ids, batch.more) == ([], True)
+
+
 def queries(store: OutboxStore) -> Deliveries:
     return Deliveries(store._database)
 
@@ -79,6 +91,7 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "replay by filter": lambda store: queries(store).retry_many(
         "acme", EVERYTHING, reset_attempts=False, limit=1000
     ),
+    "resend": resend,
     "list": lambda store: listed(store, Filter()),
     "list by status": lambda store: listed(store, Filter(status="dead"), ROW),
     "list by agent": lambda store: listed(store, Filter(agent_id="agent-7"), ROW),
