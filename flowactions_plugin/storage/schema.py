@@ -268,8 +268,39 @@ inbound_events: Final = Table(
     Column("provider", String(32), primary_key=True),
     Column("event_id", Text, primary_key=True),
     Column("received_at", BigInteger, nullable=False),
+    # As the provider names it. NULL: a process of revision 0005 has processed it.
+    Column("event_type", Text),
+    # How often it was received again, and acknowledged without being processed.
+    Column("repeats", Integer, nullable=False, server_default="0"),
+    # The last time that it was received again. NULL: it was not.
+    Column("repeated_at", BigInteger),
 )
 Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)
+REPEATED: Final = text("repeats > 0")
+_partial_index("ix_flowactions_inbound_events_repeated", inbound_events.c.received_at, where=REPEATED)
+
+inbound_requests: Final = Table(
+    "flowactions_inbound_requests",
+    metadata,
+    # UUIDv7.
+    Column("id", String(36), primary_key=True),
+    Column("provider", String(32), nullable=False),
+    # NULL: the request names none that can be read. Of a refused request, anybody may have written it.
+    Column("event_id", Text),
+    # As the provider names it. NULL: the request was refused before it was read.
+    Column("event_type", Text),
+    Column("received_at", BigInteger, nullable=False),
+    Column("result", String(16), nullable=False),
+    Column("status_code", Integer, nullable=False),
+    # NULL: there is nothing to say.
+    Column("reason", Text),
+    # Requests of the same kind since the row before that have no row of their own.
+    Column("more", Integer, nullable=False),
+)
+Index("ix_flowactions_inbound_requests_received", inbound_requests.c.received_at)
+Index("ix_flowactions_inbound_requests_result", inbound_requests.c.result, inbound_requests.c.received_at)
+NAMED_EVENT: Final = text("event_id IS NOT NULL")
+_partial_index("ix_flowactions_inbound_requests_event", inbound_requests.c.event_id, where=NAMED_EVENT)
 
 enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
