@@ -200,7 +200,9 @@ class HealthQueries:
             limit: how many at the most.
         """
         # Each is the order of an index.
-        order = destinations.c.updated_at.desc() if scope.organization_id is None else destinations.c.destination
+        order = (
+            destinations.c.updated_at.desc() if scope.organization_id is None else destinations.c.destination
+        )
         known = select(destinations.c.destination).where(*_of(destinations, scope)).order_by(order)
         recent = known.limit(inline(NAMED_READ)).subquery("recent")
         # The shortest first, so that a whole host stands before those of which it is a part.

@@ -17,6 +17,7 @@ from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
+from flowactions_plugin.deliveries.fields import TIMES
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
 from flowactions_plugin.pages import formats
@@ -86,6 +87,7 @@ class Renderer:
             "iso": formats.iso,
             "utc": formats.utc,
             "span": formats.span,
+            "timed": formats.timed,
             "number": formats.number,
             "plural": formats.plural,
             "exact": escape,
@@ -93,6 +95,7 @@ class Renderer:
         made.globals |= {
             "share": formats.share,
             "query": query_text,
+            "times": TIMES,
             "files": {file.name.partition(".")[0]: file.name for file in self.files.values()},
         }
         return made

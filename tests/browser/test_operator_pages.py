@@ -113,7 +113,9 @@ class Site:
             " VALUES ('acme', 'T0ACME', 'Acme', 'b', '', '', 'ada', 'Ada', 1700000000000, 'revoked', 'token_revoked', 'x',"
             " 'C0GENERAL')"
         )
-        await self.queue.run("INSERT INTO flowactions_inbound_events VALUES ('svix', 'msg_1', 1700000000000)")
+        await self.queue.run(
+            "INSERT INTO flowactions_inbound_events (provider, event_id, received_at) VALUES ('svix', 'msg_1', 1700000000000)"
+        )
 
     def pages(self) -> dict[str, str]:
         return {

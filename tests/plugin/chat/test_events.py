@@ -375,6 +375,6 @@ class TestRevoking:
             await connection.exec_driver_sql(
                 "UPDATE flowactions_inbound_events SET received_at = received_at % 1000000"
             )
-            kept = "INSERT INTO flowactions_inbound_events SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
+            kept = "INSERT INTO flowactions_inbound_events (provider, event_id, received_at) SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
             await connection.exec_driver_sql(kept.format(int(time.time() * 1000)))
         assert [await prune(2) + await prune(2), await prune(2)] == [3, 0]
