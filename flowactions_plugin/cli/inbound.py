@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option
 from flowactions_plugin.cli.output import moment, status, table, write_json
 
@@ -14,7 +14,11 @@ def inbound() -> None:
     """List inbound events, which belong to no organization."""
 
 
-@command("list", document="deliveries.results:InboundPage", exits=TABLES_EXITS)
+@command(
+    "list",
+    document="deliveries.results:InboundPage",
+    exits={**TABLES_EXITS, FAILED: "it failed, for example because the database does not answer"},
+)
 @host_option()
 @click.option("--id", "event_id", type=WORDS, metavar="ID", help="The event with this id of its provider.")
 @click.option(

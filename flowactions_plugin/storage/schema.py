@@ -268,7 +268,7 @@ inbound_events: Final = Table(
     Column("provider", String(32), primary_key=True),
     Column("event_id", Text, primary_key=True),
     Column("received_at", BigInteger, nullable=False),
-    # As the provider names it. NULL: a process of revision 0005 has processed it.
+    # Its type, as the provider names it. NULL: a process of revision 0005 has processed it.
     Column("event_type", Text),
     # How often it was received again, and acknowledged without being processed.
     Column("repeats", Integer, nullable=False, server_default="0"),
@@ -282,19 +282,18 @@ _partial_index("ix_flowactions_inbound_events_repeated", inbound_events.c.receiv
 inbound_requests: Final = Table(
     "flowactions_inbound_requests",
     metadata,
-    # UUIDv7.
     Column("id", String(36), primary_key=True),
     Column("provider", String(32), nullable=False),
-    # NULL: the request names none that can be read. Of a refused request, anybody may have written it.
+    # The id of the event that the request names, which anybody can have written when it was refused. NULL: none that can be read.
     Column("event_id", Text),
-    # As the provider names it. NULL: the request was refused before it was read.
+    # The type of the event, as the provider names it. NULL: the request was refused before it was read.
     Column("event_type", Text),
     Column("received_at", BigInteger, nullable=False),
     Column("result", String(16), nullable=False),
     Column("status_code", Integer, nullable=False),
-    # NULL: there is nothing to say.
+    # Why it processed no event, for operators. NULL: it only had to be acknowledged.
     Column("reason", Text),
-    # Requests of the same kind since the row before that have no row of their own.
+    # How many requests before this one were refused for the same reason, and have no row, because they were too many.
     Column("more", Integer, nullable=False),
 )
 Index("ix_flowactions_inbound_requests_received", inbound_requests.c.received_at)

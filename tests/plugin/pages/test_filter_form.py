@@ -12,7 +12,7 @@ from tests.plugin.pages.conftest import Site
 @pytest.mark.parametrize(
     ("query", "field", "words"),
     [
-        ("from=yesterday", "from", "must be a date and time"),
+        ("from=tomorrow", "from", "must be a date and time"),
         ("error=nonsense", "error", "or one of timeout"),
         ("destination=ftp%3A%2F%2Fexample.com", "destination", "http"),
         ("id=nothing", "id", "separated by commas"),
