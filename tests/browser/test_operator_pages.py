@@ -315,6 +315,8 @@ async def test_a_time_means_the_same_in_every_zone(page: Page, site: Site) -> No
     await expect(berlin.locator("label[for=f-from]")).to_have_text("Enqueued from (Europe/Berlin)")
     await berlin.get_by_role("button", name="Pick: Enqueued before").click()
     await berlin.get_by_label("Date and time: Enqueued before").fill("2026-07-01T14:30:00")
+    if SHOTS:
+        await berlin.screenshot(path=Path(SHOTS) / "times-1280-light.png")
     sent = await search(berlin, **{"from": "2026-03-01 14:00"})
     times = {"from": "2026-03-01T14:00:00+01:00", "before": "2026-07-01T14:30:00+02:00"}
     assert {name: sent[name] for name in times} == {name: [value] for name, value in times.items()}
@@ -355,6 +357,8 @@ async def test_a_bulk_action_shows_its_window_in_the_readers_zone_and_in_utc(pag
     shown = berlin.locator(".chips li", has_text="from")
     await expect(shown).to_contain_text("14:00:00")
     await expect(shown).to_contain_text("2026-03-01 13:00:00 UTC")
+    if SHOTS:
+        await berlin.screenshot(path=Path(SHOTS) / "window-1280-light.png")
     await berlin.click("button.primary")
     for path in ("", "/actions", "/audit"):
         if path:

@@ -43,7 +43,7 @@ function offset(moment) {
 function nameZone() {
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
   for (const place of document.querySelectorAll("[data-zone]")) {
-    place.textContent = place.dataset.zone ? `${zone} (UTC${offset(new Date())})` : zone;
+    place.textContent = place.dataset.zone && zone !== "UTC" ? `${zone} (UTC${offset(new Date())})` : zone;
   }
 }
 
