@@ -72,7 +72,7 @@ def _moment(value: str, clock: Clock) -> int:
         found = int(clock() * 1000) - int(ago[1]) * _SECONDS[ago[2]] * 1000
     else:
         try:
-            moment = _in_words(value, clock) or datetime.fromisoformat(value)
+            moment = _of_the_day(value, clock) or datetime.fromisoformat(value)
             found = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise ValueError(
@@ -84,7 +84,7 @@ def _moment(value: str, clock: Clock) -> int:
     return found
 
 
-def _in_words(value: str, clock: Clock) -> datetime | None:
+def _of_the_day(value: str, clock: Clock) -> datetime | None:
     """Return the time of ``today``, ``yesterday 14:00`` or ``14:00``, in UTC; ``None`` for any other text.
 
     A time without a day is the last one that was.
