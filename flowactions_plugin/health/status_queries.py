@@ -210,7 +210,7 @@ class HealthQueries:
         found = select(recent.c.destination).group_by(recent.c.destination)
         found = found.order_by(length, recent.c.destination).limit(inline(limit))
         # The port stands behind the last colon.
-        part = host.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        part = host.replace("_", "\\_")  # the only character of hosts that is one of patterns
         pattern = f"%://%{part}" if _PORT.search(host) else f"%://%{part}%:%"
         query = found.where(recent.c.destination.like(pattern, escape="\\"))
         return [as_text(row.destination) for row in read_all(connection, query)]
