@@ -107,11 +107,11 @@ async def test_a_member_finds_only_what_is_their_organizations(known: Site) -> N
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    "text", ["%", "_", "\\", "'", "a%b", "x" * 2048, "é", "\ud83d\ude00", "https://", ":", "[", "<b>"]
+    "text", ["%", "_", "\\", "'", "a%b", "x" * 2048, "é", "\U0001f600", "https://", ":", "[", "<b>"]
 )
 async def test_any_text_is_looked_for(known: Site, text: str) -> None:
     """And none of it is a pattern, or ends the search."""
     known.sign_in("operator")
-    answer = await known.get("/find", params={"q": text.encode("utf-8", "surrogatepass")})
+    answer = await known.get("/find", params={"q": text})
     assert answer.status_code in {200, 400}, answer.text
     assert "hooks.acme.example" not in answer.text
