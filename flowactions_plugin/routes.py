@@ -94,12 +94,13 @@ def build(context: RouteContext) -> Sequence[Router]:
         outbox_router(guard, context.operators, database),
         bulk_router(guard, Actions(database), settings.undo_seconds),
         nodes_router(guard, context.actions),
-        chat_router(host, guard, context.chat, dashboard_url, context.telemetry),
+        chat_router(host, guard, context.chat, dashboard_url, database, context.telemetry),
         logic_router(host, guard, context.enqueuer),
         auth_events_router(
             guard,
             context.auth_events,
             Verifier(settings.auth_secrets) if settings.auth_secrets else None,
+            database,
             context.telemetry,
         ),
         *pages_routers(

@@ -269,6 +269,7 @@ class Services:
             partial(self._deferred.prune, kept),
             partial(self._deferred.prune_halted, kept),
             partial(inbound_store.prune, self._database, kept),
+            partial(inbound_store.prune_unprocessed, self._database, kept),
             self._keys.prune,
             self._statistics.prune,
             partial(self._statistics.prune_destinations, kept),

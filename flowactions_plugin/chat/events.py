@@ -26,10 +26,26 @@ REASONS: Final[Mapping[str, str]] = {"app_uninstalled": "app_uninstalled", "toke
 """The events that revoke connections, and the reason that such a connection shows (§6.2)."""
 
 
+CHALLENGE: Final = "url_verification"
+"""The request with which the provider verifies a URL."""
+
+
 class Challenge(msgspec.Struct, frozen=True):
     """The provider verifies that this URL receives its events."""
 
     challenge: str
+
+
+class Acknowledged(msgspec.Struct, frozen=True):
+    """A request of which nothing is done.
+
+    Attributes:
+        event_id: the provider's id; ``None``: it has none that can be one.
+        event_type: the provider's name of its type; ``None``: it has none.
+    """
+
+    event_id: str | None
+    event_type: str | None
 
 
 def check_signature(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> None:
@@ -59,7 +75,7 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
         raise NotAuthentic("signature", "the signature does not fit CHAT_SIGNING_SECRET: is it this app's?")
 
 
-def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
+def read_event(body: bytes, now: float) -> Challenge | Revocation | Acknowledged:
     """Parse an authentic request (§6.2).
 
     Args:
@@ -67,21 +83,21 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         now: Unix seconds; the event's time when that is missing.
 
     Returns:
-        The action; ``None`` for an event that is only acknowledged.
+        What is to be done.
 
     Raises:
         EventInvalid: it is not a valid event.
     """
     parsed = event_object(body)
-    if parsed.get("type") == "url_verification":
+    if parsed.get("type") == CHALLENGE:
         return Challenge(_text_field(parsed, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
     event = parsed.get("event")
     if parsed.get("type") != "event_callback" or not isinstance(event, dict):
-        return None
+        return _acknowledged(parsed, parsed.get("type"))
     kind = event.get("type")
     # An install for a whole enterprise has no team. Such installs are not supported.
     if not isinstance(kind, str) or kind not in REASONS or parsed.get("team_id") is None:
-        return None
+        return _acknowledged(parsed, kind)
     at = parsed.get("event_time")
     return Revocation(
         event_id=_text_field(parsed, "event_id", PLAIN_ID),
@@ -89,7 +105,16 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | None:
         app_id=_text_field(parsed, "api_app_id", PLAIN_ID) if parsed.get("api_app_id") else "",
         bot_users=_bots(event) if kind == "tokens_revoked" else None,
         at=at if isinstance(at, int) else int(now),
+        event_type=kind,
         reason=REASONS[kind],
+    )
+
+
+def _acknowledged(parsed: Mapping[str, Any], kind: object) -> Acknowledged:
+    event_id = parsed.get("event_id")
+    return Acknowledged(
+        event_id=event_id if isinstance(event_id, str) and PLAIN_ID.fullmatch(event_id) else None,
+        event_type=kind if isinstance(kind, str) else None,
     )
 
 

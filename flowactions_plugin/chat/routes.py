@@ -26,7 +26,7 @@ from flowactions_plugin.chat.connection_routes import (
     members,
     show,
 )
-from flowactions_plugin.chat.events import Challenge, check_signature, read_event
+from flowactions_plugin.chat.events import CHALLENGE, Acknowledged, Challenge, check_signature, read_event
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
 from flowactions_plugin.chat.service import Chat
@@ -38,6 +38,7 @@ from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_descrip
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived
 from flowactions_plugin.inbound.routes import Intake
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
@@ -134,19 +135,25 @@ async def events(
 ) -> EventAnswer | Challenge:
     """Take the provider's signed events: an uninstalled app and revoked tokens end the connection (§5.4, §6.2)."""
     # The provider's only way in beside an install (§1.6, §4.1.4).
-    if chat.signing_secret is None:
-        raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
-    body = await read_body(request)
     timestamp = request.headers.get("x-slack-request-timestamp")
     signature = request.headers.get("x-slack-signature")
-    now = system_clock()
-    with intake.refusing():
+    async with intake.refusing():
+        if chat.signing_secret is None:
+            raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
+        body = await read_body(request)
+        now = system_clock()
         check_signature(chat.signing_secret, timestamp, signature, body, now)
         event = read_event(body, now)
-        if isinstance(event, Challenge):
-            return event
-        duplicate = event is not None and await chat.connections.revoked(event)
-    intake.count("acknowledged" if event is None else "duplicate" if duplicate else "processed")
+    if isinstance(event, Challenge):
+        await intake.acknowledge(None, CHALLENGE)
+        return event
+    if isinstance(event, Acknowledged):
+        await intake.acknowledge(event.event_id, event.event_type)
+        intake.count("acknowledged")
+        return EventAnswer(EventReceived(received=True, duplicate=False))
+    async with intake.refusing(event.event_id, event.event_type):
+        duplicate = await chat.connections.revoked(event)
+    intake.count("duplicate" if duplicate else "processed")
     return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
 
@@ -203,7 +210,12 @@ async def send_message(
 
 
 def chat_router(
-    host: Host, guard: RouteGuard, chat: Chat | NotConfigured, dashboard_url: str, telemetry: Telemetry
+    host: Host,
+    guard: RouteGuard,
+    chat: Chat | NotConfigured,
+    dashboard_url: str,
+    database: Database,
+    telemetry: Telemetry,
 ) -> Router:
     """Return the router of the chat connection.
 
@@ -212,6 +224,7 @@ def chat_router(
         guard: checks requests.
         chat: the chat part, or the error because of which every route answers 503.
         dashboard_url: the page to which an install returns.
+        database: where the provider's requests are recorded that process no event.
         telemetry: counts the provider's events.
     """
 
@@ -220,7 +233,7 @@ def chat_router(
             raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
 
-    intake = Intake(telemetry, "chat", "flowactions.chat", EVENTS_PATH)
+    intake = Intake(database, telemetry, "chat", "flowactions.chat", EVENTS_PATH)
 
     return Router(
         BASE_PATH,

@@ -88,6 +88,7 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
         app_id: the provider's app; empty when the event does not name it.
         bot_users: limits it to the connections of these bot users; ``None``: all of the workspace.
         at: the time of the event, Unix seconds.
+        event_type: the provider's name of its type.
         reason: the code to store, one that has advice.
     """
 
@@ -96,6 +97,7 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
     app_id: str
     bot_users: frozenset[str] | None
     at: int
+    event_type: str
     reason: str
 
     def applies_to(self, stored: StoredConnection) -> bool:
@@ -299,7 +301,9 @@ class ConnectionStore:
             chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
         )
         async with self._database.write() as transaction:
-            if not await inbound_store.record(self._database, transaction, PROVIDER, event.event_id):
+            if not await inbound_store.record(
+                self._database, transaction, PROVIDER, event.event_id, event.event_type
+            ):
                 return None
             rows = [_stored(row) for row in (await transaction.execute(of_team)).all()]
             revoked = [stored for stored in rows if event.applies_to(stored)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final, NamedTuple
 
 from flowactions_plugin.clock import Clock, is_id, to_iso
@@ -22,6 +22,9 @@ MOST_CHARACTERS: Final = 2048
 
 _HTTP: Final = re.compile(r"http_[1-9]xx")
 _AGO: Final = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
+_DAY_AND_TIME: Final = re.compile(
+    r"(today|yesterday)(?: (\d{1,2}:\d\d(?::\d\d)?))?|(\d{1,2}:\d\d(?::\d\d)?)", re.ASCII | re.IGNORECASE
+)
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -63,20 +66,40 @@ def _ids(value: str, _clock: Clock) -> tuple[str, ...]:
 
 
 def _moment(value: str, clock: Clock) -> int:
+    """Read a time; the script of the pages reads the same words in the reader's zone."""
     ago = _AGO.fullmatch(value)
     if ago:
         found = int(clock() * 1000) - int(ago[1]) * _SECONDS[ago[2]] * 1000
     else:
         try:
-            moment = datetime.fromisoformat(value)
+            moment = _of_the_day(value, clock) or datetime.fromisoformat(value)
             found = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise ValueError(
-                "must be a date and time such as 2030-01-31T12:00:00Z, or how long ago, such as 15m, 2h or 3d"
+                "must be a date and time such as 2030-01-31T12:00:00Z, a time such as 14:00 or yesterday 14:00, or how long"
+                " ago, such as 15m, 2h or 3d"
             ) from None
     if found < 0:
         raise ValueError("must not be before 1970")
     return found
+
+
+def _of_the_day(value: str, clock: Clock) -> datetime | None:
+    """Return the time of ``today``, ``yesterday 14:00`` or ``14:00``, in UTC; ``None`` for any other text.
+
+    A time without a day is the last one that was.
+
+    Raises:
+        ValueError: it is no time of the day.
+    """
+    words = _DAY_AND_TIME.fullmatch(value)
+    if words is None:
+        return None
+    now = datetime.fromtimestamp(clock(), UTC)
+    hour, _, rest = (words[2] or words[3] or "0:00").partition(":")
+    moment = datetime.combine(now, time.fromisoformat(f"{hour:0>2}:{rest}"), UTC)
+    is_yesterday = moment > now if words[1] is None else words[1].lower() == "yesterday"
+    return moment - timedelta(days=1) if is_yesterday else moment
 
 
 class Field(NamedTuple):
@@ -106,13 +129,20 @@ class Field(NamedTuple):
     most: int = MOST_CHARACTERS
     is_column: bool = True
 
+    @property
+    def is_time(self) -> bool:
+        """Whether its value is a time."""
+        return self.read is _moment
+
 
 def _time(name: str, attribute: str, text: str, label: str, hint: str = "") -> Field:
     return Field(name, attribute, "TIME", text, label, hint, _moment, to_iso, is_column=False)
 
 
 _STATES: Final = f"{', '.join(STATES[:-1])} or {STATES[-1]}."
-_SINCE: Final = "Enqueued at this time or later: ISO 8601, or 15m, 2h, 3d ago."
+_SINCE: Final = (
+    "Enqueued at this time or later: ISO 8601, 14:00, yesterday 14:00, or 15m, 2h, 3d ago; UTC without a zone."
+)
 _CLASS: Final = "Whose last failure is of this class: http_5xx, timeout, network, refused, …"
 _PLACE: Final = "To this scheme, host and port; a URL is one, too."
 
@@ -138,8 +168,8 @@ FIELDS: Final = (
         "503",
         _code,
     ),
-    _time("from", "created_from", _SINCE, "Enqueued from", "2h, 3d or 2030-01-31T12:00Z"),
-    _time("before", "created_before", "Enqueued before this time.", "Enqueued before", "15m"),
+    _time("from", "created_from", _SINCE, "Enqueued from", "2h, 14:00 or yesterday"),
+    _time("before", "created_before", "Enqueued before this time.", "Enqueued before", "15m or 14:30"),
     _time("ended-from", "finished_from", "Ended at this time or later.", "Ended from", "1d"),
     _time("ended-before", "finished_before", "Ended before this time.", "Ended before"),
     Field(
@@ -155,6 +185,9 @@ FIELDS: Final = (
         is_column=False,
     ),
 )
+
+TIMES: Final = frozenset(field.name for field in FIELDS if field.is_time)
+"""The names of the fields that hold a time."""
 
 BY_NAME: Final = {field.name: field for field in FIELDS}
 

@@ -10,17 +10,18 @@ from sqlalchemy import Row, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries import search
+from flowactions_plugin.deliveries import inbound_queries, search
 from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.explain import why_not_sent
 from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.inbound_queries import Inbound
 from flowactions_plugin.deliveries.resend import resent_as
 from flowactions_plugin.deliveries.results import (
     ActionState,
     AuditEntry,
     ChatConnection,
     Found,
-    InboundEvent,
+    InboundPage,
     Page,
     Pause,
 )
@@ -46,7 +47,6 @@ from flowactions_plugin.storage.schema import (
     attempts,
     audit,
     chat_connections,
-    inbound_events,
     outbox,
     pauses,
 )
@@ -250,16 +250,23 @@ class OperatorQueries:
             found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
         return found
 
-    async def inbound(self, scope: Scope, limit: int) -> list[InboundEvent]:
-        """Return the inbound events that were processed last. They belong to no organization: a principal sees none.
+    async def inbound(self, scope: Scope, wanted: Inbound, cursor: str | None, limit: int) -> InboundPage:
+        """Return inbound events, the latest first. They belong to no organization: a principal sees none.
+
+        Args:
+            scope: what may be seen.
+            wanted: which.
+            cursor: `InboundPage.next_cursor` of the page before; ``None``: the first page.
+            limit: rows at the most.
 
         Raises:
+            FilterInvalid: ``cursor`` is no cursor of this list.
             StorageUnavailable: the database failed.
         """
+        before = inbound_queries.read_cursor(cursor)
         if scope.organization_id is not None:
-            return []
-        query = select(inbound_events).order_by(inbound_events.c.received_at.desc()).limit(inline(limit))
-        return await self._structs(query, InboundEvent)
+            return InboundPage(rows=())
+        return await self._read(lambda connection: inbound_queries.page(connection, wanted, before, limit))
 
     async def audit(self, scope: Scope, before: str | None, limit: int) -> list[AuditEntry]:
         """Return who did what, the latest first.
@@ -286,10 +293,6 @@ class OperatorQueries:
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._database.read() as connection:
             return await connection.run_sync(work)
-
-    async def _structs(self, query: Any, kind: Callable[..., T]) -> list[T]:
-        rows = await self._read(lambda connection: read_all(connection, query))
-        return [struct_of(row, kind) for row in rows]
 
     def _ahead(self, connection: Connection, row: Row[Any], due_at: int | None) -> tuple[Counted, int]:
         """Return how many rows are claimed before this one, and how many attempts to its destination are in flight."""

@@ -321,14 +321,40 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class InboundEvent(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """An inbound event that was processed.
+    """An inbound event that was processed, or a request of a provider that processed none.
 
     Attributes:
-        provider: who sent it.
-        event_id: the provider's id of it.
         received_at: when.
+        provider: who sent it: `auth` or `chat`.
+        event_id: the provider's id of it; `null`: the request names none. In a refused request, anybody may have written it.
+        event_type: the provider's name of its type; `null`: it is not known.
+        result: `processed`, `acknowledged`, `refused`, `invalid` or `failed`.
+        status_code: the HTTP status of the answer.
+        reason: why it was not processed; `null`: it was, or only had to be acknowledged.
+        repeats: how often it was received again, and acknowledged without being processed.
+        repeated_at: when it was last received again; `null`: it was not.
+        more: requests that came before this one, for the same reason, and are not listed, because they were too many.
     """
 
-    provider: str
-    event_id: str
     received_at: int
+    provider: str
+    event_id: str | None
+    event_type: str | None
+    result: str
+    status_code: int
+    reason: str | None
+    repeats: int
+    repeated_at: int | None
+    more: int
+
+
+class InboundPage(msgspec.Struct, rename="camel", kw_only=True):
+    """A page of inbound events.
+
+    Attributes:
+        rows: the events and requests, the latest first.
+        next_cursor: gives the next page; `null`: this is the last one.
+    """
+
+    rows: Sequence[InboundEvent]
+    next_cursor: str | None = None

@@ -205,6 +205,19 @@ class QueueStatus:
             lambda connection: self._health.workers(connection, self._database.time_on(connection))
         )
 
+    async def destinations_named(self, scope: Scope, host: str, limit: int) -> list[str]:
+        """Return destinations whose host holds a text, among ten thousand: of all organizations, those that were used last.
+
+        Args:
+            scope: what may be seen.
+            host: a part of a host name in lower case, with a colon and the port, or without.
+            limit: how many at the most.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return await self._read(lambda connection: self._health.named(connection, scope, host, limit))
+
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._database.read() as connection:
             return await connection.run_sync(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -47,6 +48,12 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
+from flowactions_plugin.storage.text import as_text, read_all
+
+NAMED_READ: Final = 10_000
+"""Among how many destinations a host is looked for."""
+
+_PORT: Final = re.compile(r":[0-9]{1,5}$", re.ASCII)
 
 DUE_READ: Final = 10_000
 """How many of the oldest rows that are due are read at the most."""
@@ -247,6 +254,33 @@ class HealthQueries:
         if after is not None:
             query = query.where(tuple_(*key) > after)
         return [(row.organization_id, row.destination) for row in connection.execute(query)]
+
+    def named(self, connection: Connection, scope: Scope, host: str, limit: int) -> list[str]:
+        """Return destinations whose host holds a text, the shortest first, among `NAMED_READ` of the scope.
+
+        Of all organizations, those to which something was sent last are read.
+
+        Args:
+            connection: an open one.
+            scope: what may be seen.
+            host: a part of a host name in lower case, with a colon and the port, or without.
+            limit: how many at the most.
+        """
+        # Each is the order of an index.
+        order = (
+            destinations.c.updated_at.desc() if scope.organization_id is None else destinations.c.destination
+        )
+        known = select(destinations.c.destination).where(*_of(destinations, scope)).order_by(order)
+        recent = known.limit(inline(NAMED_READ)).subquery("recent")
+        # The shortest first, so that a whole host stands before those of which it is a part.
+        length = func.length(recent.c.destination)
+        found = select(recent.c.destination).group_by(recent.c.destination)
+        found = found.order_by(length, recent.c.destination).limit(inline(limit))
+        # The port stands behind the last colon.
+        part = host.replace("_", "\\_")  # the only character of hosts that is one of patterns
+        pattern = f"%://%{part}" if _PORT.search(host) else f"%://%{part}%:%"
+        query = found.where(recent.c.destination.like(pattern, escape="\\"))
+        return [as_text(row.destination) for row in read_all(connection, query)]
 
     def states(
         self, connection: Connection, keys: Sequence[tuple[str, str]], now: int

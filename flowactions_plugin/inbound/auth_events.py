@@ -63,6 +63,11 @@ class ParsedEvent(NamedTuple):
     occurred_at: datetime
     data: Mapping[str, Any]
 
+    @property
+    def type(self) -> str:
+        """The provider's name of its type."""
+        return self.action if self.kind == "other" else f"{self.kind}.{self.action}"
+
 
 class Verifier:
     """Verifies requests of the auth provider with any of several secrets (§5.4).
@@ -122,6 +127,12 @@ class Verifier:
             "signature",
             f"the signature does not fit {which} of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's",
         )
+
+
+def claimed_id(headers: Mapping[str, str]) -> str | None:
+    """Return the id that a request names, which anybody can have written; ``None``: none that can be one."""
+    event_id = _first(headers, ID_HEADERS)
+    return event_id if PLAIN_ID.fullmatch(event_id) else None
 
 
 def _first(headers: Mapping[str, str], names: Sequence[str]) -> str:
@@ -202,7 +213,7 @@ class AuthEvents:
         """
         after_commit = None
         async with self._database.write(as_host=True) as transaction:
-            if not await store.record(self._database, transaction, PROVIDER, parsed.event_id):
+            if not await store.record(self._database, transaction, PROVIDER, parsed.event_id, parsed.type):
                 return True
             if (parsed.kind, parsed.action) == ("organization", "deleted"):
                 organization_id = parsed.data.get("id")

@@ -1,10 +1,11 @@
-"""What signed inbound requests share: their answers, their errors and the log of these, and a JSON object as body."""
+"""What signed inbound requests share: answers, errors, how many of these are logged and recorded, a JSON object as body."""
 
 from __future__ import annotations
 
 import logging
 import re
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -25,7 +26,11 @@ PLAIN_ID: Final = re.compile(r"[!-~]{1,200}", re.ASCII)
 """Ids that are stored in the database or compared with stored ones."""
 
 QUIET_SECONDS: Final = 60.0
-"""A cause is logged once in this time, because anyone can send requests that are refused."""
+"""A cause is logged once in this time."""
+
+MOST_RECORDED: Final = 20
+RECORDED_SECONDS: Final = 3600.0
+"""So many requests of a cause are recorded one by one within this time, in each process."""
 
 
 class EventReceived(msgspec.Struct):
@@ -87,6 +92,37 @@ def event_object(body: bytes) -> dict[str, Any]:
     return parsed
 
 
+class Throttle:
+    """Admits so many requests of a cause within a time, and counts the others: anyone can send requests that are refused.
+
+    Args:
+        most: requests of a cause that are admitted within the time.
+        seconds: the time.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._clock = clock
+        self._admitted: dict[str, deque[float]] = {}
+        self._others: dict[str, int] = {}
+
+    def admit(self, cause: str) -> int | None:
+        """Return how many requests of a cause were not admitted since the last one; ``None``: this one is not.
+
+        Args:
+            cause: one of a few.
+        """
+        now = self._clock()
+        times = self._admitted.setdefault(cause, deque(maxlen=self._most))
+        if len(times) == self._most and now < times[0] + self._seconds:
+            self._others[cause] = self._others.get(cause, 0) + 1
+            return None
+        times.append(now)
+        return self._others.pop(cause, 0)
+
+
 class RefusalLog:
     """Logs why requests to a route were refused, once a minute for each cause, with their number.
 
@@ -99,17 +135,12 @@ class RefusalLog:
     def __init__(self, logger: str, route: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger(logger)
         self._route = route
-        self._clock = clock
-        self._quiet_until: dict[str, float] = {}
-        self._unlogged: dict[str, int] = {}
+        self._lines = Throttle(1, QUIET_SECONDS, clock)
 
     def record(self, refusal: NotAuthentic) -> None:
         """Log a refusal, or count it when its cause was logged less than a minute ago."""
-        now = self._clock()
-        if now < self._quiet_until.get(refusal.cause, now):
-            self._unlogged[refusal.cause] = self._unlogged.get(refusal.cause, 0) + 1
+        unlogged = self._lines.admit(refusal.cause)
+        if unlogged is None:
             return
-        self._quiet_until[refusal.cause] = now + QUIET_SECONDS
-        unlogged = self._unlogged.pop(refusal.cause, 0)
         since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
         self._log.warning("%s refused: %s%s", self._route, refusal, since, extra={"event": "inbound.refused"})

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal
 
 import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
+from litestar.exceptions import HTTPException
+from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured, StorageUnavailable
 from flowactions_plugin.http.auth import RouteGuard, read_body
 from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.inbound.auth_events import AuthEvents, Verifier
+from flowactions_plugin.inbound import store
+from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id
 from flowactions_plugin.inbound.requests import (
     EVENT_BYTES,
+    MOST_RECORDED,
+    RECORDED_SECONDS,
     EventAnswer,
     EventReceived,
     NotAuthentic,
     RefusalLog,
+    Throttle,
 )
-from flowactions_plugin.log_text import printable
+from flowactions_plugin.log_text import printable, size
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -33,19 +40,29 @@ PATH: Final = "/webhooks/auth"
 
 
 class Intake:
-    """Counts a provider's requests by what became of them, and answers the ones that are refused.
+    """Counts a provider's requests by what became of them, and records and answers those that process no event.
 
     Args:
+        database: where they are recorded.
         telemetry: where they are counted.
         source: the provider.
         logger: the name of the logger of refusals.
         path: of the route.
     """
 
-    def __init__(self, telemetry: Telemetry, source: Literal["auth", "chat"], logger: str, path: str) -> None:
+    def __init__(
+        self,
+        database: Database,
+        telemetry: Telemetry,
+        source: Literal["auth", "chat"],
+        logger: str,
+        path: str,
+    ) -> None:
+        self._database = database
         self._telemetry = telemetry
         self._source = source
         self._refusals = RefusalLog(logger, f"POST {path}")
+        self._recorded = Throttle(MOST_RECORDED, RECORDED_SECONDS)
 
     def count(
         self, result: Literal["processed", "duplicate", "acknowledged", "refused", "invalid", "failed"]
@@ -53,21 +70,74 @@ class Intake:
         """Count a request."""
         self._telemetry.meters.count(names.INBOUND, source=self._source, result=result)
 
-    @contextmanager
-    def refusing(self) -> Iterator[None]:
-        """Count a request that is not authentic, not valid or not processed, and answer it with a problem."""
+    async def acknowledge(self, event_id: str | None, event_type: str | None) -> None:
+        """Record an authentic request of which nothing is done."""
+        await self._record_some("acknowledged", "acknowledged", 200, event_id, event_type)
+
+    @asynccontextmanager
+    async def refusing(self, event_id: str | None = None, event_type: str | None = None) -> AsyncIterator[None]:
+        """Count, record and answer a request that is not authentic, not valid or not processed.
+
+        Args:
+            event_id: the event that the request names; ``None``: none that can be read.
+            event_type: the event's type; ``None``: not known.
+        """
         try:
             yield
         except NotAuthentic as exc:
             self._refusals.record(exc)
             self.count("refused")
+            await self._record_some(exc.cause, "refused", 401, event_id, event_type, str(exc))
             raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
+        except NotConfigured as exc:
+            await self._record_some("not configured", "refused", 503, event_id, event_type, str(exc))
+            raise
+        except HTTPException as exc:
+            if exc.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
+                reason = f"the body is larger than {size(EVENT_BYTES)}"
+                await self._record_some("too large", "refused", 413, event_id, event_type, reason)
+            raise
         except EventInvalid as exc:
             self.count("invalid")
+            await self._record("invalid", 400, event_id, event_type, str(exc))
             raise Problem("invalid_request", str(exc)) from None
-        except (StorageUnavailable, HandlerFailed):
+        except HandlerFailed as exc:
+            self.count("failed")
+            await self._record("failed", 500, event_id, event_type, _why(exc))
+            raise
+        except StorageUnavailable:
             self.count("failed")
             raise
+
+    async def _record_some(
+        self, cause: str, result: store.Unprocessed, status: int, *event: str | None
+    ) -> None:
+        more = self._recorded.admit(cause)
+        if more is not None:
+            await self._record(result, status, *event, more=more)
+
+    async def _record(
+        self,
+        result: store.Unprocessed,
+        status: int,
+        event_id: str | None,
+        event_type: str | None,
+        reason: str | None = None,
+        *,
+        more: int = 0,
+    ) -> None:
+        answered = store.Answered(self._source, result, status, event_id, event_type, reason, more)
+        # The answer to the provider does not depend on the record.
+        with suppress(StorageUnavailable):
+            await store.record_unprocessed(self._database, answered)
+
+
+def _why(exc: HandlerFailed) -> str:
+    """Return why a host's handler failed; its message may hold what nobody is to read here."""
+    cause = exc.__cause__
+    if isinstance(cause, TimeoutError):
+        return f"Host.auth_event took longer than {HANDLER_SECONDS:g} s, or a call in it timed out"
+    return f"Host.auth_event failed: {type(cause).__name__}; the log has the details"
 
 
 class Receiver(msgspec.Struct):
@@ -91,15 +161,16 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
     The signature is Svix's (``svix-id``, ``svix-timestamp``, ``svix-signature``, or the same under ``webhook-``),
     at most five minutes off. An event that was handled before is acknowledged (§1.6).
     """
-    if receiver.verifier is None:
-        raise NotConfigured(
-            "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
-        )
-    body = await read_body(request)
-    with receiver.intake.refusing():
+    event_id = claimed_id(request.headers)
+    async with receiver.intake.refusing(event_id):
+        if receiver.verifier is None:
+            raise NotConfigured(
+                "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
+            )
+        body = await read_body(request)
         parsed = receiver.verifier.verify(request.headers, body)
     try:
-        with receiver.intake.refusing():
+        async with receiver.intake.refusing(event_id, parsed.type):
             duplicate = await receiver.events.receive(parsed)
     except HandlerFailed:
         log.exception(
@@ -116,7 +187,11 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
 
 
 def auth_events_router(
-    guard: RouteGuard, events: AuthEvents, verifier: Verifier | None, telemetry: Telemetry
+    guard: RouteGuard,
+    events: AuthEvents,
+    verifier: Verifier | None,
+    database: Database,
+    telemetry: Telemetry,
 ) -> Router:
     """Return the router of the auth provider's events.
 
@@ -124,9 +199,11 @@ def auth_events_router(
         guard: refuses requests while the plugin is not started.
         events: processes them.
         verifier: ``None`` when no secret is configured; then the route answers 503.
+        database: where requests that process no event are recorded.
         telemetry: counts the requests.
     """
-    receiver = Receiver(events, verifier, Intake(telemetry, "auth", "flowactions.auth_events", PATH))
+    intake = Intake(database, telemetry, "auth", "flowactions.auth_events", PATH)
+    receiver = Receiver(events, verifier, intake)
     return Router(
         "/",
         route_handlers=with_description(receive),

@@ -1,28 +1,112 @@
-"""Inbound events: each event of a provider is recorded once, by its id."""
+"""What is stored of inbound requests: each event of a provider once, by its id, and requests that processed no event."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from sqlalchemy import insert, update
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.log_text import storable
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.schema import inbound_events
+from flowactions_plugin.storage.schema import inbound_events, inbound_requests
+from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.waiting import ANSWER_SECONDS
+
+Unprocessed: TypeAlias = Literal["acknowledged", "refused", "invalid", "failed"]
+"""What became of a request that processed no event."""
+
+RECORD_SECONDS: Final = 1.0
+"""How long the record of a request that processed no event is waited for: the provider waits for its answer meanwhile."""
+
+TYPE_LENGTH: Final = 200
+"""Characters of the type of an event at the most."""
 
 
-async def record(database: Database, transaction: Transaction, provider: str, event_id: str) -> bool:
-    """Record an event, in the transaction that processes it (§5.4).
+class Answered(NamedTuple):
+    """A request that processed no event.
+
+    Attributes:
+        provider: ``auth`` or ``chat``.
+        result: what became of it.
+        status_code: the HTTP status of the answer.
+        event_id: the event that it names; ``None``: none that can be read.
+        event_type: the event's type; ``None``: not known.
+        reason: why, for operators.
+        more: requests of this kind that were not recorded since the last one.
+    """
+
+    provider: str
+    result: Unprocessed
+    status_code: int
+    event_id: str | None = None
+    event_type: str | None = None
+    reason: str | None = None
+    more: int = 0
+
+
+async def record(
+    database: Database, transaction: Transaction, provider: str, event_id: str, event_type: str
+) -> bool:
+    """Record an event, in the transaction that processes it (§5.4); count it when it was recorded before.
 
     Args:
         database: the database.
         transaction: the caller's.
         provider: the sender.
         event_id: the provider's id of the event, the same when it is sent again.
+        event_type: the provider's name of its type.
 
     Returns:
         Whether it was not recorded before; of any number of concurrent callers, one gets ``True``.
     """
-    row = {"provider": provider, "event_id": event_id, "received_at": database.now()}
+    row = {
+        "provider": provider,
+        "event_id": event_id,
+        "received_at": database.now(),
+        "event_type": _type(event_type),
+    }
     added = await transaction.execute(database.sql.insert_unless_there(inbound_events).values(row))
-    return added.rowcount == 1
+    if added.rowcount == 1:
+        return True
+    there = (inbound_events.c.provider == provider, inbound_events.c.event_id == event_id)
+    again: Mapping[str, Any] = {"repeats": inbound_events.c.repeats + 1, "repeated_at": database.now()}
+    await transaction.execute(update(inbound_events).where(*there).values(again))
+    return False
+
+
+async def record_unprocessed(database: Database, answered: Answered) -> None:
+    """Record a request that processed no event.
+
+    Raises:
+        StorageUnavailable: the database failed.
+    """
+    row = {
+        **answered._asdict(),
+        "id": new_id(database.clock()),
+        "received_at": database.now(),
+        "event_type": None if answered.event_type is None else _type(answered.event_type),
+        "reason": storable(answered.reason),
+    }
+
+    def write(connection: Connection) -> None:
+        connection.execute(insert(inbound_requests).values(row))
+
+    async with database.answering(RECORD_SECONDS - ANSWER_SECONDS):
+        await database.in_transaction(write, Deadline(RECORD_SECONDS))
 
 
 async def prune(database: Database, older_than_ms: int, limit: int) -> int:
     """Delete events that were received so long ago that no provider sends them again; returns their number."""
     return await database.prune(inbound_events.c.received_at, older_than_ms, limit)
+
+
+async def prune_unprocessed(database: Database, older_than_ms: int, limit: int) -> int:
+    """Delete requests without an event that were answered so long ago; returns their number."""
+    return await database.prune(inbound_requests.c.received_at, older_than_ms, limit)
+
+
+def _type(text: str) -> str | None:
+    return storable(text[:TYPE_LENGTH])

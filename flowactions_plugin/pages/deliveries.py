@@ -22,7 +22,6 @@ from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.pages.charts import line, steps
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_query
 from flowactions_plugin.pages.guard import Viewer
-from flowactions_plugin.pages.rendering import redirect
 
 BODY_CHARACTERS: Final = 64 << 10
 """Of a body, on a page."""
@@ -59,23 +58,6 @@ OF_MANY: Final = {
     "delivered": _RESEND,
 }
 """State that is searched for → what can be done to those that are found."""
-
-
-@get("/find", include_in_schema=False)
-async def find_deliveries(request: Request[Any, Any, Any], viewer: NamedDependency[Viewer]) -> Response[Any]:  # noqa: ARG001  guards
-    """Lead from a text to what it names: a delivery's id, an event id, a URL, or else an idempotency key."""
-    text = read_query(request, ("q",)).get("q", "")
-    if is_id(text.lower()):
-        return redirect(request, f"/deliveries/{text.lower()}")
-    if not text:
-        return redirect(request, "/deliveries")
-    if text.startswith("evt_"):
-        name = "event-id"
-    elif "://" in text:
-        name = "destination"
-    else:
-        name = "key"
-    return redirect(request, "/deliveries", **{name: text})
 
 
 @get("/deliveries", include_in_schema=False)

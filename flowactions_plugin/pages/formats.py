@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from flowactions_plugin.log_text import escaped
 
@@ -15,6 +16,7 @@ _LAID_OUT: Final = "\n\t\u200c\u200d\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u
 NOTHING: Final = "\u2013"
 """Stands where there is no value."""
 
+_TIME: Final = re.compile(r"\b[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z", re.ASCII)
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
 
 
@@ -44,6 +46,15 @@ def utc(milliseconds: Any) -> str:
     """Return a time as it is read: ``2030-01-31 12:00:00 UTC``; a dash for none."""
     text = iso(milliseconds)
     return NOTHING if text is None else f"{text[:10]} {text[11:19]} UTC"
+
+
+def timed(text: str) -> Markup:
+    """Return a sentence in which each time, as `deliveries.explain` writes it, is an element that the script localizes."""
+    return Markup(_TIME.sub(lambda found: _element(found[0]), str(escape(plain(text)))))  # noqa: S704  escaped
+
+
+def _element(moment: str) -> str:
+    return f'<time datetime="{moment}">{utc(moment)}</time>'
 
 
 def span(milliseconds: Any) -> str:

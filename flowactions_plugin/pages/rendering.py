@@ -17,6 +17,7 @@ from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
+from flowactions_plugin.deliveries.fields import TIMES
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
 from flowactions_plugin.health.verdict import clock_offset
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
@@ -87,6 +88,7 @@ class Renderer:
             "iso": formats.iso,
             "utc": formats.utc,
             "span": formats.span,
+            "timed": formats.timed,
             "number": formats.number,
             "plural": formats.plural,
             "clock_offset": clock_offset,
@@ -95,6 +97,7 @@ class Renderer:
         made.globals |= {
             "share": formats.share,
             "query": query_text,
+            "times": TIMES,
             "files": {file.name.partition(".")[0]: file.name for file in self.files.values()},
         }
         return made

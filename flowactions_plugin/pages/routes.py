@@ -26,7 +26,8 @@ from flowactions_plugin.pages.actions import (
     undo_action,
 )
 from flowactions_plugin.pages.context import VIEWER, PageContext
-from flowactions_plugin.pages.deliveries import find_deliveries, list_deliveries, show_delivery
+from flowactions_plugin.pages.deliveries import list_deliveries, show_delivery
+from flowactions_plugin.pages.finding import find
 from flowactions_plugin.pages.guard import FOR_EVERYBODY, PageGuard, Viewers, must_run
 from flowactions_plugin.pages.purge import preview_purge, purge_organization
 from flowactions_plugin.pages.rendering import ROOT, Renderer, page_handlers, redirect
@@ -111,7 +112,7 @@ async def static_file(
 
 PAGES = (
     show_overview,
-    find_deliveries,
+    find,
     list_deliveries,
     show_delivery,
     list_actions,

@@ -9,6 +9,7 @@ from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 
 from flowactions_plugin.deliveries.filters import Filter, to_query
+from flowactions_plugin.deliveries.inbound_queries import RESULTS, read_inbound
 from flowactions_plugin.deliveries.results import AuditEntry, Pause
 from flowactions_plugin.errors import PauseChanged
 from flowactions_plugin.http.problems import Problem
@@ -151,9 +152,11 @@ async def show_connections(
 async def show_inbound(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
-    """Show the inbound events that were processed. They belong to no organization, so only operators see them."""
-    rows = await context.queries.inbound(viewer.scope, ROWS) if viewer.sees_all else ()
-    return context.page(request, "inbound.html", rows=rows)
+    """Show inbound events, the latest first. They belong to no organization, so only operators see them."""
+    given = read_query(request, ("id", "result", "cursor"))
+    found = await context.queries.inbound(viewer.scope, read_inbound(given), given.get("cursor"), ROWS)
+    given.pop("cursor", None)
+    return context.page(request, "inbound.html", page=found, filter=given, results=RESULTS)
 
 
 @get("/audit", include_in_schema=False)

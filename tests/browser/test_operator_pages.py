@@ -7,8 +7,10 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
@@ -46,6 +48,15 @@ ANSWERS = (
     Outcome(NOW_MS - 700, 40, status_code=503, response=b"<h1>Service unavailable</h1>"),
     Outcome(NOW_MS - 10_500, 10_004, error="timed out after 10 s while waiting for the answer"),
 )
+
+
+UNPROCESSED = (
+    ("failed", 500, "Host.auth_event failed: LookupError; the log has the details"),
+    ("refused", 401, "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),
+    ("invalid", 400, "The event has no data."),
+    ("acknowledged", 200, ""),
+)
+"""Inbound requests that processed no event: result, status, reason."""
 
 
 class WatchedHost(SmallHost):
@@ -127,7 +138,16 @@ class Site:
             " VALUES ('acme', 'T0ACME', 'Acme', 'b', '', '', 'ada', 'Ada', 1700000000000, 'revoked', 'token_revoked', 'x',"
             " 'C0GENERAL')"
         )
-        await self.queue.run("INSERT INTO flowactions_inbound_events VALUES ('svix', 'msg_1', 1700000000000)")
+        await self.queue.run(
+            "INSERT INTO flowactions_inbound_events (provider, event_id, received_at, event_type, repeats, repeated_at)"  # noqa: S608
+            f" VALUES ('auth', 'msg_1', {NOW_MS - 90_000}, 'organization.deleted', 2, {NOW_MS - 30_000}),"
+            " ('chat', 'Ev012', 1700000000000, NULL, 0, NULL)"
+        )
+        for number, (result, status, reason) in enumerate(UNPROCESSED):
+            await self.queue.run(
+                f"INSERT INTO flowactions_inbound_requests VALUES ('r{number}', 'auth', 'msg_2{number}', 'user.created',"  # noqa: S608
+                f" {NOW_MS - 1000 * number}, '{result}', {status}, '{reason}', {number * 7})"
+            )
 
     async def send_again(self) -> None:
         """Send a delivered webhook again, three times."""
@@ -152,6 +172,9 @@ class Site:
             "destinations": "/destinations",
             "connections": "/connections",
             "inbound": "/inbound",
+            "event": "/inbound?id=msg_1&result=repeated",
+            "found": "/find?q=example",
+            "nothing": "/find?q=nothing-like-this",
             "audit": "/audit",
             "missing": "/deliveries/missing",
         }
@@ -277,8 +300,11 @@ async def test_everything_works_without_javascript(page: Page, site: Site) -> No
     assert page.context.browser is not None
     context = await page.context.browser.new_context(java_script_enabled=False)
     bare = await context.new_page()
-    await bare.goto(f"{site.root}/deliveries?status=dead")
+    await bare.goto(f"{site.root}/deliveries?status=dead&from=2026-03-01%2014:00")
     await expect(bare.locator("time").first).to_contain_text("UTC")
+    await expect(bare.locator(".zone")).to_have_text("Times: UTC")
+    await expect(bare.locator("label[for=f-from]")).to_have_text("Enqueued from (UTC)")
+    await expect(bare.locator("#f-from")).to_have_value("2026-03-01T14:00:00.000Z")
     await bare.locator("[data-rows] input").first.check()
     await bare.click("button[value=replay]")
     await expect(bare.locator("h1")).to_have_text("Replay 1 delivery?")
@@ -288,3 +314,79 @@ async def test_everything_works_without_javascript(page: Page, site: Site) -> No
     await bare.click("button.primary")
     await expect(bare.locator("h1")).to_contain_text("undone")
     await context.close()
+
+
+async def in_zone(page: Page, zone: str) -> Page:
+    """Open a page of another reader."""
+    assert page.context.browser is not None
+    context = await page.context.browser.new_context(timezone_id=zone)
+    return await context.new_page()
+
+
+async def search(page: Page, **fields: str) -> dict[str, list[str]]:
+    """Search deliveries by the form; give the query that was sent."""
+    for name, value in fields.items():
+        await page.fill(f"#f-{name}", value)
+    async with page.expect_navigation():
+        await page.click(".filters button:text-is('Search')")
+    return parse_qs(urlsplit(page.url).query)
+
+
+async def test_a_time_means_the_same_in_every_zone(page: Page, site: Site) -> None:
+    """What is typed or picked is of the reader's zone, which is named; the link has the offset, in summer and in winter."""
+    berlin, york = await in_zone(page, "Europe/Berlin"), await in_zone(page, "America/New_York")
+    await berlin.goto(f"{site.root}/deliveries")
+    await expect(berlin.locator(".zone")).to_have_text(re.compile(r"Times: Europe/Berlin \(UTC\+0[12]:00\)"))
+    await berlin.click(".filters summary")
+    await expect(berlin.locator("label[for=f-from]")).to_have_text("Enqueued from (Europe/Berlin)")
+    await berlin.get_by_role("button", name="Pick: Enqueued before").click()
+    await berlin.get_by_label("Date and time: Enqueued before").fill("2026-07-01T14:30:00")
+    if SHOTS:
+        await berlin.screenshot(path=Path(SHOTS) / "times-1280-light.png")
+    sent = await search(berlin, **{"from": "2026-03-01 14:00"})
+    times = {"from": "2026-03-01T14:00:00+01:00", "before": "2026-07-01T14:30:00+02:00"}
+    assert {name: sent[name] for name in times} == {name: [value] for name, value in times.items()}
+    await expect(berlin.locator("#f-before")).to_have_value("2026-07-01 14:30:00")
+    await york.goto(berlin.url)
+    await expect(york.locator("#f-from")).to_have_value("2026-03-01 08:00:00")
+    await expect(york.locator("#f-before")).to_have_value("2026-07-01 08:30:00")
+    again = await search(york)
+    assert [datetime.fromisoformat(again[name][0]) for name in times] == [
+        datetime.fromisoformat(value) for value in times.values()
+    ]
+
+
+async def test_words_for_times_are_of_the_readers_day(page: Page, site: Site) -> None:
+    """A time without a day is the last one that was; what names no time of a zone is left to the server."""
+    berlin = await in_zone(page, "Europe/Berlin")
+    await berlin.clock.set_fixed_time(datetime(2026, 7, 1, 22, 30, tzinfo=UTC))
+    for text, sent in (
+        ("0:15", "2026-07-02T00:15:00+02:00"),
+        ("14:00", "2026-07-01T14:00:00+02:00"),
+        ("Yesterday", "2026-07-01T00:00:00+02:00"),
+        ("today", "2026-07-02T00:00:00+02:00"),
+        ("yesterday 9:05", "2026-07-01T09:05:00+02:00"),
+        ("2026-03-29 02:30", "2026-03-29T03:30:00+02:00"),
+        ("2h", "2h"),
+        ("2026-07-01T12:00Z", "2026-07-01T12:00Z"),
+        ("2026-02-30", "2026-02-30"),
+    ):
+        await berlin.goto(f"{site.root}/deliveries")
+        await berlin.click(".filters summary")
+        assert (await search(berlin, **{"from": text}))["from"] == [sent], text
+
+
+async def test_a_bulk_action_shows_its_window_in_the_readers_zone_and_in_utc(page: Page, site: Site) -> None:
+    """In the preview, on its own page, in the list and in the audit."""
+    berlin = await in_zone(page, "Europe/Berlin")
+    await berlin.goto(f"{site.root}/actions/new?kind=replay&from=2026-03-01T14:00:00%2B01:00&before=1s")
+    shown = berlin.locator(".chips li", has_text="from")
+    await expect(shown).to_contain_text("14:00:00")
+    await expect(shown).to_contain_text("2026-03-01 13:00:00 UTC")
+    if SHOTS:
+        await berlin.screenshot(path=Path(SHOTS) / "window-1280-light.png")
+    await berlin.click("button.primary")
+    for path in ("", "/actions", "/audit"):
+        if path:
+            await berlin.goto(site.root + path)
+        await expect(berlin.locator(".chips li", has_text="13:00:00 UTC").first).to_contain_text("14:00:00")

@@ -1,4 +1,4 @@
-"""Processes of the revision before this one, for tests of upgrades that roll.
+"""Processes of an earlier revision, for tests of upgrades that roll.
 
 ``0004/packages.tar.xz`` holds the packages of its last commit: ``git archive 0e46383 flowactions_plugin hookspecs | xz``. They
 run with this environment's libraries.

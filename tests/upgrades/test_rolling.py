@@ -173,7 +173,7 @@ async def fill(url: str) -> None:
 
 
 async def test_filled_tables_are_carried_on(rolling: Rolling) -> None:
-    """Every row of every table is as it was, new columns are empty, and what waited goes on (§9)."""
+    """Every row of every table is as it was, new columns and tables are empty, and what waited goes on (§9)."""
     before, present, url = rolling.before, rolling.present, rolling.receiver.url
     await before.migrate()
     await before.call(["enqueue", "queued", 4, url], ["record", "waits", url], ["record", "begun", url])
@@ -189,6 +189,9 @@ async def test_filled_tables_are_carried_on(rolling: Rolling) -> None:
     await present.migrate()
     for name, rows in (await every_row(rolling.url)).items():
         if "version" in name:
+            continue
+        if name not in filled:
+            assert rows == [], name
             continue
         known = filled[name][0].keys()
         assert [{column: row[column] for column in known} for row in rows] == filled[name], name

@@ -1,4 +1,4 @@
-// The pages work without this. It shows times in the reader's zone, brings what is shown up to date, and copies.
+// The pages work without this. It shows and reads times in the reader's zone, brings what is shown up to date, and copies.
 "use strict";
 
 const main = document.getElementById("main");
@@ -26,6 +26,88 @@ function localize(root) {
       time.append(beside);
     }
   }
+  for (const title of root.querySelectorAll("svg title")) {
+    title.textContent = title.textContent.replace(IN_UTC, (text, day, hour) => local(new Date(`${day}T${hour}Z`)));
+  }
+}
+
+const IN_UTC = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g;
+const pad = (number, size = 2) => String(number).padStart(size, "0");
+
+function offset(moment) {
+  const minutes = -moment.getTimezoneOffset();
+  const size = Math.abs(minutes);
+  return `${minutes < 0 ? "-" : "+"}${pad(Math.floor(size / 60))}:${pad(size % 60)}`;
+}
+
+function nameZone() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone || "local time";
+  for (const place of document.querySelectorAll("[data-zone]")) {
+    place.textContent = place.dataset.zone && zone !== "UTC" ? `${zone} (UTC${offset(new Date())})` : zone;
+  }
+}
+
+// A field of a time shows it in the reader's zone. What is sent has the offset, so a link means the same time everywhere.
+
+const WORDS = /^(?:(today|yesterday)|(\d{4})-(\d\d)-(\d\d))?(?:(?:^|[ T])(\d{1,2}):(\d\d)(?::(\d\d))?)?$/i;
+
+function written(moment, between = " ") {
+  const day = `${pad(moment.getFullYear(), 4)}-${pad(moment.getMonth() + 1)}-${pad(moment.getDate())}`;
+  return `${day}${between}${pad(moment.getHours())}:${pad(moment.getMinutes())}:${pad(moment.getSeconds())}`;
+}
+
+// Returns the time of words that name no zone; null for anything else, which the server reads or refuses.
+function understood(text) {
+  const found = WORDS.exec(text.trim());
+  if (!found || !found[0]) return null;
+  const [, day, year, month, date, hour = 0, minute = 0, second = 0] = found;
+  if (hour > 23 || minute > 59 || second > 59) return null;
+  const now = new Date();
+  const moment = year ? new Date(year, month - 1, date, hour, minute, second) : new Date(now);
+  if (year) return moment.getMonth() === month - 1 && moment.getDate() === Number(date) ? moment : null;
+  moment.setHours(hour, minute, second, 0);
+  if (day ? day.toLowerCase() === "yesterday" : moment > now) {
+    moment.setDate(moment.getDate() - 1);
+    moment.setHours(hour, minute, second, 0);
+  }
+  return moment;
+}
+
+function addTimeFields() {
+  for (const field of document.querySelectorAll("input[data-time]")) {
+    const sent = field.value;
+    const given = /T.*(Z|[+-]\d\d:\d\d)$/.test(sent) ? new Date(sent) : new Date(NaN);
+    const shown = Number.isNaN(given.getTime()) ? null : written(given);
+    field.value = shown ?? sent;
+    field.form.addEventListener("formdata", (event) => {
+      const moment = understood(field.value);
+      const value = moment ? written(moment, "T") + offset(moment) : field.value;
+      // What is not changed is sent as it came, with its fraction of a second.
+      event.formData.set(field.name, field.value === shown ? sent : value);
+    });
+    addPicker(field);
+  }
+}
+
+function addPicker(field) {
+  const picker = document.createElement("input");
+  picker.type = "datetime-local";
+  picker.step = 1;
+  picker.hidden = true;
+  const name = field.labels[0].textContent;
+  picker.setAttribute("aria-label", `Date and time: ${name}`);
+  picker.addEventListener("input", () => { if (picker.value) field.value = picker.value.replace("T", " "); });
+  const button = makeButton("Pick", () => {
+    picker.hidden = !picker.hidden;
+    button.setAttribute("aria-expanded", String(!picker.hidden));
+    if (picker.hidden) return;
+    const moment = understood(field.value) ?? new Date(new Date().setSeconds(0, 0));
+    picker.value = written(moment, "T");
+    picker.focus();
+  });
+  button.setAttribute("aria-label", `Pick: ${name}`);
+  button.setAttribute("aria-expanded", "false");
+  field.after(button, picker);
 }
 
 // What was shown is replaced where it stands; rows are never inserted or removed, so nothing moves under a reader.
@@ -227,6 +309,8 @@ async function searchOn() {
 
 remember(document);
 localize(document);
+nameZone();
+addTimeFields();
 addPauseButton();
 addSelection();
 addCopyButtons();

@@ -25,7 +25,13 @@ from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
 OPERATOR = Actor("root", "Op", "command")
-WITHOUT = {"flowactions_attempts", "flowactions_inbound_events", "flowactions_workers", "flowactions_alembic"}
+WITHOUT = {
+    "flowactions_attempts",
+    "flowactions_inbound_events",
+    "flowactions_inbound_requests",
+    "flowactions_workers",
+    "flowactions_alembic",
+}
 """Tables that name no organization: attempts belong to deliveries, the others to nobody."""
 
 

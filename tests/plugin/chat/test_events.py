@@ -16,9 +16,11 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
+from flowactions_plugin.deliveries.inbound_queries import Inbound
 from flowactions_plugin.errors import EventInvalid
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
 from tests.chatting import ChatHost, chat_settings
 from tests.rings import sampled
@@ -285,6 +287,24 @@ class TestReading:
         assert (answer.status_code, answer.json()) == (200, {"data": {"received": True, "duplicate": False}})
         assert await status(run, "acme") == ("active", None)
 
+    async def test_operators_see_what_was_acknowledged_processed_and_refused(self, run: ChatHost) -> None:
+        """With its type and its id, as far as the provider has signed them (§6.2)."""
+        message = uninstalled(event={"type": "message", "text": "hi"}, event_id="Ev1")
+        for body in (message, uninstalled(event_id="Ev2"), {"type": "url_verification", "challenge": "x"}):
+            assert (await send(run, body)).status_code == 200
+        assert (await send(run, message, at=1)).status_code == 401
+        queries = services_of(run.host)._operators
+        found = {
+            (each.provider, each.event_type, each.event_id, each.result)
+            for each in (await queries.inbound(Scope(), Inbound(), None, 10)).rows
+        }
+        assert found == {
+            ("chat", "message", "Ev1", "acknowledged"),
+            ("chat", "app_uninstalled", "Ev2", "processed"),
+            ("chat", "url_verification", None, "acknowledged"),
+            ("chat", None, None, "refused"),
+        }
+
 
 class TestRevoking:
     @pytest.mark.parametrize(
@@ -375,6 +395,6 @@ class TestRevoking:
             await connection.exec_driver_sql(
                 "UPDATE flowactions_inbound_events SET received_at = received_at % 1000000"
             )
-            kept = "INSERT INTO flowactions_inbound_events SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
+            kept = "INSERT INTO flowactions_inbound_events (provider, event_id, received_at) SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
             await connection.exec_driver_sql(kept.format(int(time.time() * 1000)))
         assert [await prune(2) + await prune(2), await prune(2)] == [3, 0]

@@ -90,6 +90,8 @@ async def hostile(queue: Queue) -> str:
     bucket = now - now % 300_000
     action = new_id(queue.database.clock())
     await fill(queue, schema.attempts, delivery_id=row_id, number=1)
+    await fill(queue, schema.inbound_events)
+    await fill(queue, schema.inbound_requests)
     await fill(queue, schema.workers, last_seen_at=now, stopped_at=None)
     await fill(queue, schema.pauses, organization_id=NASTY, destination=f"http://h{NASTY}")
     await fill(
@@ -156,6 +158,7 @@ READING = (
     ("outbox", "actions"),
     ("outbox", "replay", "--all", "--dry-run"),
     ("destinations", "list"),
+    ("inbound", "list"),
     ("workers",),
     ("purge", "--organization", NASTY, "--dry-run"),
     ("doctor", "--url", f"http://h/{NASTY}"),
@@ -219,3 +222,23 @@ def test_a_list_goes_on_until_it_has_found_enough(sqlite_url: str, monkeypatch: 
     assert (found, cursor) == (ids[:2], ids[1])
     assert listed("--type", "rare", "--cursor", str(cursor)) == (ids[2:], None)
     assert listed("--type", "none") == ([], None)
+
+
+async def test_inbound_events_are_searched_and_paged(run: Run, queue: Queue) -> None:
+    """By id and by result; a value that cannot be read is refused by the name of its option."""
+    async with queue.database.write() as connection:
+        rows = [{"provider": "auth", "event_id": f"msg_{number}", "received_at": number} for number in range(3)]
+        await connection.execute(insert(schema.inbound_events), rows)
+
+    async def listed(*arguments: str) -> tuple[list[str], str | None]:
+        page = (await run("inbound", "list", "--json", *arguments)).document
+        return [row["eventId"] for row in page["rows"]], page["nextCursor"]
+
+    assert await listed("--id", "msg_1") == (["msg_1"], None)
+    assert await listed("--result", "failed") == ([], None)
+    found, cursor = await listed("--limit", "2")
+    assert found == ["msg_2", "msg_1"]
+    assert await listed("--cursor", str(cursor)) == (["msg_0"], None)
+    for option in ("result", "cursor"):
+        ended = await run("inbound", "list", f"--{option}", "nothing")
+        assert (ended.code, ended.err.startswith(f"flowactions: --{option}: must be")) == (2, True)

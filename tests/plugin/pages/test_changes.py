@@ -230,19 +230,3 @@ async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
     assert await made.one(Scope("acme"), "cancel", waiting, olive)
     (row,) = await site.execute("SELECT last_error FROM flowactions_outbox WHERE id = :id", id=waiting)
     assert row.last_error == "cancelled by an operator"
-
-
-async def test_find_leads_to_what_a_text_names(site: Site) -> None:
-    """A delivery by its id, the others by a search."""
-    row_id = await site.put()
-    for text, there in (
-        (row_id, f"/deliveries/{row_id}"),
-        (row_id.upper(), f"/deliveries/{row_id}"),
-        ("evt_1", "/deliveries?event-id=evt_1"),
-        ("https://a.example/x?y=1", "/deliveries?destination=https%3A%2F%2Fa.example%2Fx%3Fy%3D1"),
-        ("order 7", "/deliveries?key=order+7"),
-        ("", "/deliveries"),
-    ):
-        answer = await site.get("/find", params={"q": text})
-        assert answer.headers["location"] == f"../webhooks{there}"
-        assert (await site.get(there)).status_code == 200

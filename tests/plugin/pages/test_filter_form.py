@@ -12,7 +12,7 @@ from tests.plugin.pages.conftest import Site
 @pytest.mark.parametrize(
     ("query", "field", "words"),
     [
-        ("from=yesterday", "from", "must be a date and time"),
+        ("from=tomorrow", "from", "must be a date and time"),
         ("error=nonsense", "error", "or one of timeout"),
         ("destination=ftp%3A%2F%2Fexample.com", "destination", "http"),
         ("id=nothing", "id", "separated by commas"),
@@ -39,3 +39,14 @@ async def test_what_is_no_field_of_the_form_is_told_on_a_page_of_its_own(site: S
     answer = await site.get(f"/deliveries?{query}")
     assert answer.status_code == 400
     assert "aria-invalid" not in answer.text
+
+
+async def test_without_the_script_times_are_utc_and_say_so(site: Site) -> None:
+    """In the form, and in the window of a bulk action; what the page links to names the zone."""
+    await site.put("dead")
+    page = (await site.get("/deliveries?from=2026-03-01%2014:00")).text
+    assert "Enqueued from (<span data-zone>UTC</span>)</label>" in page
+    assert 'data-time value="2026-03-01T14:00:00.000Z"' in page
+    assert "from=2026-03-01T14%3A00%3A00.000Z" in page
+    preview = (await site.get("/actions/new?kind=replay&from=2026-03-01%2014:00")).text
+    assert '<time datetime="2026-03-01T14:00:00Z" data-both>2026-03-01 14:00:00 UTC</time>' in preview

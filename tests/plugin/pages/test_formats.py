@@ -47,6 +47,14 @@ def test_a_time_is_written_in_utc() -> None:
     assert formats.utc("2023-11-14T22:13:20.123Z") == "2023-11-14 22:13:20 UTC"
 
 
+def test_a_time_in_a_sentence_is_an_element() -> None:
+    """The script writes it in the reader's zone; the rest is text."""
+    said = formats.timed("<b>: due at 2030-01-31T12:00:00Z, not 2030-01-31")
+    assert said == (
+        '&lt;b&gt;: due at <time datetime="2030-01-31T12:00:00Z">2030-01-31 12:00:00 UTC</time>, not 2030-01-31'
+    )
+
+
 @given(st.text())
 def test_nothing_that_is_written_is_unseen_or_turns_the_line(text: str) -> None:
     """Line breaks and tabs apart; what a template has escaped is left as it is."""

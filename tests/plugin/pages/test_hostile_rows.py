@@ -97,7 +97,12 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         value=value,
     )
     await site.execute(
-        "INSERT INTO flowactions_inbound_events VALUES ('svix', :value, 1700000000000)", value=value
+        "INSERT INTO flowactions_inbound_events VALUES ('svix', :value, 1700000000000, :value, 1, 1)",
+        value=value,
+    )
+    await site.execute(
+        "INSERT INTO flowactions_inbound_requests VALUES ('r', 'svix', :value, :value, 1, 'failed', 500, :value, 1)",
+        value=value,
     )
     await site.execute(
         "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id, app_id, scopes,"
@@ -130,7 +135,7 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
     [
         "?destination=%22%3E%3Cscript%3E",
         "?key=%3Cscript%3Ealert(1)%3C/script%3E",
-        "?from=yesterday",
+        "?from=tomorrow",
         "?status=gone",
         "?nothing=1",
         "?status=dead&status=dead",

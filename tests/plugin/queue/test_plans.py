@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from flowactions_hookspecs import Node
 from flowactions_plugin.bulk.sets import Selection
 from flowactions_plugin.bulk.store import ActionStore
 from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.deliveries.inbound_queries import Inbound
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
@@ -23,6 +26,7 @@ from flowactions_plugin.queue.claimed import Completion, Return
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import destinations, inbound_events, inbound_requests
 from tests.bulk import copy, fill
 from tests.costs import Watched
 from tests.queueing import Deliveries, OutboxStore, Queue
@@ -220,6 +224,63 @@ async def test_an_organizations_rows_are_not_searched_for_among_those_of_others(
             lambda store: store.claim_of(["small"], 8, per_destination=100, in_flight={})
         )
     assert 0 < work < 200  # by the index of all rows that are due, 1,700 pages
+
+
+WHOLE_TABLE = re.compile(r"Seq Scan on flowactions|SCAN flowactions_\w+$", re.MULTILINE)
+
+
+async def _asked(
+    queries: OperatorQueries, call: Callable[[OperatorQueries], Awaitable[Any]], _: OutboxStore
+) -> None:
+    await call(queries)
+
+
+WATCHED: dict[str, Callable[[OperatorQueries], Awaitable[Any]]] = {
+    "events": lambda queries: queries.inbound(Scope(), Inbound(), None, 50),
+    "later events": lambda queries: queries.inbound(Scope(), Inbound(), "500.7", 50),
+    "repeated events": lambda queries: queries.inbound(Scope(), Inbound(result="repeated"), None, 50),
+    "failed requests": lambda queries: queries.inbound(Scope(), Inbound(result="failed"), None, 50),
+    "an event": lambda queries: queries.inbound(Scope(), Inbound(event_id="e77"), None, 50),
+    "a host": lambda queries: queries.status.destinations_named(Scope(), "h77.example", 20),
+    "a host of one organization": lambda queries: queries.status.destinations_named(Scope("o7"), "h77", 20),
+    "prune": lambda queries: inbound_store.prune_unprocessed(queries._database, 10**9, 500),
+}
+
+
+@pytest.mark.ci
+async def test_inbound_events_and_hosts_are_looked_up_by_an_index(database_url: str) -> None:
+    """Of 30,000 rows each; no statement reads a table, but in the order of an index, from which a page is taken."""
+    database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
+    each = range(30_000)
+    async with database:
+        async with database.write() as connection:
+            events = [
+                {"provider": "auth", "event_id": f"e{i}", "received_at": i, "repeats": i % 2} for i in each
+            ]
+            await connection.execute(insert(inbound_events), events)
+            request = {"provider": "chat", "status_code": 500, "more": 0}
+            results = ("failed", "refused")
+            requests = [
+                {**request, "id": f"{i}", "event_id": f"r{i}", "received_at": i, "result": results[i % 2]}
+                for i in each
+            ]
+            await connection.execute(insert(inbound_requests), requests)
+            hosts = [
+                {
+                    "organization_id": f"o{i % 500}",
+                    "destination": f"https://h{i}.example:443",
+                    "failures_in_row": 0,
+                    "updated_at": i,
+                }
+                for i in each
+            ]
+            await connection.execute(insert(destinations), hosts)
+        async with database.write() as connection:
+            await connection.exec_driver_sql("ANALYZE")
+        watched, queries = Watched(database), OperatorQueries(database)
+        for name, call in WATCHED.items():
+            for plan in await watched.plans(partial(_asked, queries, call)):
+                assert not WHOLE_TABLE.search(plan), (name, plan)
 
 
 async def _emptied(url: str) -> None:

@@ -1,0 +1,185 @@
+"""What operators see of inbound requests: what was answered, and why."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from sqlalchemy import insert
+
+from flowactions_hookspecs import AuthEvent, FlowActions
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries.inbound_queries import Inbound
+from flowactions_plugin.deliveries.results import InboundEvent
+from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.inbound import store
+from flowactions_plugin.inbound.requests import MOST_RECORDED, Throttle
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.schema import inbound_events, inbound_requests
+from tests.auth_provider import CREATED, OTHER, Running, signed
+from tests.support import SmallHost, development, services_of
+
+NOT_SIGNED = "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's"
+
+
+async def seen(run: Running, limit: int = 50, **wanted: str) -> Sequence[InboundEvent]:
+    queries = services_of(run.host)._operators
+    return (await queries.inbound(Scope(), Inbound(**wanted), None, limit)).rows
+
+
+async def test_an_event_has_its_type_and_its_repetitions(run: Running) -> None:
+    """Each repetition is counted with the event, and the last one has its time (§4.4)."""
+    for _ in range(3):
+        assert (await run.send()).status_code == 200
+    (event,) = await seen(run)
+    shown = (event.provider, event.event_id, event.event_type, event.result, event.status_code, event.repeats)
+    assert shown == ("auth", "msg_1", "user.created", "processed", 200, 2)
+    assert event.repeated_at is not None
+    assert event.repeated_at >= event.received_at
+    assert await seen(run, result="repeated") == [event]
+
+
+@pytest.mark.parametrize(
+    ("body", "how", "shown"),
+    [
+        (CREATED, {"secret": OTHER}, ("refused", 401, "msg_1", None, NOT_SIGNED)),
+        pytest.param(
+            CREATED,
+            {"headers": {}},
+            ("refused", 401, None, None, "svix-id and svix-timestamp and svix-signature missing"),
+            marks=pytest.mark.ci,
+        ),
+        ({"type": "user.created"}, {}, ("invalid", 400, "msg_1", None, "The event has no data.")),
+        (b"x" * (1024 * 1024 + 1), {}, ("refused", 413, "msg_1", None, "the body is larger than 1,024 KB")),
+    ],
+    ids=["signature", "headers", "body", "size"],
+)
+async def test_what_is_not_processed_is_recorded_with_its_answer(
+    run: Running, body: Any, how: dict[str, Any], shown: tuple[object, ...]
+) -> None:
+    """With the id that the request names, and the reason in the words of the log."""
+    answer = await run.send(body, **how)
+    (event,) = await seen(run)
+    assert (event.result, event.status_code, event.event_id, event.event_type, event.reason) == shown
+    assert answer.status_code == event.status_code
+
+
+async def test_a_failed_event_is_recorded_beside_its_repetition(
+    run: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a search by id shows that it failed, and that it was processed when it was sent again (§4.4)."""
+
+    async def fail(_: AuthEvent) -> None:
+        raise LookupError("a secret of the host")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run.host, "auth_event", fail)
+        assert (await run.send()).status_code == 500
+    assert (await run.send()).json()["data"]["duplicate"] is False
+    await run.send(event_id="msg_2")
+    found = await seen(run, event_id="msg_1")
+    assert [(each.result, each.event_type) for each in found] == [
+        ("processed", "user.created"),
+        ("failed", "user.created"),
+    ]
+    assert found[1].reason == "Host.auth_event failed: LookupError; the log has the details"
+
+
+@pytest.mark.ci
+async def test_without_a_secret_the_503_is_recorded(database_url: str) -> None:
+    """The reason names the setting (§5.5)."""
+    host = SmallHost(development(database_url))
+    actions = FlowActions.load(host)
+    async with actions.lifespan():
+        run = Running(host, actions)
+        assert (await run.send(headers=signed(b"{}"))).status_code == 503
+        (event,) = await seen(run)
+    assert (event.result, event.status_code, event.event_id) == ("refused", 503, "msg_1")
+    assert "AUTH_WEBHOOK_SIGNING_SECRET" in str(event.reason)
+
+
+async def test_refused_requests_cannot_fill_the_table(run: Running) -> None:
+    """Of one reason, so many an hour have a row; another reason has its own."""
+    for _ in range(MOST_RECORDED + 5):
+        assert (await run.send(headers={})).status_code == 401
+    await run.send(secret=OTHER)
+    assert len(await seen(run, result="refused")) == MOST_RECORDED + 1
+
+
+def test_what_is_not_admitted_is_counted_with_the_next() -> None:
+    """Once the oldest that was admitted is so long ago."""
+    times = iter([0.0, 10.0, 20.0, 59.0, 60.0, 61.0, 70.0])
+    throttle = Throttle(2, 60.0, lambda: next(times))
+    assert [throttle.admit("x") for _ in range(7)] == [0, 0, None, None, 2, None, 1]
+
+
+@pytest.mark.ci
+async def test_the_answer_does_not_depend_on_the_record(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the table, a refused request is refused as before."""
+    async with services_of(run.host)._database.write() as connection:
+        await connection.exec_driver_sql("DROP TABLE flowactions_inbound_requests")
+    answer = await run.send(secret=OTHER)
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+
+
+async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -> None:
+    """Of both tables by their time, also where many rows have the same one."""
+    database, now = services_of(run.host)._database, int(time.time() * 1000)
+    moments = [now - 1000 * (number // 7) for number in range(40)]
+    events = [
+        {"provider": "auth", "event_id": f"e{number}", "received_at": moment}
+        for number, moment in enumerate(moments)
+    ]
+    request = {"provider": "chat", "result": "refused", "status_code": 401, "more": 0}
+    requests = [
+        {**request, "id": new_id(number), "event_id": f"r{number}", "received_at": moment}
+        for number, moment in enumerate(moments)
+    ]
+    async with database.write() as connection:
+        await connection.execute(insert(inbound_events), events)
+        await connection.execute(insert(inbound_requests), requests)
+    queries, rows, cursor = services_of(run.host)._operators, list[InboundEvent](), None
+    for _ in range(len(moments)):
+        page = await queries.inbound(Scope(), Inbound(), cursor, 3)
+        rows += page.rows
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    assert cursor is None
+    assert sorted(str(each.event_id) for each in rows) == sorted(
+        str(each["event_id"]) for each in (*events, *requests)
+    )
+    assert [each.received_at for each in rows] == sorted((2 * moments), reverse=True)
+    for wrong in ("x", "1", "1.-1", "1.99999", "9" * 16 + ".1", "1.1\n"):
+        with pytest.raises(FilterInvalid):
+            await queries.inbound(Scope(), Inbound(), wrong, 3)
+
+
+async def test_a_member_of_an_organization_sees_no_inbound_event(run: Running) -> None:
+    """They belong to no organization."""
+    await run.send()
+    queries = services_of(run.host)._operators
+    assert (await queries.inbound(Scope("acme"), Inbound(), None, 50)).rows == ()
+
+
+@pytest.mark.ci
+async def test_old_requests_are_pruned(run: Running) -> None:
+    """After the retention, as events are."""
+    await run.send(secret=OTHER)
+    database = services_of(run.host)._database
+    assert await store.prune_unprocessed(database, 60_000, 10) == 0
+    async with database.write() as connection:
+        await connection.exec_driver_sql("UPDATE flowactions_inbound_requests SET received_at = 5")
+    assert await store.prune_unprocessed(database, 60_000, 10) == 1
+
+
+@pytest.mark.ci
+async def test_a_type_of_any_text_is_stored(run: Running) -> None:
+    """NUL, which PostgreSQL cannot store, is replaced, and what is long is cut (§4.4)."""
+    event = {"type": "a\0" + "ü" * 150, "data": {}}
+    assert (await run.send(json.dumps(event).encode())).status_code == 200
+    (shown,) = await seen(run)
+    assert shown.event_type == "a " + "ü" * 150
