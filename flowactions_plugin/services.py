@@ -180,9 +180,9 @@ class Services:
             await self._alerts.chat_disconnected(transaction, organization_id, team_id, reason)
 
     def _secret_source(self) -> SecretSource:
-        secrets = dict(self._actions.signing_secrets)
+        secrets = self._actions.signing_secrets
         if self._alerts is not None:
-            secrets[PLUGIN, NAME] = self._alerts.signing_secret
+            secrets = {**secrets, (PLUGIN, NAME): self._alerts.signing_secret}
         unsigned = set(self._actions.plugin_names) - {plugin for plugin, _ in secrets}
         return SecretSource(self._host.signing_secret, secrets, unsigned)
 

@@ -13,7 +13,7 @@ from flowactions_hookspecs import Origin
 from flowactions_plugin.operators.scope import Role
 
 VERSION: Final = 1
-"""Of the envelope, as of the one of logic actions (§2.7)."""
+"""Of the envelope, as of that of logic actions."""
 
 
 class Alert(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

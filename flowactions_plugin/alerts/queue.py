@@ -25,6 +25,7 @@ from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
@@ -96,6 +97,7 @@ class Alerts:
         # The addresses of the name are checked when it is sent: no transaction waits for a name to resolve.
         return self._outbox.serialize(webhook, self.destination.url, self.destination.key)[0]
 
+    @repeated
     async def add(
         self, alert: Alert, transaction: Transaction | None = None, key: str | None = None
     ) -> str | None:

@@ -348,13 +348,14 @@ class PurgeStore:
 
     def _alerts(self, connection: Connection) -> list[str]:
         """Return the ids of alerts that name the organization: they belong to none, and their body has its id."""
-        named = b'"organizationId":' + msgspec.json.encode(self._organization_id)
+        named = b'"organizationId":' + msgspec.json.encode(self.organization_id)
         key, body, last = outbox.c.id, outbox.c.body, ""
+        there = [] if self._as_of is None else [_SINCE[outbox] <= inline(self._as_of)]
         found: list[str] = []
         while True:
             page = (
                 select(key, body)
-                .where(outbox.c.organization_id == inline(EVERY_ORGANIZATION), key > last)
+                .where(outbox.c.organization_id == inline(EVERY_ORGANIZATION), key > last, *there)
                 .order_by(key)
                 .limit(inline(BATCH))
             )

@@ -121,7 +121,7 @@ class TestRun:
                 place.url,
                 "refuses the token in FLOWACTIONS_CONFORMANCE_TOKEN",
             ),
-            (place.environ, f"{place.url}/app", "give both the same --url"),
+            (place.environ, f"{place.url}/app", "give both the same one"),
             ({**place.environ, PROBE: place.url}, place.url, "is no serve-env"),
             (
                 {**place.environ, PROBE: "http://127.0.0.1:1"},

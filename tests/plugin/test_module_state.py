@@ -85,6 +85,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
     "flowactions_conformance.kit.clauses:_all": "caches a file of the package",
     "flowactions_conformance.kit.hosts.making:_Making.lock": "the kit makes one host at a time",
+    "flowactions_conformance.kit.tested:_distribution": "caches what is installed",
     "flowactions_conformance.kit.probing.plugin:NO_TLS": "is not changed",
     "flowactions_conformance.kit.probing.plugin:_unique": "caches an id for each process: hosts of one process have the same",
     "flowactions_conformance.kit.report.terminal:PLAIN": "is not changed",

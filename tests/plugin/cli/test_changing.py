@@ -198,7 +198,7 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
         (("retry", "--all", "--agent", "a", "--yes"), 2, "--all is for no filter at all"),
         (("retry", ids[0], "--agent", "a"), 2, "give ids, or a filter, and not both"),
         (("retry", "nonsense"), 2, "one of the ids is none"),
-        (("replay", "--from", "yesterday", "--yes"), 2, "--from: must be a date and time"),
+        (("replay", "--from", "last week", "--yes"), 2, "--from: must be a date and time"),
         (("delete", ids[0]), 2, "Nobody can be asked here"),
     ):
         ended = await site.run("outbox", *arguments)

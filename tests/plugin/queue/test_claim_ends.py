@@ -15,6 +15,7 @@ from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
 from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
+from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import Completion, Return
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.contact import token_prefix
@@ -145,7 +146,7 @@ class TestLost:
             queue.store.contact.token_prefix = "00000000"
         elif how == "purged":
             store = PurgeStore(queue.database, "acme")
-            await store.begin(("ada", "Ada", "operator"))
+            await store.begin(Actor("ada", "Ada", "operator"))
             await store.remove()
         elif how == "deleted":
             await queue.run("DELETE FROM flowactions_outbox")
@@ -177,7 +178,7 @@ class TestLost:
         self, queue: Queue, caplog: pytest.LogCaptureFixture
     ) -> None:
         """The purge of an organization long ago is no reason for what happens now."""
-        await PurgeStore(queue.database, "acme").begin(("ada", "Ada", "operator"))
+        await PurgeStore(queue.database, "acme").begin(Actor("ada", "Ada", "operator"))
         await queue.run("UPDATE flowactions_audit SET at = 1")
         await self.lose(queue, "deleted")
         assert "its row was deleted" in caplog.text

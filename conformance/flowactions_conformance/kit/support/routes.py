@@ -49,9 +49,11 @@ NOT_JSON: Final = "not JSON"
 ROUTES: Final = (
     _route("GET", "/v1/webhooks/outbox", "dashboard", 200),
     _route("POST", "/v1/webhooks/outbox/retry", "dashboard", 400, json={}, changes=True),
+    _route("POST", "/v1/webhooks/outbox/resend", "dashboard", 415, text=NOT_JSON, changes=True),
     # To the author this would be a 404, which nobody could tell from that of a path that does not exist.
     _route("GET", f"/v1/webhooks/outbox/{NOWHERE}", "dashboard", 401, 403, signed_in=False),
     _route("POST", f"/v1/webhooks/outbox/{NOWHERE}/cancel", "dashboard", 415, text=NOT_JSON, changes=True),
+    _route("POST", f"/v1/webhooks/outbox/{NOWHERE}/resend", "dashboard", 415, text=NOT_JSON, changes=True),
     _route("POST", f"/v1/webhooks/outbox/{NOWHERE}/retry", "dashboard", 415, text=NOT_JSON, changes=True),
     # A person is no backend.
     _route("POST", f"/v1/agents/{NOWHERE}/experiences/e/logic-webhook", "backend", 401, 403, json={}),
