@@ -16,10 +16,10 @@ pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 8
-EACH = 1250
+EACH = 300
 
 
-async def test_eight_processes_write_ten_thousand_rows_into_sqlite(tmp_path: Path) -> None:
+async def test_eight_processes_write_into_one_sqlite_file_at_once(tmp_path: Path) -> None:
     """They all start on no database at all, write at once, and nobody hears of a lock; no row is missing."""
     path = tmp_path / "f.db"
     settings = development(f"sqlite:///{path}", FLOWACTIONS_HOST_WORKER="off")

@@ -101,7 +101,7 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
 @pytest.mark.parametrize(
     ("name", "limits"),
     [
-        *(pytest.param(name, ("--max-examples=3",), id=name) for name in CALLERS),
+        *(pytest.param(name, ("--max-examples=2",), id=name) for name in CALLERS),
         *(
             # With a time, it goes on with new cases until that is over.
             pytest.param(

@@ -170,7 +170,7 @@ MUTANTS = [
         kills="DURABILITY-1",
         costly="DURABILITY-2",
         spares="TASK-3",
-        message="the encryption key is made anew at each start",
+        message="each start makes a new encryption key",
     ),
     mutant(
         "sessions-in-memory",

@@ -173,7 +173,8 @@ async def test_old_requests_are_pruned(run: Running) -> None:
     assert await store.prune_unprocessed(database, 60_000, 10) == 0
     async with database.write() as connection:
         await connection.exec_driver_sql("UPDATE flowactions_inbound_requests SET received_at = 5")
-    assert await store.prune_unprocessed(database, 60_000, 10) == 1
+    await store.prune_unprocessed(database, 60_000, 10)  # or the host's own task was quicker
+    assert await seen(run) == []
 
 
 @pytest.mark.ci
