@@ -221,13 +221,20 @@ class Patience:
     Args:
         slowness: measures how many times slower than needed the machine is now.
         scale: of all limits.
+        part_seconds: for how long a measurement counts: to the end of the part of time in which it was made.
     """
 
-    def __init__(self, slowness: Callable[[], Awaitable[float]] = _never_slow, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        slowness: Callable[[], Awaitable[float]] = _never_slow,
+        scale: float = 1.0,
+        part_seconds: float = 1.0,
+    ) -> None:
         self.slowness = slowness
         self.scale = scale
+        self._part_seconds = part_seconds
         self._measured: dict[int, float] = {}
-        """Second → what was measured in it at the worst."""
+        """Part of time → what was measured in it at the worst."""
 
     async def wait(
         self, awaited: Awaitable[_T], seconds: float, host: Signs | None = None, *, is_one_thing: bool = True
@@ -266,8 +273,8 @@ class Patience:
             await asyncio.wait({task}, timeout=pause)
             if task.done():
                 return
-            now, second = await self.slowness(), int(loop.time())
-            self._measured[second] = max(now, self._measured.get(second, now))
+            now, part = await self.slowness(), self._part(loop.time())
+            self._measured[part] = max(now, self._measured.get(part, now))
             # Also what was measured in waits within this one: it has made them longer.
             slowness = self._since(began)
             had += (loop.time() - last) / min(MOST, self._since(last))
@@ -314,7 +321,10 @@ class Patience:
 
     def _since(self, moment: float) -> float:
         """Return how slow the machine was since a moment, at the worst."""
-        return max(value for at, value in self._measured.items() if at >= int(moment))
+        return max(value for at, value in self._measured.items() if at >= self._part(moment))
+
+    def _part(self, moment: float) -> int:
+        return int(moment / self._part_seconds)
 
 
 def _why(seen: Seen) -> str:
