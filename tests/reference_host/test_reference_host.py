@@ -31,6 +31,7 @@ from flowactions_hookspecs import (
     Walk,
     hookimpl,
 )
+from flowactions_plugin.settings.model import read_settings
 from tests.rings import sampled
 
 SAMPLE = Sample(
@@ -439,3 +440,15 @@ class TestHostMethods:
         receipt = (await run.client.post(path.format("none"))).json()
         assert receipt["reason"] == "unknown_action"
         assert (await run.client.post("/api/experiences/x/triggers/t/actions/0/fire")).status_code == 404
+
+
+async def test_processes_that_start_at_once_make_the_tables_once(database_url: str) -> None:
+    """None of them fails because another one was quicker."""
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
+    opened = [tables.Store(url) for _ in range(8)]
+
+    async def opens(store: tables.Store) -> None:
+        async with store.open():
+            assert await store.one(tables.agents, id="nobody") is None
+
+    await asyncio.gather(*map(opens, opened))

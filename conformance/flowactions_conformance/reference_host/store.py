@@ -23,6 +23,7 @@ from sqlalchemy import (
     Update,
     delete,
     event,
+    func,
     insert,
     select,
     update,
@@ -31,6 +32,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 metadata = MetaData()
+
+TABLES_LOCK: Final = 0x666C6F7773
+"""Of PostgreSQL: who has it makes the tables."""
 
 ANY_VERSION: Final = "*"
 """Whatever version of a flow is there, or none."""
@@ -151,6 +155,11 @@ class Store:
     async def open(self) -> AsyncIterator[None]:
         """Make the tables that are missing, and close the engine in the end."""
         async with self.engine.begin() as connection:
+            # Two processes that start at once would both make them.
+            if self.engine.dialect.name == "sqlite":
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            else:
+                await connection.execute(select(func.pg_advisory_xact_lock(TABLES_LOCK)))
             await connection.run_sync(metadata.create_all)
         try:
             yield
