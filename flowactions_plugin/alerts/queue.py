@@ -77,7 +77,7 @@ class Alerts:
 
         Args:
             alert: what it says.
-            key: what makes two alerts the same event, whatever else they say; ``None``: each is an event of its own.
+            key: alerts with the same key are the same event, also when they differ otherwise; ``None``: each is an event of its own.
 
         Raises:
             TooLarge: it is larger than a body may be.
@@ -138,8 +138,7 @@ class Alerts:
                 continue
             key = None
             if each.kind == "gone":
-                place = hashlib.sha256(f"{each.organization_id}\0{each.destination}".encode()).hexdigest()
-                key = f"gone:{place}:{now // GONE_MS}"
+                key = f"gone:{place_of(each.organization_id, each.destination)}:{now // GONE_MS}"
             await self.add(_of_destination(each, to_iso(now)), transaction, key)
 
     async def chat_disconnected(
@@ -151,6 +150,11 @@ class Alerts:
             ChatDisconnected(occurred_at=at, organization_id=organization_id, team_id=team_id, reason=reason),
             transaction,
         )
+
+
+def place_of(organization_id: str | None, destination: str) -> str:
+    """Return what names an organization's destination in a key of limited length; ``None``: of all organizations."""
+    return hashlib.sha256(f"{organization_id}\0{destination}".encode()).hexdigest()
 
 
 def _of_destination(alert: DeliveryAlert, at: str) -> Alert:

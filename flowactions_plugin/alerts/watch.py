@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias
@@ -14,7 +13,7 @@ from flowactions_plugin.alerts.events import (
     DeliveriesDead,
     DestinationPaused,
 )
-from flowactions_plugin.alerts.queue import Alerts
+from flowactions_plugin.alerts.queue import Alerts, place_of
 from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore
 from flowactions_plugin.clock import time_of, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
@@ -157,7 +156,7 @@ class AlertWatch:
                     destination=each.destination,
                     paused_by=each.role,
                 )
-                place = hashlib.sha256(f"{each.organization_id}\0{each.destination}".encode()).hexdigest()
+                place = place_of(each.organization_id, each.destination)
                 await self._alerts.add(alert, key=f"paused:{place}:{each.at // WINDOW_MS}")
         self._seen = {each.line_id for each in found}
         # Lines of processes whose clocks differ may still come.

@@ -19,10 +19,8 @@ from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.http.query import Moment
+from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import Actor, Scope
-
-MOST_REASON = 500
-"""Characters of a reason."""
 
 
 class Resend(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):

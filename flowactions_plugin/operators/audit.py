@@ -15,6 +15,9 @@ from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, audit
 Who: TypeAlias = tuple[str, str, str]
 """Who acts: the id of the person, their name, and how they act (``dashboard``, ``operator`` or ``command``)."""
 
+MOST_REASON: Final = 500
+"""Characters of a reason that a person gives."""
+
 PURGE: Final = "purge"
 """The action of the line that a purge begins with, and that it leaves."""
 

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 ROWS: Final = 50
 """Rows of a page of a list."""
 
-MOST_REASON: Final = 500
-"""Characters of a reason."""
-
 MAX_FIELDS: Final = 2000
 """A form selects up to a thousand rows of a page."""
 

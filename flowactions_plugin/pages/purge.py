@@ -11,7 +11,8 @@ from litestar.di import NamedDependency
 
 from flowactions_plugin.bulk.purge import PurgePreview, PurgeResult
 from flowactions_plugin.errors import SetChanged
-from flowactions_plugin.pages.context import MOST_REASON, PageContext, read_form, read_query
+from flowactions_plugin.operators.audit import MOST_REASON
+from flowactions_plugin.pages.context import PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import FOR_OPERATORS, Viewer
 
 MOST_ID: int = 255

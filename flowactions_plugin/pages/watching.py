@@ -13,9 +13,10 @@ from flowactions_plugin.deliveries.inbound_queries import RESULTS, read_inbound
 from flowactions_plugin.deliveries.results import AuditEntry, Pause
 from flowactions_plugin.errors import PauseChanged
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.charts import chart
-from flowactions_plugin.pages.context import MOST_REASON, ROWS, PageContext, read_form, read_query
+from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
 

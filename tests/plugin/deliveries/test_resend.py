@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator
 
 import pytest
 from sqlalchemy import text
 
-from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_hookspecs import DashboardPrincipal, Node
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.operators.scope import Scope
-from tests.plugin.deliveries.test_routes import Running
-from tests.recorder import Request, recorder, status
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.plugin.deliveries.running import Running
+from tests.recorder import Request, status
+from tests.support import a_walk, services_of
 from tests.waiting import until
 
 SIGNATURE = "x-service-webhook-signature"
 TIMES = {"x-service-webhook-timestamp", SIGNATURE}
-
-
-@pytest.fixture
-async def run(database_url: str) -> AsyncIterator[Running]:
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
-        running = Running(host, actions, receiver)
-        async with running.client:
-            yield running
 
 
 async def delivered(run: Running) -> str:

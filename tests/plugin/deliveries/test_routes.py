@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,40 +14,11 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from flowactions_plugin.deliveries import search_queries
-from tests.recorder import Recorder, recorder, status
+from tests.plugin.deliveries.running import Running
+from tests.recorder import recorder, status
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development, services_of, transport_of
+from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
-
-
-class Running:
-    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-        transport = transport_of(actions)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
-
-    async def enqueue(self, **walk: Any) -> str:
-        node = Node(id="n", type="webhook", config={"webhookUrl": self.receiver.url})
-        result = await self.actions.reach(a_walk(**walk), node)
-        assert result.delivery_id is not None
-        return result.delivery_id
-
-    async def rows(self, **query: Any) -> list[dict[str, Any]]:
-        answer = await self.client.get("/v1/webhooks/outbox", params=query)
-        rows: list[dict[str, Any]] = answer.json()["data"]
-        return rows
-
-
-@pytest.fixture
-async def run(database_url: str) -> AsyncIterator[Running]:
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
-        running = Running(host, actions, receiver)
-        async with running.client:
-            yield running
 
 
 async def test_deliveries_are_listed_newest_first_and_page_by_page(run: Running) -> None:
