@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -49,15 +50,36 @@ def variables() -> dict[str, str]:
     }
 
 
-def install(lines: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+def _make(lines: Sequence[str], folder: Path, store: Path) -> None:
     """Make ``.venv`` in a folder, and run lines with its pip.
+
+    Where lines follow everybody's, it begins as a copy of the environment of that one: pip builds the package once a run.
 
     Raises:
         AssertionError: a line fails.
     """
-    subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True, env=environment)
+    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    if len(lines) > 1 and lines[0] == INSTALL:
+        first, *lines = lines
+        copy(shared([first], store), folder)
+    else:
+        subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True, env=environment)
     for line in lines:
-        run(line, folder, {**environment, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+        run(line, folder, environment)
+
+
+def copy(origin: Path, folder: Path) -> None:
+    """Make ``.venv`` in a folder as a copy of another environment, with the same packages.
+
+    Args:
+        origin: the environment.
+        folder: where to.
+    """
+    made = folder / ".venv"
+    shutil.copytree(origin, made, symlinks=True)
+    for program in (made / "bin").iterdir():  # each begins with the path of its Python
+        if not program.is_symlink():
+            program.write_text(program.read_text().replace(str(origin), str(made)))
 
 
 def run(line: str, folder: Path, environment: Mapping[str, str]) -> str:
@@ -94,6 +116,6 @@ def shared(lines: Sequence[str], store: Path) -> Path:
     with (parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (parent / "made").exists():
-            install(lines, place(parent), variables())
+            _make(lines, place(parent), store)
             (parent / "made").touch()
     return parent / "folder" / ".venv"

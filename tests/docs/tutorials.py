@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 from playwright.sync_api import Error, Page, sync_playwright
 
 from flowactions_conformance.serving import listen
-from tests.docs.environments import install, place, run, shared, variables
+from tests.docs.environments import INSTALL, copy, place, run, shared, variables
 from tests.docs.fences import ROOT, Block, blocks_of
 
 FOLDER: Final = ROOT / "docs" / "tutorials"
@@ -181,11 +181,11 @@ class Reader:
         venv = self._folder / ".venv"
         if command == "python3 -m venv .venv":
             if any("--editable" in line for line in self._pip_lines):
-                install([], self._folder, self._environment)
+                copy(shared([INSTALL], self._store), self._folder)
             else:
                 venv.symlink_to(shared(self._pip_lines, self._store))
             return ""
-        if command in self._pip_lines and venv.is_symlink():
+        if command == INSTALL or (command in self._pip_lines and venv.is_symlink()):
             return ""  # it was installed with the environment
         try:
             shown = run(command, self._folder, self._environment)
