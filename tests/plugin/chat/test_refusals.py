@@ -171,6 +171,7 @@ class TestCodes:
         assert (await run.reach({**DIRECT, "chatRetryOnFailure": True})).status == "sent"
         assert run.provider.calls == ["conversations.open"] * 4 + ["chat.postMessage"]
 
+    @pytest.mark.ci
     async def test_an_opened_channel_is_reused_by_later_attempts(self, run: Adopted) -> None:
         """Opening and posting share the four attempts."""
         run.provider.faults["conversations.open"].extend([DOWN, DOWN])

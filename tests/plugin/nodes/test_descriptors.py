@@ -54,6 +54,7 @@ async def test_a_host_that_stops_leaves_no_connection(
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="there is no /proc here")
+@pytest.mark.ci
 async def test_nor_does_the_chat_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The provider's session ends with the host."""
     monkeypatch.chdir(tmp_path)

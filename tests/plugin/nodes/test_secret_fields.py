@@ -19,6 +19,7 @@ from tests.support import SmallHost
 
 
 class TestSecretFields:
+    @pytest.mark.ci
     async def test_a_host_that_fails_does_not_make_recovery_spin(
         self, database_url: str, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -467,7 +467,7 @@ def clocked(database_url: str) -> Iterator[tuple[Clocked, Callable[[Awaitable[An
         run(database.__aexit__())
 
 
-@pytest.mark.parametrize("sequences", [15, pytest.param(60, marks=pytest.mark.full)])
+@pytest.mark.parametrize("sequences", [8, pytest.param(60, marks=pytest.mark.full)])
 def test_the_queue_does_what_the_table_of_states_says(
     clocked: tuple[Clocked, Callable[[Awaitable[Any]], Any]], sequences: int
 ) -> None:

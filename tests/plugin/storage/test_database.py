@@ -193,6 +193,7 @@ async def answers(database: Database) -> bool:
         return False  # a busy machine may take longer than the test gives the server
 
 
+@pytest.mark.ci
 async def test_a_server_that_stops_answering_is_an_outage(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ async def test_a_server_that_stops_answering_is_an_outage(
             await until(partial(answers, database))
 
 
+@pytest.mark.ci
 async def test_waiting_for_sqlites_lock_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

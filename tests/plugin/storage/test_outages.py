@@ -451,7 +451,7 @@ class TestWaiting:
                     assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
         await engine.dispose()
 
-    @pytest.mark.parametrize("how", ["write", "in_transaction"])
+    @sampled("how", ["write", "in_transaction"], size=1)
     async def test_a_cancelled_caller_releases_the_lock(self, tmp_path: Path, seconds: float, how: str) -> None:
         """Whether it waited for this process's writers or for the database's lock."""
         path = tmp_path / "f.db"

@@ -147,7 +147,7 @@ def assert_no_half(call: str, result: Any, before: tuple[int, ...], after: tuple
         assert added == (0, 0)
 
 
-@sampled("call", CALLS, size=2)
+@sampled("call", CALLS, size=1)
 async def test_a_statement_timeout_leaves_the_hosts_transaction_usable(call: str, postgres_url: str) -> None:
     """Also the host's own timeout (asyncpg's command_timeout), which SQLAlchemy treats as a lost connection."""
     async with sharing("asyncpg", postgres_url, connect_args={"command_timeout": 2.0}) as (actions, host):

@@ -31,6 +31,7 @@ from tests.host_transactions import (
     webhook,
 )
 from tests.owning import own_webhook
+from tests.rings import sampled
 from tests.support import a_walk
 from tests.waiting import SAFETY_SECONDS, until
 
@@ -224,7 +225,7 @@ async def test_a_commit_that_hangs_may_have_been_made(
             assert "may be queued" in str(result.message)
 
 
-@pytest.mark.parametrize("joins", [False, True])
+@sampled("joins", [False, True], size=1)
 @pytest.mark.parametrize("running", ["host's engine"], indirect=True)
 async def test_a_server_that_stops_is_answered(
     running: tuple[FlowActions, SharingHost], postgres_url: str, joins: bool, monkeypatch: pytest.MonkeyPatch
