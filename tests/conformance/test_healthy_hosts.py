@@ -50,11 +50,11 @@ FIRST = Combination(
 
 OTHERS = [
     Combination("reference", "postgresql", "in-process", WITH_PROCESSES),
-    Combination("fastapi", "sqlite", "child", ("inbound",)),
-    Combination("django", "sqlite", "in-process", ("pacing",)),
+    Combination("fastapi", "sqlite", "child", ("pacing",)),
+    Combination("django", "sqlite", "in-process", ("inbound",)),
     Combination("engine", "postgresql", "in-process", ("loops",)),
     Combination("lazy", "sqlite", "in-process", ("tenancy",)),
-    Combination("odd", "sqlite", "in-process", ("inbound",)),
+    Combination("odd", "sqlite", "in-process", ("pacing",)),
     Combination("slow", "sqlite", "in-process", ("logic",)),
     Combination("quart", "sqlite", "in-process", ("editing",)),
     Combination("mounted", "postgresql", "in-process", ("core",)),
