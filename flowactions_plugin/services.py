@@ -122,7 +122,7 @@ class Services:
             chat_message.node_type(
                 chat_message.ChatMessageNode(messenger, self._telemetry),
                 CHAT_PICKERS,
-                self._chat if isinstance(self._chat, NotConfigured) else None,
+                messenger is not None,
                 chat_drafts.check,
                 chat_drafts.preview,
             ),

@@ -15,7 +15,7 @@ from flowactions_hookspecs.nodes import Check, MakePreview
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused, advice, code_with_detail
 from flowactions_plugin.chat.messenger import Messenger
-from flowactions_plugin.errors import NotConfigured, StorageUnavailable
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
@@ -27,6 +27,9 @@ log = logging.getLogger("flowactions")
 NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
+NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
+"""For authors; operators find the missing setting with ``doctor`` and in the answers of the chat routes."""
+
 EMPTY_MESSAGE: Final = "The message is empty: write a text."
 
 ICON: Final = (
@@ -135,11 +138,11 @@ def _schema() -> dict[str, Any]:
 def node_type(
     node: ChatMessageNode,
     pickers: dict[str, str],
-    unavailable: NotConfigured | None,
+    available: bool,
     check: Check,
     preview: MakePreview,
 ) -> NodeType:
-    """Describe the node type to the flow editor, with the routes of its fields' pickers, and why chat cannot be used here."""
+    """Describe the node type to the flow editor, with the routes of its fields' pickers, and whether chat can be used here."""
     return NodeType(
         name=NAME,
         title="Chat message",
@@ -150,8 +153,8 @@ def node_type(
         ui_schema=UI_SCHEMA,
         pickers=pickers,
         template_variables=VARIABLES,
-        available=unavailable is None,
-        unavailable_reason=None if unavailable is None else str(unavailable),
+        available=available,
+        unavailable_reason=None if available else NOT_SET_UP,
         reach=node.reach,
         check=check,
         preview=preview,

@@ -51,7 +51,7 @@ from flowactions_plugin.errors import (
 )
 from flowactions_plugin.host_answers import checked, saved_node
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
-from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, ChatMessageConfig
+from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
@@ -88,8 +88,6 @@ NOT_KNOWN: Final = (
 )
 OTHER_TYPE: Final = "tests of this type of node are not signed."
 """Why a test is sent unsigned; follows a colon."""
-
-NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
 
 MOST_TOLD: Final = 3
 """Problems of a draft in the outcome of its test; an editor has all of them in its form."""

@@ -168,7 +168,7 @@ class NodeType(ContractStruct, frozen=True, kw_only=True):
         preview: ``await preview(draft, walk)`` returns what would leave; nothing is sent or written. Secret fields of
             the draft are masked already.
         available: whether such a node can work in this host now.
-        unavailable_reason: why not, and what an operator should do.
+        unavailable_reason: why not, in a sentence for flow authors: it names no setting.
     """
 
     name: str

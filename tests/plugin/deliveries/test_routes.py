@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
 from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.nodes.chat_message import NOT_SET_UP
 from tests.plugin.deliveries.running import Running
 from tests.recorder import recorder, status
 from tests.rings import sampled
@@ -350,7 +351,7 @@ async def test_without_chat_settings_its_routes_name_them_and_the_rest_works(run
         assert answer.status_code == 503
         assert "CHAT_CLIENT_ID" in answer.json()["detail"]
     assert not run.actions.node_types["chat_message"].available
-    assert "CHAT_CLIENT_ID" in (run.actions.node_types["chat_message"].unavailable_reason or "")
+    assert run.actions.node_types["chat_message"].unavailable_reason == NOT_SET_UP
     assert run.actions.node_types["webhook"].available
 
 
