@@ -56,8 +56,8 @@ async def show_overview(
         "overview.html",
         found=found,
         workers=found.workers[:ROWS],
-        hour=chart(found.hour),
-        day=chart(found.day),
+        hour=chart(found.hour, "5 min"),
+        day=chart(found.day, "hour"),
     )
 
 
