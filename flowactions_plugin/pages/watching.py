@@ -12,6 +12,7 @@ from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.deliveries.inbound_queries import RESULTS, read_inbound
 from flowactions_plugin.deliveries.results import AuditEntry, Pause
 from flowactions_plugin.errors import PauseChanged
+from flowactions_plugin.health.failures import FAILED_READ
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import Scope
@@ -55,6 +56,7 @@ async def show_overview(
         request,
         "overview.html",
         found=found,
+        failed_read=FAILED_READ,
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),
         day=chart(found.day, "hour"),
