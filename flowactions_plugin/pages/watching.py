@@ -28,6 +28,11 @@ class Entry(NamedTuple):
     entry: AuditEntry
     filter: dict[str, str]
 
+    @property
+    def number(self) -> int | None:
+        """How many rows it was done to; ``None``: to none that are counted, as what undoes an action."""
+        return None if self.entry.action == "undo" else self.entry.number
+
 
 class Asked(NamedTuple):
     """What a form asks for; ``seen``: when the pause began that its author was shown."""
