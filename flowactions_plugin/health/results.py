@@ -52,7 +52,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pid: the process's.
         mode: ``scheduled`` or ``continuous``.
         slots: attempts at once.
-        in_flight: attempts that it is making.
+        in_flight: attempts that it was making when it was last seen.
         started_at: when it began.
         last_seen_at: when it last wrote this.
         last_claim_at: when it last claimed a row; ``None``: not yet.

@@ -15,7 +15,7 @@ from flowactions_plugin.errors import PauseChanged
 from flowactions_plugin.health.failures import FAILED_READ
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.audit import MOST_REASON
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.scope import NOBODY, Scope
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
@@ -32,6 +32,11 @@ class Entry(NamedTuple):
     def number(self) -> int | None:
         """How many rows it was done to; ``None``: to none that are counted, as what undoes an action."""
         return None if self.entry.action == "undo" else self.entry.number
+
+    @property
+    def is_by_itself(self) -> bool:
+        """Whether no person did it: a bulk action has stopped by itself."""
+        return (self.entry.actor_id, self.entry.actor_name, self.entry.actor_role) == NOBODY
 
 
 class Asked(NamedTuple):
