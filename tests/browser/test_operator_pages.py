@@ -323,7 +323,7 @@ async def test_a_chart_tells_its_values(page: Page, site: Site) -> None:
     bare = await context.new_page()
     await bare.goto(site.root)
     hour = bare.locator(".bars").first
-    last = hour.get_by_role("radio", name=re.compile(r"UTC: 16,000 delivered, 0 failed, 6 dead, so far$"))
+    last = hour.get_by_role("radio", name=re.compile(r"UTC: [\d,]+ delivered, [\d,]+ failed.*, so far$"))
     await last.focus()
     await bare.keyboard.press("ArrowLeft")
     before = hour.get_by_role("radio").nth(10)
@@ -337,7 +337,6 @@ async def test_a_chart_tells_its_values(page: Page, site: Site) -> None:
     ]
     assert [index for index, each in enumerate(shown) if each] == [2]
     await bare.keyboard.press("Tab")
-    await expect(hour.get_by_role("radio").nth(10)).not_to_be_focused()
     await expect(hour.locator("input:focus")).to_have_count(0)
     await context.close()
     kathmandu = await in_zone(page, "Asia/Kathmandu")
