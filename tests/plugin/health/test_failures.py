@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.failures import FAILED_READ, failures, most_failing
+from flowactions_plugin.health.failure_queries import FAILED_READ, failures, most_failing
 from flowactions_plugin.health.results import Failures
 from flowactions_plugin.health.status_queries import HOUR_MS
 from flowactions_plugin.operators.scope import Scope
