@@ -222,7 +222,8 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
     stored = await store.sealed_tokens("", 1)
     settings = context.settings
     if not settings.encryption_keys and (not stored or settings.environment == "development"):
-        checks.skip("keys", "no encryption key is set, and no token needs one")
+        needed = "the file flowactions.key is used, as this is development" if stored else "no token needs one"
+        checks.skip("keys", f"no encryption key is set, and {needed}")
         return
     try:
         keys = keys_of(settings, context.database)

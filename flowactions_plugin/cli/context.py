@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_hookspecs.host_check import check_host
 from flowactions_plugin.cli.frame import summary
-from flowactions_plugin.errors import CannotRun, SchemaOutdated
+from flowactions_plugin.errors import CannotRun, SchemaNewer, SchemaOutdated
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
@@ -52,26 +52,47 @@ def context_with(host: Host | None, settings: Settings) -> CommandContext:
 
 @asynccontextmanager
 async def opened(host: str | None) -> AsyncIterator[CommandContext]:
-    """Open the database of an operator's command. Unlike a host, it neither creates nor upgrades tables.
+    """Open the database of an operator's command, as `opened_database` does.
+
+    Args:
+        host: as of `context_of`.
+    """
+    async with context_of(host) as context, opened_database(context.database):
+        yield context
+
+
+@asynccontextmanager
+async def opened_database(database: Database, *, newer: bool = False) -> AsyncIterator[None]:
+    """Open a database for a command. Unlike a host, it neither creates nor upgrades tables.
+
+    Args:
+        database: not open yet.
+        newer: whether the command works on tables of a later release, too.
 
     Raises:
         CannotRun: there is no such file.
         SchemaNewer: the tables are of a later release.
         SchemaOutdated: the tables are missing, or of an earlier release.
+        StorageMisplaced: the directory of an SQLite file does not exist.
         StorageUnavailable: the database does not answer.
     """
-    async with context_of(host) as context, AsyncExitStack() as stack:
-        missing = context.database.missing_file
-        if missing is not None:
-            raise CannotRun(
-                f"the database {missing} does not exist: set FLOWACTIONS_DATABASE_URL, or name the host with --host"
-            )
-        before, wanted = await context.database.migrate(dry=True)
+    missing = database.missing_file
+    if missing is not None and missing.parent.exists():
+        raise CannotRun(
+            f"the database {missing} does not exist: set FLOWACTIONS_DATABASE_URL, or name the host with --host"
+        )
+    try:
+        before, wanted = await database.migrate(dry=True)
+    except SchemaNewer:
+        if not newer:
+            raise
+    else:
         if before != wanted:
             raise SchemaOutdated(outdated(before, wanted))
-        stack.push_async_exit(context.database)
-        await context.database.open(required=True)
-        yield context
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(database)
+        await database.open(required=True)
+        yield
 
 
 @asynccontextmanager

@@ -116,14 +116,14 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     from flowactions_plugin.chat import tokens
     from flowactions_plugin.chat.service import keys_of
     from flowactions_plugin.chat.store import ConnectionStore
-    from flowactions_plugin.cli.context import context_of
+    from flowactions_plugin.cli.context import context_of, opened_database
     from flowactions_plugin.cli.documents import Tokens
 
-    async with context_of(host) as context, AsyncExitStack() as stack:
+    async with context_of(host) as context:
         keys = keys_of(context.settings, context.database)
-        stack.push_async_exit(context.database)
-        await context.database.open(required=True)
-        done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
+        # A database that it made itself has no token, and would look like one in which all have the newest key.
+        async with opened_database(context.database, newer=True):
+            done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
     if as_json:
         write_json(Tokens(changed=done.changed, current=done.current, unreadable=list(done.broken), dry=check))
     else:

@@ -26,7 +26,7 @@ from flowactions_plugin.storage import postgresql, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.migrations import lock_schema, prepare_tables, upgrade_tables
+from flowactions_plugin.storage.migrations import head, lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.outages import OutageLog, Outages
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
@@ -186,6 +186,9 @@ class Database:
             StorageMisplaced: the directory of an SQLite file does not exist.
             StorageUnavailable: the database failed; nothing was changed.
         """
+        missing = self.missing_file
+        if dry and missing is not None and missing.parent.exists():
+            return None, head()  # to connect would make the file
         try:
             with self._outages.translated():
                 self._engines.open(None)

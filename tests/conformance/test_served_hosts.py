@@ -264,7 +264,10 @@ async def _report(address: Address, kind: str, pid: str) -> int:
 
 @pytest.mark.ci
 def test_the_guide_can_be_followed(tmp_path: Path) -> None:
-    """Its three terminals, line by line; the port is another, and of the checks one group is run."""
+    """Its three terminals, line by line; the port is another, and of the checks two are run.
+
+    In the third terminal, the line by which a check is run again is one that can be typed there.
+    """
     page = (served.ROOT / "docs" / "how-to" / "prove-your-host.md").read_text()
     section = page.partition("## A host that is already served\n")[2].partition("\n## ")[0]
     port = served.free_port()
@@ -280,9 +283,13 @@ def test_the_guide_can_be_followed(tmp_path: Path) -> None:
         served.until(lambda: (tmp_path / "first.log").read_text().endswith("Ctrl+C.\n"), serving)
         with terminal(second, "second.log") as running:
             served.until(lambda: served.serves(served.url_of(port)), running)
-            with terminal(f"{third.rstrip()} --check EAGER-1\n", "third.log") as checking:
+            with terminal(f"{third.rstrip()} --check EAGER-1 --check LOAD-3\n", "third.log") as checking:
                 assert checking.wait(SAFETY_SECONDS) == 0
+            (again,) = re.findall(r"^  rerun     (.+)$", (tmp_path / "third.log").read_text(), re.MULTILINE)
+            with terminal(f"{again}\n", "again.log") as checking:
+                assert checking.wait(SAFETY_SECONDS) == 1
     assert "1 passed" in (tmp_path / "third.log").read_text()
+    assert "NOT TRIED  LOAD-3" in (tmp_path / "again.log").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,19 @@ ROUTES: Final = ROOT / "docs" / "reference" / "http.md"
 PLACEHOLDERS: Final = {"<url>": "https://example.com", "<id>": "0", "…": "x"}
 """What a reader replaces."""
 
-SETTING: Final = re.compile(r"^(FLOWACTIONS_[A-Z_]+|CHAT_[A-Z_]+|BACKEND_[A-Z_]+|AUTH_[A-Z_]+)=", re.ASCII)
+SETTINGS: Final = r"((?:FLOWACTIONS|CHAT|BACKEND|AUTH)_[A-Z_]+)"
+SETTING: Final = re.compile(rf"^{SETTINGS}=", re.ASCII)
+INTERNAL: Final = ("FLOWACTIONS_TEST_", "FLOWACTIONS_CONFORMANCE_")
+"""Variables of the tests and of the kit, which are no settings."""
+
+
+def typed(block: Block) -> Iterator[str]:
+    """Give the lines of a block that a reader types, continued ones as one."""
+    text = block.text.replace("\\\n", " ")
+    if block.language == "console":
+        yield from re.findall(r"^\$ (.*)", text, re.MULTILINE)
+    elif block.language == "sh":
+        yield from (line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
 
 
 def check_shell(block: Block) -> None:
@@ -67,18 +79,17 @@ def check_shell(block: Block) -> None:
     )
     if parsed.returncode:
         raise Wrong(parsed.stderr)
-    for line in block.text.replace("\\\n", " ").splitlines():
-        if line.strip() and not line.lstrip().startswith("#"):
-            check_line(line)
+    for line in typed(block):
+        check_line(line)
 
 
 def check_console(block: Block) -> None:
     """Check the lines that are typed; what they write is of one day."""
-    lines = re.findall(r"^\$ (.*(?:\\\n.*)*)", block.text, re.MULTILINE)
+    lines = list(typed(block))
     if not lines:
         raise Wrong("no line begins with $")
     for line in lines:
-        check_line(line.replace("\\\n", " "))
+        check_line(line)
 
 
 def check_line(line: str) -> None:
@@ -89,11 +100,28 @@ def check_line(line: str) -> None:
     """
     for placeholder, value in PLACEHOLDERS.items():
         line = line.replace(placeholder, value)
-    for command in _commands(line):
+    for command in commands_of(line):
         _check_command(command)
 
 
-def _commands(line: str) -> Iterator[list[str]]:
+def check_mention(code: str) -> None:
+    """Check what a sentence sets in code type: its settings and its command exist; what the command needs may be missing.
+
+    Raises:
+        Wrong: they do not.
+    """
+    for name in re.findall(rf"\b{SETTINGS}\b", code):
+        if name not in READERS and not name.startswith(INTERNAL):
+            raise Wrong(f"there is no setting {name}")
+    program, *arguments = code.split()
+    if program.removeprefix(".venv/bin/") != "flowactions" or set("<[…") & set(code):
+        return  # another program, or a pattern
+    if arguments[:1] == ["--log-level"]:
+        arguments = arguments[2:]
+    _check_flowactions([each for each in arguments if each != "--help"], whole=False)
+
+
+def commands_of(line: str) -> Iterator[list[str]]:
     """Give the commands of a line, each as its words, without redirections."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
@@ -121,6 +149,8 @@ def _check_command(words: list[str]) -> None:
         if setting is not None and setting[1] not in READERS:
             raise Wrong(f"there is no setting {setting[1]}")
     if not rest:
+        if words and words[0] != "export":
+            raise Wrong(f"{words[0]} is not exported: no command that follows has it")
         return
     program, *arguments = rest
     name = program.removeprefix(".venv/bin/")
@@ -142,7 +172,7 @@ SCRIPTS: Final = frozenset({"flowactions-demo", "uvicorn", "ruff", "mypy", "lint
 """Programs that are installed with this project or its extras."""
 
 
-def _check_flowactions(arguments: list[str]) -> None:
+def _check_flowactions(arguments: list[str], *, whole: bool = True) -> None:
     group: click.Command = flowactions
     context = click.Context(flowactions, info_name="flowactions")
     while arguments and isinstance(group, click.Group):
@@ -156,6 +186,9 @@ def _check_flowactions(arguments: list[str]) -> None:
         return
     try:
         group.make_context(group.name, arguments)
+    except (click.MissingParameter, click.BadOptionUsage) as exc:
+        if whole:
+            raise Wrong(f"flowactions {group.name}: {exc.message}") from None
     except click.UsageError as exc:
         raise Wrong(f"flowactions {group.name}: {exc.message}") from None
 

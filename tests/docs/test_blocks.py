@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import re
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from tests.docs import tutorials
-from tests.docs.checking import BY_LANGUAGE, Wrong
-from tests.docs.fences import ROOT, Block, blocks_of
+from tests.docs.checking import BY_LANGUAGE, Wrong, check_mention
+from tests.docs.fences import FENCE, ROOT, Block, blocks_of
 from tests.docs.test_examples import GUIDES
 from tests.receivers.languages import LANGUAGES
 
@@ -60,14 +62,13 @@ RUN = [
 PAGES = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs"]
 
 
-def blocks() -> list[Block]:
-    """Give every block of every page."""
+def pages() -> list[Path]:
+    """Give every page."""
     found = (ROOT / page for page in PAGES)
-    pages = [each for path in found for each in ([path] if path.is_file() else sorted(path.rglob("*.md")))]
-    return [block for page in pages for block in blocks_of(page)]
+    return [each for path in found for each in ([path] if path.is_file() else sorted(path.rglob("*.md")))]
 
 
-BLOCKS = blocks()
+BLOCKS = [block for page in pages() for block in blocks_of(page)]
 
 
 def is_run(block: Block) -> bool:
@@ -104,7 +105,8 @@ def test_a_test_runs_as_many_blocks_as_there_are(run: Run) -> None:
         ("sh", "flowactions outbox list --statsu dead"),
         ("sh", "true && flowactions destinations pause"),
         ("sh", "flowactions keygen > key | nobody"),
-        ("sh", "FLOWACTIONS_DELIVERYY=continuous"),
+        ("sh", "FLOWACTIONS_DELIVERYY=continuous flowactions doctor"),
+        ("sh", "FLOWACTIONS_DELIVERY=continuous"),
         ("sh", "export CHAT_TOKEN=x"),
         ("sh", "python -m flowactions_conformance runn"),
         ("sh", "python -m flowactions_conformance receiver --prot 1"),
@@ -124,6 +126,31 @@ def test_a_block_that_cannot_be_right_is_found(language: str, text: str) -> None
     block = Block("page.md", 1, language, (), f"{text}\n")
     with pytest.raises(Wrong):
         BY_LANGUAGE[language](block)
+
+
+def test_what_sentences_name_exists() -> None:
+    """A command with its options, or a setting, in code type outside of blocks; decisions tell what was."""
+    wrong = []
+    for page in pages():
+        if page.parent.name == "decisions" or page.name == "CHANGELOG.md":
+            continue
+        for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", FENCE.sub("", page.read_text())):
+            try:
+                check_mention(" ".join(code.split()))
+            except Wrong as exc:
+                wrong.append(f"{page.relative_to(ROOT)}: `{code}`: {exc}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["flowactions outbox lst", "flowactions outbox list --statsu", "flowactions doctr", "FLOWACTIONS_TICK=1"],
+)
+def test_a_sentence_that_cannot_be_right_is_found(code: str) -> None:
+    """A wrong command, option or setting; what is only named may lack its arguments."""
+    with pytest.raises(Wrong):
+        check_mention(code)
+    check_mention("flowactions outbox show")
 
 
 def test_a_block_that_nothing_checks_is_found() -> None:

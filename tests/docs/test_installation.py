@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.environments import INSTALL, SENTENCE, place, run, shared, variables
+from tests.docs.checking import typed
+from tests.docs.environments import INSTALL, SENTENCE, copy, place, run, shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import pip_lines
 
@@ -85,6 +86,24 @@ def test_the_fastapi_host_of_the_guide_runs_as_pasted(tmp_path: Path, store: Pat
     ask = "with TestClient(api) as client:\n    print(client.get('/v1/webhooks/outbox').status_code)\n"
     (folder / "app.py").write_text("\n".join([*pasted, "from starlette.testclient import TestClient", ask]))
     assert run(".venv/bin/python app.py 2>log", folder, variables()) == "401\n"
+
+
+@pytest.mark.ci
+def test_the_plugin_of_the_guide_is_installed_and_checked_as_its_page_prints(
+    tmp_path: Path, store: Path
+) -> None:
+    """The module and its project as they are shown, and the commands in their order; each node type passes."""
+    blocks = blocks_of(ROOT / "docs" / "how-to" / "write-a-node-type.md")
+    module, project, commands = (
+        next(block for block in blocks if block.language == each) for each in ("python", "toml", "sh")
+    )
+    folder = place(tmp_path)
+    (folder / "flowactions_crm.py").write_text(module.text)
+    (folder / "pyproject.toml").write_text(project.text)
+    make, install, *rest = typed(commands)
+    assert (make, install) == ("python3 -m venv .venv", INSTALL)
+    copy(shared([INSTALL], store), folder)
+    assert "The plugin crm keeps the contract" in [run(line, folder, variables()) for line in rest][-1]
 
 
 @pytest.mark.ci

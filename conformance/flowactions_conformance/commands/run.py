@@ -169,7 +169,7 @@ def _served(options: argparse.Namespace) -> ServedAt | None:
     url = read_url(options.url)
     try:
         environ = os.environ if options.env is None else read_environment(options.env)
-        return ServedAt(url, address_in(environ))
+        return ServedAt(url, address_in(environ), options.env)
     except DriverFault as exc:
         raise Wrong(str(exc)) from exc
 

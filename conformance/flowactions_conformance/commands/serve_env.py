@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import shlex
 import signal
 import sys
 from collections.abc import Coroutine, Mapping
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 
 HEAD: Final = """\
 # The environment of your host, for as long as this command runs. Start the host with it, and then:
-#   python -m flowactions_conformance run --url {url} --driver package.module:make_driver
+#   python -m flowactions_conformance run --url {url}{env} --driver package.module:make_driver
 # Press Ctrl+C to stop; then the databases are removed.
 """
 
@@ -75,7 +76,8 @@ async def _serve(url: str, server: str | None, file: Path | None, *, inbound: bo
 
 
 def _tell(environment: Mapping[str, str], url: str, file: Path | None, stack: AsyncExitStack) -> None:
-    text = f"{HEAD.format(url=url)}{written(environment)}"
+    env = "" if file is None else f" --env {shlex.quote(str(file))}"
+    text = f"{HEAD.format(url=url, env=env)}{written(environment)}"
     if file is None:
         sys.stdout.write(text)
     else:

@@ -69,7 +69,8 @@ def address_in(environ: Mapping[str, str]) -> Address:
     address = Address(environ.get(PROBE, ""), environ.get(PROBE_TOKEN, ""))
     if not all(address):
         raise DriverFault(
-            f"{PROBE} and {PROBE_TOKEN} do not say where serve-env is: {AGAIN}; run has to know it, too"
+            f"{PROBE} and {PROBE_TOKEN} do not say where serve-env is: {AGAIN}; give run that environment, too, "
+            "or the file that `serve-env --file` wrote, by --env"
         )
     return address
 

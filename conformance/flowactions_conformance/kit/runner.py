@@ -92,7 +92,8 @@ class Runner:
         command, served = "python -m flowactions_conformance run", self.session.served
         factory = shlex.quote(self.session.factory_name)
         if served is not None:
-            rerun = f"{command} --url {shlex.quote(served.url)} --driver {factory} --check {check.id}"
+            env = f" --env {shlex.quote(str(served.env))}" if served.env else ""
+            rerun = f"{command} --url {shlex.quote(served.url)}{env} --driver {factory} --check {check.id}"
         else:
             rerun = f"{command} {factory} --check {check.id}"
             if self.session.mode == "child":

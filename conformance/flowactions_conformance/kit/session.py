@@ -41,10 +41,12 @@ class ServedAt(NamedTuple):
     Attributes:
         url: at which it is reached.
         address: of `serve-env`.
+        env: the file that says it; ``None``: the environment does.
     """
 
     url: str
     address: Address
+    env: Path | None = None
 
 
 class Host:
