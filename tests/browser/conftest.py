@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 from flowactions_conformance.demo import Demo, running_demo
 from tests import npm
@@ -20,6 +20,12 @@ QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+
+LIMIT_MS = 60_000
+"""For what a page is about to show: only what never comes takes so long."""
+
+expect.set_options(timeout=LIMIT_MS)
 
 
 @pytest.fixture
@@ -49,7 +55,7 @@ async def page() -> AsyncIterator[Page]:
         browser = await playwright.chromium.launch(executable_path=chromium, args=QUIET)
         context = await browser.new_context(viewport={"width": 1360, "height": 860})
         context.on("weberror", lambda error: errors.append(str(error.error)))
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(LIMIT_MS)
         yield await context.new_page()
         await browser.close()
     assert errors == []
