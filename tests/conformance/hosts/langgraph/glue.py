@@ -93,21 +93,22 @@ class ActionNodes:
 
         graph.add_node(name, act)
 
-    def add_step(self, graph: StateGraph[Any], name: str, shown: Mapping[str, Any]) -> None:
+    def add_step(self, graph: StateGraph[Any], name: str, shown: Mapping[str, Any], into: str = "") -> None:
         """Add a node at which the graph waits for the user, when the action nodes before it have run.
 
         Args:
             graph: as for `add_action`.
             name: the node's.
-            shown: the value of the interrupt.
+            shown: the value of the interrupt; the id of the step is added.
+            into: the channel that gets the value with which the interrupt is resumed; empty: none.
         """
 
-        async def wait(state: ActionState, config: RunnableConfig) -> ActionState:
+        async def wait(state: ActionState, config: RunnableConfig) -> dict[str, Any]:
             # LangGraph begins here again when the user goes on: then nothing is left to run.
             if await self._is_halted(config, _step_id(state, name)):
                 return {"halted": True}
-            interrupt({**shown, "step": _step_id(state, name)})
-            return {"visits": {name: _passage(state, name)}}
+            answer = interrupt({**shown, "step": _step_id(state, name)})
+            return {"visits": {name: _passage(state, name)}, **({into: answer} if into else {})}
 
         graph.add_node(name, wait)
 
@@ -121,7 +122,7 @@ class ActionNodes:
 
     async def _is_halted(self, config: RunnableConfig, step_id: str | None) -> bool:
         walk = self._walk_of(config)
-        while (advanced := await self._actions.advance(walk, step_id)).state == "running":
+        while (advanced := await self._actions.advance(walk, step_id)).state == "running":  # noqa: ASYNC110
             await asyncio.sleep(RUNNING_SECONDS)  # another call with this thread runs them
         if advanced.state == "unavailable":
             await self._later(walk, step_id)
@@ -138,7 +139,7 @@ def unless_halted(then: str) -> Callable[[ActionState], str]:
     def follow(state: ActionState) -> str:
         return END if state.get("halted") else then
 
-    follow.__annotations__["return"] = Literal[then, END]  # type: ignore[valid-type]  # LangGraph reads it
+    follow.__annotations__["return"] = Literal[then, END]  # LangGraph reads it
     return follow
 
 
