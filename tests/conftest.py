@@ -127,6 +127,13 @@ def done_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the processes of a test run share, for environments that pip makes once a run."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "environments"
+
+
+@pytest.fixture(scope="session")
 def anyio_backend() -> tuple[str, dict[str, bool]]:
     """Async tests run on asyncio, or on uvloop where the environment asks for it."""
     return "asyncio", {"use_uvloop": os.environ.get("FLOWACTIONS_TEST_LOOP") == "uvloop"}

@@ -33,6 +33,7 @@ class Run(NamedTuple):
 
 
 EXAMPLES = "tests.docs.test_examples"
+ENGINES = "tests.conformance.test_engines"
 RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
@@ -46,6 +47,10 @@ RUN = [
     Run("docs/how-to/watch.md", "python", 2, "tests.docs.test_watch:test_log_records_become_json"),
     Run("docs/how-to/use-postgresql.md", "sql", 2, "tests.docs.test_postgresql:test_two_roles_are_enough"),
     Run("docs/reference/contract.md", "python", 1, f"{EXAMPLES}:test_the_example_of_the_contract_works"),
+    *(
+        Run("docs/how-to/use-with-langgraph.md", language, None, f"{ENGINES}:test_its_guide_can_be_followed")
+        for language in ("console", "python")
+    ),
     *(
         Run(
             RECEIVING,

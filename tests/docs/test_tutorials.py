@@ -29,7 +29,7 @@ def test_a_tutorial_works_as_it_stands(name: str, pace: float, tmp_path: Path, s
         pytest.skip("there is no Chromium on this machine")
     if pace:  # it takes half an hour, and each of its own waits has a limit
         faulthandler.cancel_dump_traceback_later()
-    assert follow(name, tmp_path, store, pace=pace).lines == stated_lines(name)
+    assert follow(FOLDER / f"{name}.md", tmp_path, store, pace=pace).lines == stated_lines(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,11 +53,8 @@ def test_a_reader_is_told_which_file_it_is(name: str) -> None:
         ("```python\nx = 1\n```\n", "nothing says what is done"),
     ],
 )
-def test_what_is_not_as_written_is_found(
-    block: str, says: str, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_as_written_is_found(block: str, says: str, tmp_path: Path, store: Path) -> None:
     """Another output, a failure, an end too early, and a block that nobody would follow."""
     (tmp_path / "page.md").write_text(f"# A page\n\n{block}")
-    monkeypatch.setattr("tests.docs.tutorials.FOLDER", tmp_path)
     with pytest.raises(NotAsWritten, match=says):
-        follow("page", tmp_path, store)
+        follow(tmp_path / "page.md", tmp_path, store)

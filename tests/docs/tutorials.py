@@ -49,7 +49,7 @@ class NotAsWritten(AssertionError):
 
 
 class Followed(NamedTuple):
-    """What a tutorial takes.
+    """What a page takes.
 
     Attributes:
         lines: of Python that are neither empty nor comments, of the files as they are in the end.
@@ -69,11 +69,11 @@ def stated_lines(name: str) -> int:
     return int(found[1])
 
 
-def follow(name: str, parent: Path, store: Path, *, pace: float = 0.0) -> Followed:
-    """Follow a tutorial in an empty folder.
+def follow(page: Path, parent: Path, store: Path, *, pace: float = 0.0) -> Followed:
+    """Follow a page in an empty folder.
 
     Args:
-        name: of the page.
+        page: a tutorial, or a guide that is one.
         parent: where the folder is made.
         store: where environments are that pages share.
         pace: the seconds that pass before each step, as with a person who reads.
@@ -83,7 +83,7 @@ def follow(name: str, parent: Path, store: Path, *, pace: float = 0.0) -> Follow
     """
     begun = time.monotonic()
     folder = place(parent)
-    blocks = blocks_of(FOLDER / f"{name}.md")
+    blocks = blocks_of(page)
     with ExitStack() as stack:
         reader = Reader(folder, stack, pip_lines(blocks), store)
         for block in blocks:
@@ -317,7 +317,7 @@ def main() -> int:
     options = parser.parse_args()
     for name in options.name or NAMES:
         with tempfile.TemporaryDirectory() as folder:
-            took = follow(name, Path(folder), Path(folder) / "shared", pace=options.pace)
+            took = follow(FOLDER / f"{name}.md", Path(folder), Path(folder) / "shared", pace=options.pace)
         sys.stdout.write(
             f"{name}: {took.lines} lines of Python, {took.commands} commands, {took.seconds:.1f} s\n"
         )

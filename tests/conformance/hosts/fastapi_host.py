@@ -163,22 +163,22 @@ class Walker:
                         step = next((each["id"] for each in items[index:] if each["kind"] == "step"), None)
                         waiting = msgspec.structs.replace(walk, pacing=Deferred(step))
                         await self.actions.reach(waiting, _node(item), transaction)
-            return run
+            return _turn(run)
         await self.host._put(runs, **run)
         for item in items:
             if item["kind"] == "action" and (await self.actions.reach(walk, _node(item))).halt:
                 return await self._move(run, run["position"], "halted")
-        return run
+        return _turn(run)
 
     async def next(self, run: Data, at: str | None) -> Data:
         """First advance, then move: after a crash in between, the user presses Next again, and nothing runs twice."""
         if run["state"] != "open" or at != _shown(run):
-            return run  # a doubled click, or a step that the client made up
+            return _turn(run)  # a doubled click, or a step that the client made up
         position = run["position"] + 1
         step = dict(enumerate(_steps(run))).get(position)
         advanced = await self.actions.advance(_walk(run), step)
         if advanced.state == "running":
-            return run  # another request runs the nodes, and one of them may halt: the client asks again
+            return _turn(run)  # another request runs the nodes, and one of them may halt: the client asks again
         if advanced.state == "unavailable":  # the user goes on, and `keep_catching_up` asks again
             await self.host._put(owed, id=f"{run['id']}/{position}", run_id=run["id"], step_id=step)
         state = "halted" if advanced.state == "halted" else "done" if step is None else "open"
@@ -206,7 +206,7 @@ class Walker:
             moved = moved.where(runs.c.position == run["position"], runs.c.state == "open")
         async with self.host.database.begin() as connection:
             await connection.execute(moved.values(position=position, state=state))
-        return await self.host._get(runs, id=run["id"]) or run
+        return _turn(await self.host._get(runs, id=run["id"]) or run)
 
 
 def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
@@ -233,14 +233,14 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
         flow = await host._get(flows, id=flow_id)
         if flow is None:
             raise HTTPException(404)
-        return _turn(await walker.open(flow, user, content))
+        return await walker.open(flow, user, content)
 
     @api.post("/runs/{run_id}/next")
     async def next_step(run_id: str, at: Annotated[str | None, Body(embed=True)]) -> Data:
         run = await host._get(runs, id=run_id)
         if run is None:
             raise HTTPException(404)
-        return _turn(await walker.next(run, at))
+        return await walker.next(run, at)
 
     return api
 
