@@ -165,19 +165,19 @@ async def bad_flow(stage: Stage) -> None:
 
 
 async def slow_customer(stage: Stage) -> None:
-    """It answers one request a second, and its deliveries are due since minutes."""
+    """It answers after two seconds, and its deliveries are due since minutes."""
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             await reader.readuntil(b'\r\n\r\n{"user": ')
             await reader.readuntil(b"}")
-            await asyncio.sleep(1)
+            await asyncio.sleep(2)
             writer.write(OK)
 
     field = stage.field
     field.settings["FLOWACTIONS_DESTINATION_LIMIT"] = "2"
     port = await stage.running.enter_async_context(listening(slow))
-    await field.enqueue(600, webhookUrl=f"http://127.0.0.1:{port}/hook")
+    await field.enqueue(100, webhookUrl=f"http://127.0.0.1:{port}/hook")
     await field.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 400000")
     await field.start(host=HOST)
     await until(lambda: field.query("SELECT 1 FROM flowactions_statistics WHERE destination <> ''"))
@@ -289,7 +289,7 @@ async def ending_workers(stage: Stage) -> None:
     await field.run("UPDATE flowactions_outbox SET takeovers = 5")
     (stage.row,) = await stage.ids("pending")
     await until_killed(stage)
-    stage.later = {2}
+    stage.later = {3}
     # Its lease expires.
     await until(
         lambda: field.query(f"SELECT 1 FROM flowactions_outbox WHERE claimed_until < {time.time() * 1000}")  # noqa: S608
