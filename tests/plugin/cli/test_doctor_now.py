@@ -206,10 +206,11 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
 
 
 async def put(queue: Queue, **values: Any) -> str:
-    """Store a delivery with these values; give its id."""
-    row_id = await queue.put()
+    """Store a delivery of now with these values; give its id."""
+    before, row_id = await queue.put(), new_id(queue.database.clock())
+    changed = update(schema.outbox).where(schema.outbox.c.id == before).values(id=row_id, **values)
     async with queue.database.write() as connection:
-        await connection.execute(update(schema.outbox).where(schema.outbox.c.id == row_id).values(**values))
+        await connection.execute(changed)
     return row_id
 
 
@@ -223,7 +224,7 @@ async def put(queue: Queue, **values: Any) -> str:
         (3, 0, {"error_class": "waits"}, False),
         (3, 0, {"status": "dead", "error_class": "cancelled"}, False),
         (3, 0, {"destination": "http://failing:1"}, False),
-        (3, 0, {"created_at": 1}, False),
+        (3, 0, {"created_at": 0}, False),
         (3, 0, {"status": "dead"}, True),
     ],
     4,
