@@ -24,6 +24,11 @@ class Outage:
         self.path = url.removeprefix("sqlite:///")
         self.broken = False
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether connections are broken now."""
+        return self.broken
+
     def engine(self) -> AsyncEngine | None:
         """Give the engine to share with the plugin, where the outage is one of the connection."""
         if self.kind not in {"disk full", "read-only file"}:
@@ -39,9 +44,9 @@ class Outage:
             cursor = connection.cursor()
             if self.kind == "disk full":
                 # No page more than there is.
-                cursor.execute(f"PRAGMA max_page_count = {1 if self.broken else 10**6}")
+                cursor.execute(f"PRAGMA max_page_count = {1 if self.is_broken else 10**6}")
             else:
-                cursor.execute(f"PRAGMA query_only = {int(self.broken)}")
+                cursor.execute(f"PRAGMA query_only = {int(self.is_broken)}")
             cursor.close()
 
         event.listen(engine, "checkout", as_it_is_now)

@@ -337,9 +337,7 @@ class ConnectionStore:
             since: Unix milliseconds.
             limit: how many at the most.
         """
-        return await self._some(
-            or_(chat_connections.c.status != "active", chat_connections.c.last_error_at >= since), limit
-        )
+        return await self._some(troubled(since), limit)
 
     async def _some(self, condition: ColumnElement[bool], limit: int) -> list[StoredConnection]:
         query = (
@@ -434,6 +432,15 @@ class ConnectionStore:
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
+
+
+def troubled(since: int) -> ColumnElement[bool]:
+    """Return the condition of `ConnectionStore.troubled`, for queries that only count them.
+
+    Args:
+        since: Unix milliseconds.
+    """
+    return or_(chat_connections.c.status != "active", chat_connections.c.last_error_at >= since)
 
 
 def _turn_of(team_id: str) -> str:

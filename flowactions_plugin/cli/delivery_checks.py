@@ -6,7 +6,7 @@ What only one organization can have caused is a warning: a receiver of its own t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 from flowactions_hookspecs import FlowActionsError
@@ -16,6 +16,7 @@ from flowactions_plugin.cli.output import moment
 from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.results import DeliveryRow
 from flowactions_plugin.health.results import Overview, Verdict, Worker
 from flowactions_plugin.health.verdict import ABSENT_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
 from flowactions_plugin.log_text import printable
@@ -24,7 +25,25 @@ from flowactions_plugin.operators.scope import Scope
 WAITING_READ: Final = 50
 """How many of the deliveries that wait are read for each status, to name what they wait for."""
 
+NODES_READ: Final = 200
+"""How many of the failed deliveries of the last hour are read for each status, to find nodes whose deliveries fail."""
+
+NODE_FAILURES: Final = 3
+"""From so many failed deliveries on, a node is judged."""
+
+NODE_READ: Final = 50
+"""How many of a node's last deliveries decide whether most of them fail."""
+
+NODES_JUDGED: Final = 2 * NAMED
+"""How many nodes are judged at the most, those with the most failures first."""
+
+NO_ATTEMPT: Final = frozenset({"waits", "not_sent", "cancelled"})
+"""Kinds of failure that say nothing of a flow: it waits for the host, was ended by the plugin, or by a person."""
+
 HOUR_MS: Final = 3600 * 1000
+
+LATE_MS: Final = 300_000
+"""Deliveries that leave so late are a warning, as in the alert ``FlowactionsOldestDue``."""
 
 ADVICE: Final = {
     "stalled": "see that a worker runs and reaches the database: flowactions workers",
@@ -51,7 +70,8 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         _workers(checks, overview, now)
         _clocks(checks, overview.workers)
         await _waiting(checks, queries)
-        await _destinations(checks, queries)
+        await _quarantine(checks, queries)
+        await _nodes(checks, queries, now, await _destinations(checks, queries))
     except FlowActionsError as exc:
         checks.fail("deliveries", str(exc))
         return None
@@ -75,6 +95,8 @@ def _verdict(checks: Checks, overview: Overview) -> None:
         checks.warn("deliveries", said, "see that a worker runs: flowactions workers")
     elif verdict.failing_organization is not None:
         checks.warn("deliveries", said, _see_organization(verdict))
+    elif overview.oldest_due_ms >= LATE_MS:
+        checks.warn("deliveries", said, "see whose deliveries take the workers' time: flowactions outbox stats")
     else:
         checks.ok("deliveries", said)
 
@@ -85,7 +107,13 @@ def _see_organization(verdict: Verdict) -> str:
 
 
 def _see_destination(destination: str) -> str:
-    return f"see what it answers: flowactions outbox list --destination {quoted(destination)}, then outbox show of one"
+    return _see_answers(destination=destination)
+
+
+def _see_answers(**options: str) -> str:
+    """Return the advice to look at deliveries, by the options of ``outbox list``."""
+    wanted = " ".join(f"--{name} {quoted(value)}" for name, value in options.items())
+    return f"see what it answers: flowactions outbox list {wanted}, then outbox show of one"
 
 
 async def _waiting(checks: Checks, queries: OperatorQueries) -> None:
@@ -111,8 +139,75 @@ async def _waiting(checks: Checks, queries: OperatorQueries) -> None:
     and_more(checks, "waiting", len(reasons) - NAMED, "reasons", "flowactions outbox list --error waits")
 
 
-async def _destinations(checks: Checks, queries: OperatorQueries) -> None:
-    """Name destinations that fail now."""
+async def _quarantine(checks: Checks, queries: OperatorQueries) -> None:
+    """Name deliveries in quarantine: one of them may be what ends the workers."""
+    found = await queries.status.quarantined(Scope(), NAMED + 1)
+    for each in found[:NAMED]:
+        checks.warn(
+            "quarantine",
+            f"{each.reclaims} workers ended while they sent a delivery to {printable(each.destination)} of organization "
+            f"{printable(each.organization_id)}: it is sent alone",
+            f"see whether it ends them: flowactions outbox show {quoted(each.id)}",
+        )
+    more = len(found) - NAMED
+    and_more(checks, "quarantine", more, "deliveries are in quarantine", "flowactions workers", exact=False)
+
+
+async def _nodes(checks: Checks, queries: OperatorQueries, now: int, failing: Container[str]) -> None:
+    """Name nodes of flows most of whose deliveries of the last hour fail, although their destinations do not fail.
+
+    Args:
+        checks: to be added to.
+        queries: of the deliveries.
+        now: Unix milliseconds.
+        failing: destinations that were named already.
+    """
+    failed: Counter[tuple[str, str, str]] = Counter()
+    for status in ("dead", "retrying"):
+        page = await queries.deliveries(
+            Scope(), Filter(status=status, created_from=now - HOUR_MS), None, NODES_READ
+        )
+        failed.update(
+            (each.organization_id, each.flow_id, each.node_id)
+            for each in page.rows
+            if each.flow_id and each.node_id and _is_answer(each) and each.destination not in failing
+        )
+    wrong = 0
+    for (organization, flow, node), number in failed.most_common(NODES_JUDGED):
+        if number < NODE_FAILURES:
+            break
+        wanted = Filter(flow_id=flow, node_id=node, created_from=now - HOUR_MS)
+        page = await queries.deliveries(Scope(organization), wanted, None, NODE_READ)
+        ended = [each for each in page.rows if each.status == "delivered" or _is_answer(each)]
+        bad = [each for each in ended if each.status != "delivered"]
+        if 2 * len(bad) <= len(ended):
+            continue
+        wrong += 1
+        if wrong > NAMED:
+            continue
+        checks.warn(
+            "node",
+            f"node {printable(node)} of flow {printable(flow)} of organization {printable(organization)}: {len(bad)} of its "
+            f"last {len(ended)} deliveries have failed: {printable(bad[0].last_error, message=True)}",
+            _see_answers(organization=organization, flow=flow, node=node),
+        )
+    and_more(
+        checks,
+        "node",
+        wrong - NAMED,
+        "nodes have deliveries that fail",
+        "flowactions outbox list --status dead",
+        exact=False,
+    )
+
+
+def _is_answer(row: DeliveryRow) -> bool:
+    """Return whether a delivery has failed, by an attempt or because it may not be sent there."""
+    return row.error_class is not None and row.error_class not in NO_ATTEMPT
+
+
+async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[str]:
+    """Name destinations that fail now, and return them."""
     found, number = await queries.status.failing(NAMED)
     for each in found:
         paused = "; it is paused" if each.paused else ""
@@ -124,6 +219,7 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> None:
         )
     see = "flowactions destinations list --limit 1000, column 'failing since'"
     and_more(checks, "destination", number.number - len(found), "destinations fail", see, exact=number.exact)
+    return frozenset(each.destination for each in found)
 
 
 def _workers(checks: Checks, overview: Overview, now: int) -> None:

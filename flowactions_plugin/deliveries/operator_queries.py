@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from msgspec.structs import replace
-from sqlalchemy import Row, and_, case, func, or_, select
+from sqlalchemy import Row, and_, case, func, literal, or_, select
 from sqlalchemy.engine import Connection
 
+from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import inbound_queries, search
 from flowactions_plugin.deliveries.changes import raw
@@ -38,6 +39,7 @@ from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import (
     AUDITED_ACTION,
     AUDITED_DELIVERY,
@@ -249,6 +251,27 @@ class OperatorQueries:
             )
             found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
         return found
+
+    async def troubled_connections(self, scope: Scope) -> Counted:
+        """Count chat connections that are revoked, or whose last message could not be sent within the last day.
+
+        Args:
+            scope: what may be seen.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+
+        def read(connection: Connection) -> Counted:
+            since = self._database.time_on(connection) - DAY_MS
+            rows = select(literal(1)).select_from(chat_connections).where(troubled(since))
+            if scope.organization_id is not None:
+                rows = rows.where(chat_connections.c.organization_id == scope.organization_id)
+            query = select(func.count()).select_from(rows.limit(inline(COUNT_LIMIT + 1)).subquery())
+            number = connection.execute(query).scalar_one()
+            return Counted(number=min(number, COUNT_LIMIT), exact=number <= COUNT_LIMIT)
+
+        return await self._read(read)
 
     async def inbound(self, scope: Scope, wanted: Inbound, cursor: str | None, limit: int) -> InboundPage:
         """Return inbound events, the latest first. They belong to no organization: a principal sees none.

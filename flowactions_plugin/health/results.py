@@ -175,6 +175,22 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     failing_organization: str | None = None
 
 
+class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A delivery in quarantine, which may be what ends its workers.
+
+    Attributes:
+        id: the delivery's.
+        organization_id: whose.
+        destination: scheme, host and port.
+        reclaims: how many workers ended, or did not answer, while they had claimed it.
+    """
+
+    id: str
+    organization_id: str
+    destination: str
+    reclaims: int
+
+
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """How deliveries stand.
 

@@ -10,7 +10,15 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.health.failure_queries import failures
-from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
+from flowactions_plugin.health.results import (
+    Bucket,
+    Counted,
+    DestinationState,
+    Overview,
+    Quarantined,
+    Verdict,
+    Worker,
+)
 from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
 from flowactions_plugin.health.verdict import (
@@ -196,6 +204,18 @@ class QueueStatus:
             return self._health.states(connection, keys[:limit], now), number
 
         return await self._read(read)
+
+    async def quarantined(self, scope: Scope, limit: int) -> list[Quarantined]:
+        """Return deliveries in quarantine, the oldest first.
+
+        Args:
+            scope: whose.
+            limit: how many at the most.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return await self._read(lambda connection: self._health.quarantined(connection, scope, limit))
 
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first.

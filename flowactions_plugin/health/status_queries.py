@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.fleet import STALE_MS
-from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Worker
+from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Quarantined, Worker
 from flowactions_plugin.health.statistics import (
     ALERT_FAILURES,
     ALERT_MS,
@@ -42,6 +42,8 @@ from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
     FAILING,
     LIVE,
+    QUARANTINE_AFTER,
+    QUARANTINED,
     destinations,
     outbox,
     pauses,
@@ -140,6 +142,24 @@ class HealthQueries:
         rows = connection.execute(query, given)
         found = {row.bucket: {name: getattr(row, name) for name in COUNTS} for row in rows}
         return [Bucket(at=at, **found.get(at, {})) for at in starts]
+
+    def quarantined(self, connection: Connection, scope: Scope, limit: int) -> list[Quarantined]:
+        """Return deliveries in quarantine, the oldest first."""
+        query = (
+            select(outbox.c.id, outbox.c.organization_id, outbox.c.destination, outbox.c.takeovers)
+            .where(QUARANTINED, *_of(outbox, scope))
+            .order_by(outbox.c.next_attempt_at, outbox.c.id)
+            .limit(inline(limit))
+        )
+        return [
+            Quarantined(
+                id=as_text(row.id),
+                organization_id=as_text(row.organization_id),
+                destination=as_text(row.destination),
+                reclaims=row.takeovers if type(row.takeovers) is int else QUARANTINE_AFTER,
+            )
+            for row in read_all(connection, query)
+        ]
 
     def workers(self, connection: Connection, now: int) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from litestar import Request, Response, get, post
@@ -20,6 +20,9 @@ from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
+
+QUARANTINED: Final = 5
+"""How many deliveries in quarantine the overview names."""
 
 
 class Entry(NamedTuple):
@@ -67,6 +70,8 @@ async def show_overview(
         "overview.html",
         found=found,
         failed_read=FAILED_READ,
+        chat=await context.queries.troubled_connections(viewer.scope),
+        quarantined=await context.queries.status.quarantined(viewer.scope, QUARANTINED),
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),
         day=chart(found.day, "hour"),

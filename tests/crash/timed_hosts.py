@@ -3,6 +3,7 @@
 ``FLOWACTIONS_TEST_DIES=signing_secret`` has the process end when it is asked for a signing secret, before anything is sent.
 ``FLOWACTIONS_TEST_DESCRIPTORS=2`` has it use up all of its descriptors when it is first asked for one, for two seconds.
 ``FLOWACTIONS_TEST_AHEAD=600`` sets its clock ahead, by seconds.
+``FLOWACTIONS_TEST_FULL=path`` lets its SQLite file not grow while a file is at the path.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import resource
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.services import Services
 from flowactions_plugin.storage.database import Database
+from tests.outages import Outage
 from tests.support import SmallHost
 
 
@@ -38,6 +41,14 @@ def use_up_descriptors(seconds: float) -> None:
     asyncio.get_running_loop().call_later(seconds, release)
 
 
+class _Full(Outage):
+    """A disk that is full while a file is at a path."""
+
+    @property
+    def is_broken(self) -> bool:
+        return Path(os.environ["FLOWACTIONS_TEST_FULL"]).exists()
+
+
 class TimedHost(SmallHost):
     """A host whose deliveries have other times: its process has no other host, so they are the default of `Services`."""
 
@@ -53,6 +64,8 @@ class TimedHost(SmallHost):
         if ahead:
             # Of its engine and its clock.
             Database.__init__.__defaults__ = (None, lambda: time.time() + ahead)
+        if "FLOWACTIONS_TEST_FULL" in os.environ:
+            self.database = _Full(settings["FLOWACTIONS_DATABASE_URL"], "disk full").engine()
 
     async def signing_secret(self, origin: Origin) -> str | None:
         if os.environ.get("FLOWACTIONS_TEST_DIES") == "signing_secret":

@@ -45,14 +45,14 @@ class Field:
         self._directory = directory
         self._running: list[Forked] = []
 
-    async def enqueue(self, count: int, **config: Any) -> None:
-        """Reach a webhook node so often, in runs of their own."""
+    async def enqueue(self, count: int, *, flow_id: str = "flow-1", **config: Any) -> None:
+        """Reach a webhook node of a flow so often, in runs of their own."""
         actions = FlowActions.load(SmallHost(self.settings))
         config = {"webhookUrl": self.receiver.url, "webhookBody": '{"user": "{{userId}}"}', **config}
         async with actions.lifespan():
             for number in range(count):
                 result = await actions.reach(
-                    a_walk(user_id=str(number)), Node(id="n", type="webhook", config=config)
+                    a_walk(user_id=str(number), flow_id=flow_id), Node(id="n", type="webhook", config=config)
                 )
                 assert result.status == "queued"
 
@@ -71,6 +71,11 @@ class Field:
             )
         self._running.append(process)
         return process
+
+    def resume(self) -> None:
+        """Let all workers that were stopped go on."""
+        for process in self._running:
+            process.send_signal(signal.SIGCONT)
 
     async def stop(self) -> None:
         """End all workers that run, the orderly way."""

@@ -203,3 +203,64 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
             ("failed", "organization acme: token_revoked"),
             ("failed", "organization globex: invalid_auth"),
         ]
+
+
+async def put(queue: Queue, **values: Any) -> str:
+    """Store a delivery of now with these values; give its id."""
+    before, row_id = await queue.put(), new_id(queue.database.clock())
+    changed = update(schema.outbox).where(schema.outbox.c.id == before).values(id=row_id, **values)
+    async with queue.database.write() as connection:
+        await connection.execute(changed)
+    return row_id
+
+
+@sampled(
+    ("failed", "arrived", "changes", "told"),
+    [
+        (3, 0, {}, True),
+        (3, 2, {}, True),
+        (3, 3, {}, False),
+        (2, 0, {}, False),
+        (3, 0, {"error_class": "waits"}, False),
+        (3, 0, {"status": "dead", "error_class": "cancelled"}, False),
+        (3, 0, {"destination": "http://failing:1"}, False),
+        (3, 0, {"created_at": 0}, False),
+        (3, 0, {"status": "dead"}, True),
+    ],
+    4,
+)
+async def test_nodes_whose_deliveries_mostly_fail_are_named(
+    queue: Queue, failed: int, arrived: int, changes: dict[str, Any], told: bool
+) -> None:
+    """From three failures of the last hour on, unless their destination is named, or the failure says nothing of the flow."""
+    await fails(queue, "http://failing:1")
+    now = int(await queue.database.time() * 1000)
+    common = {"flow_id": "f", "node_id": "n", "created_at": now}
+    last = {"status": "retrying", "error_class": "http_4xx", "last_error": "it answered 404", **changes}
+    for _ in range(failed):
+        await put(queue, **{**common, **last})
+    for _ in range(arrived):
+        await put(queue, **common, status="delivered")
+    checks = await found(queue, "node")
+    message = f"node n of flow f of organization acme: {failed} of its last {failed + arrived} deliveries have failed: it answered 404"
+    assert [(each.result, each.message) for each in checks] == ([("warning", message)] if told else [])
+
+
+async def test_deliveries_in_quarantine_are_named(queue: Queue) -> None:
+    """With the command that shows each; more than twenty are only mentioned."""
+    await put(queue, takeovers=4)
+    ids = [await put(queue, takeovers=5) for _ in range(NAMED)]
+    checks = await found(queue, "quarantine")
+    assert [each.advice.rpartition(" ")[2] for each in checks] == ids
+    await put(queue, takeovers=6)
+    assert (await found(queue, "quarantine"))[-1].message == "1+ more deliveries are in quarantine"
+
+
+@pytest.mark.parametrize(("minutes", "result"), [(4, "ok"), (6, "warning")])
+async def test_deliveries_that_leave_late_are_a_warning(queue: Queue, minutes: int, result: str) -> None:
+    """Although workers claim: from five minutes on, as in the alert."""
+    await seen(queue, 1, 0, last_claim_at=int(await queue.database.time() * 1000))
+    due = int(await queue.database.time() * 1000) - minutes * 60_000
+    await put(queue, next_attempt_at=due)
+    (check,) = await found(queue, "deliveries")
+    assert (check.result, check.message.partition(":")[0]) == (result, "ok")
