@@ -1,0 +1,315 @@
+"""Takes pictures of all pages, wide and narrow, light and dark, with few and with many rows, and says what is wrong with them.
+
+    python -m tests.browser.pictures OUT [--rows 0 1 100000] [--database sqlite|postgres] [--only TEXT] [--docs]
+
+The operator pages are those of a host in a process of its own, as its operator and as a person of a dashboard sees them; the
+editor's are those of the demo. Printed are, by page, the milliseconds that the server takes, the size, by how many pixels
+the page is wider than its window, and what axe-core finds. ``--docs`` also writes the pictures that the docs show, with
+the last of the numbers of rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+from playwright.async_api import Page, expect
+
+from flowactions_conformance.demo import running_demo
+from flowactions_conformance.reference_host.sample import Sample, load_sample
+from flowactions_conformance.reference_host.store import Store
+from flowactions_conformance.variables import DATABASE
+from flowactions_plugin.settings.model import read_settings
+from tests import npm
+from tests.benchmarks.field import DATABASES, ROOT, a_database, opened
+from tests.browser.driving import (
+    SCHEMES,
+    SIZES,
+    Scheme,
+    a_browser,
+    chromium,
+    connect,
+    operator_pages,
+    other_tab,
+    overflow,
+    rewrite,
+    save,
+    sign_in,
+    violations,
+)
+from tests.browser.rows import DESTINATIONS, fill
+from tests.conformance.served import free_port, host, url_of
+
+PAGES = "/integrations/webhooks"
+IMAGES = ROOT / "docs/images"
+DOCS: dict[str, tuple[str, int, Scheme]] = {
+    "operator-overview-1280-light": ("overview", 1280, "light"),
+    "operator-deliveries-1280-dark": ("deliveries", 1280, "dark"),
+    "operator-deliveries-390-light": ("deliveries", 390, "light"),
+    "operator-delivery-1280-light": ("delivery", 1280, "light"),
+    "editor": ("editor", 1280, "light"),
+    "editor-conflict": ("editor-conflict", 1280, "light"),
+    "editor-mistake": ("editor-mistake", 1280, "light"),
+    "editor-phone-dark": ("editor", 390, "dark"),
+    "editor-preview": ("editor-test", 1280, "light"),
+}
+"""The pictures of the docs, by their file names: which page they show, how wide and in which scheme."""
+
+
+class Seen(NamedTuple):
+    """What was found of a page."""
+
+    rows: int
+    name: str
+    took_ms: float | None
+    kilobytes: float | None
+    overflow: int
+    found: list[str]
+
+
+class Camera:
+    """Takes the pictures of one number of rows.
+
+    Args:
+        page: of the browser.
+        axe: the script of axe-core.
+        folder: where pictures go.
+        rows: the number.
+        docs: whether the docs get theirs.
+        only: only pages whose name has this text.
+    """
+
+    def __init__(self, page: Page, axe: str, folder: Path, rows: int, *, docs: bool, only: str) -> None:
+        self.page = page
+        self.seen: list[Seen] = []
+        self._axe, self._folder, self._rows, self._docs, self._only = axe, folder, rows, docs, only
+        folder.mkdir(parents=True, exist_ok=True)
+
+    async def visit(self, url: str, pages: dict[str, str]) -> None:
+        """Take pages by their addresses, which the server is asked for apart from the browser, too."""
+        cookies = {each["name"]: each["value"] for each in await self.page.context.cookies()}
+        async with httpx.AsyncClient(cookies=cookies, timeout=60) as client:
+            for name, path in pages.items():
+                if self._only in name:
+                    took, answer = [], None
+                    for _ in range(5):
+                        started = time.perf_counter()
+                        answer = await client.get(url + path)
+                        took.append((time.perf_counter() - started) * 1000)
+                    assert answer is not None
+                    assert answer.status_code < 500, (name, answer.text)
+                    await self.page.goto(url + path)
+                    await self.take(name, statistics.median(took), len(answer.content) / 1024)
+
+    async def take(self, name: str, took_ms: float | None = None, kilobytes: float | None = None) -> None:
+        """Take what the browser shows."""
+        if self._only not in name:
+            return
+        page, wider, found = self.page, 0, set[str]()
+        for width, height in SIZES:
+            for scheme in SCHEMES:
+                await page.set_viewport_size({"width": width, "height": height})
+                await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                await page.mouse.move(0, 0)
+                wider = max(wider, await overflow(page))
+                found |= {
+                    f"{rule} ({width} {scheme}): {html[:90]}"
+                    for rule, html, _ in await violations(page, self._axe)
+                }
+                await page.screenshot(
+                    path=self._folder / f"{name}-{width}-{scheme}.png", full_page=True, animations="disabled"
+                )
+                for file, wanted in DOCS.items() if self._docs else ():
+                    if wanted == (name, width, scheme):
+                        await page.screenshot(path=IMAGES / f"{file}.png", animations="disabled")
+        await page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
+        self.seen.append(Seen(self._rows, name, took_ms, kilobytes, wider, sorted(found)))
+
+
+async def take_operator_pages(camera: Camera, url: str, ids: Sequence[str]) -> None:
+    """Take the pages of operators, what changes something last, and those of a dashboard and of nobody."""
+    page = camera.page
+    await camera.visit(url, {"sign-in": PAGES, "host-login": "/login"})
+    await sign_in(page, url, "/deliveries")
+    mine = ("overview", "deliveries", "destinations", "inbound", "audit")
+    await camera.visit(
+        url + PAGES, {f"{name}-ada": path for name, path in operator_pages([], None).items() if name in mine}
+    )
+    await page.context.clear_cookies()
+    await sign_in(page, url, "/deliveries", "olive")
+    root = url + PAGES
+    await page.goto(f"{root}/actions")
+    link = await page.locator("tbody a").first.get_attribute("href") if ids else None
+    await camera.visit(root, operator_pages(ids, None if link is None else link.rpartition("/")[2]))
+    await camera.visit(url, {"host-deliveries": "/deliveries", "host-connections": "/connections"})
+    for reason in ("their certificate is broken", "another reason"):
+        await page.goto(f"{root}/destinations")
+        await page.fill("#destination", DESTINATIONS[2])
+        await page.fill("#why", reason)
+        await page.click(".confirm button.danger")
+        await camera.take("destinations-paused" if reason[0] == "t" else "destinations-refused")
+    if len(ids) > 1:
+        await page.goto(f"{root}/actions/new?kind=replay&status=dead")
+        await page.fill("#reason", "the receiver is up again")
+        await page.click("button.primary")
+        await camera.take("action-waiting")
+    if ids:
+        await page.goto(f"{root}/purge?organization=acme")
+        await page.fill("#typed", "Acme")
+        await page.click("button.danger")
+        await camera.take("purge-wrong")
+        await page.fill("#typed", "acme")
+        await page.click("button.danger")
+        await expect(page.locator("h1")).to_contain_text("Removed")
+        await camera.take("purged")
+    await page.context.clear_cookies()
+
+
+async def take_editor(camera: Camera, folder: Path) -> None:
+    """Take the pages of the demo: its chat connection, and its editor in all that authors do with it."""
+    page = camera.page
+    async with running_demo({}, folder) as demo:
+        await sign_in(page, demo.host_url, "/connections")
+        await camera.take("connections-none")
+        await page.context.clear_cookies()
+        await connect(page, demo)
+        await camera.take("connections-host")
+        async with httpx.AsyncClient(base_url=demo.host_url) as client:
+            for path in ("orders", "fail-first/9/x"):
+                await page.goto(f"{demo.host_url}/editor?flow=order-placed")
+                await rewrite(page, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/{path}")
+                await save(page)
+                await client.post("/run/flows/order-placed/open", json={"userId": "u1", "content": "x"})
+        await expect(page.locator("#runs .run")).to_have_count(2)
+        await expect(page.locator("#runs .run").first.locator(".badge").first).to_have_text("retrying")
+        await camera.take("editor-runs")
+        await page.goto(f"{demo.host_url}/editor?flow=order-placed")
+        await expect(page.locator("#items .choice")).to_have_count(3)
+        await camera.take("editor-flow")
+        await page.locator("[data-type=chat_message] .choice").click()
+        await expect(page.locator("#preview p").first).to_be_visible()
+        await camera.take("editor-chat")
+        if await page.locator("#settings:modal").count():
+            await page.click("#close-settings")
+        await page.locator("[data-type=webhook] .choice").click()
+        await page.fill("#field-webhookUrl", f"{demo.receiver_url}/hooks/orders")
+        await expect(page.locator("#preview pre")).to_be_visible()
+        await camera.take("editor")
+        await page.click("#test")
+        await expect(page.locator("#test-outcome")).to_contain_text("It answered 200 after")
+        await camera.take("editor-test")
+        await page.fill("#field-webhookBody", '{\n  "order": {{content}},\n  "user": {{userId}\n}')
+        await page.fill("#field-webhookUrl", "http://169.254.169.254/orders")
+        await expect(page.locator("#field-webhookBody-error")).to_contain_text("line 3, column 11")
+        await camera.take("editor-mistake")
+        await page.evaluate("window.onbeforeunload = null")
+        page.once("dialog", lambda asked: asked.accept())
+        await page.goto(f"{demo.host_url}/editor?flow=order-placed")
+        await expect(page.locator("#items .choice > span")).to_have_count(3)
+        other = await other_tab(page, demo, "olive")
+        await rewrite(other, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/olive")
+        await other.locator("[data-type=step] .choice").click()
+        await other.fill("#field-title", "Thanks a lot!")
+        await save(other)
+        await rewrite(page, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/ada")
+        await page.locator("[data-type=chat_message]").get_by_label("Remove").click()
+        await camera.take("editor-undo")
+        if await page.locator("#settings:modal").count():
+            await page.click("#close-settings")
+        await page.keyboard.press("Control+s")
+        await expect(page.locator("dialog.question.wide")).to_be_visible()
+        await camera.take("editor-conflict")
+        await page.locator("[data-choice=theirs]").click()
+        for left in (1, 0):
+            await page.click("#delete-flow")
+            await page.click("[data-choice=delete]")
+            await expect(page.locator("#flows li")).to_have_count(left)
+        await camera.take("editor-empty")
+        await page.context.clear_cookies()
+
+
+async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[Seen]:
+    """Take all pictures, and give what was found."""
+    executable = chromium()
+    if executable is None:
+        raise SystemExit("There is no Chromium on this machine.")
+    seen: list[Seen] = []
+    async with a_browser(executable) as browser:
+        for rows in options.rows:
+            with ExitStack() as stack:
+                page = await (await browser.new_context()).new_page()
+                page.set_default_timeout(60_000)
+                last = options.docs and rows == options.rows[-1]
+                where = options.out / str(rows)
+                camera = Camera(page, axe, where, rows, docs=last, only=options.only)
+                url = stack.enter_context(a_database(options.database))
+                store_url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+                store, port = Store(store_url), free_port()
+                async with store.open():
+                    hook = Sample(webhook_url=url_of(port), webhook_secret="s", channel_id="C0ORDERS")
+                    await load_sample(store, hook)
+                environment = {
+                    DATABASE: store_url,
+                    "FLOWACTIONS_ENVIRONMENT": "development",
+                    "FLOWACTIONS_HOST_WORKER": "off",
+                }
+                stack.enter_context(host(folder, environment, port))
+                async with opened(url) as database:
+                    ids = await fill(database, rows)
+                await take_operator_pages(camera, url_of(port), ids)
+                if rows == options.rows[-1] and options.only in "editor":
+                    await take_editor(camera, folder)
+                seen += camera.seen
+    return seen
+
+
+def table(seen: Sequence[Seen], rows: Sequence[int]) -> str:
+    """Return what was found as a table of Markdown, a line a page."""
+    lines = [
+        "| page | " + " | ".join(f"{each:,} rows: ms, KB" for each in rows) + " | overflow | axe |",
+        "|" + "---|" * (len(rows) + 3),
+    ]
+    for name in dict.fromkeys(each.name for each in seen):
+        of = {each.rows: each for each in seen if each.name == name}
+        cells = [
+            f"{one.took_ms:.0f}, {one.kilobytes:.0f}" if one and one.took_ms and one.kilobytes else "–"
+            for one in map(of.get, rows)
+        ]
+        found = sum(len(each.found) for each in of.values())
+        lines.append(
+            f"| {name} | {' | '.join(cells)} | {max(each.overflow for each in of.values())} | {found} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Be the command; its exit status is 1 if a page is too wide or breaks a rule of axe."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="folder for the pictures")
+    parser.add_argument("--rows", type=int, nargs="+", default=[0, 1, 100_000])
+    parser.add_argument("--database", choices=DATABASES, default="sqlite")
+    parser.add_argument("--only", default="", help="only pages whose name has this text")
+    parser.add_argument("--docs", action="store_true", help="write the pictures of docs/images, too")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        npm.install(Path(folder), "axe-core@4", module=False)
+        axe = (Path(folder) / "node_modules/axe-core/axe.min.js").read_text()
+        seen = asyncio.run(take_all(options, axe, Path(folder)))
+    print(table(seen, options.rows))
+    wrong = [each for each in seen if each.found or each.overflow]
+    for each in wrong:
+        print(f"{each.name}, {each.rows} rows: {each.overflow} pixels too wide", *each.found, sep="\n  ")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
