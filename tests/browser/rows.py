@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from sqlalchemy import Table, insert, text
@@ -119,7 +120,7 @@ def _deliveries(
 ) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """Give each delivery with its attempts log, the newest first."""
     for number in range(count):
-        at = now - 5000 - number * SPACING_MS
+        at = now - 60_000 - number * SPACING_MS
         failed = FAILURES[number // 2 % len(FAILURES)]
         status, attempts = _state(number)
         row_id = new_id(at / 1000)
@@ -159,7 +160,7 @@ def _deliveries(
                 ),
                 "flow_id": flow,
                 "node_id": node,
-                "event_id": f"evt_{number * 0x9E3779B97F4A7C15 % 2**256:064x}",
+                "event_id": f"evt_{sha256(str(number).encode()).hexdigest()}",
                 "event_type": EVENTS[number % 3],
                 "url": f"{place}/hooks?token=secret",
                 "destination": place,
@@ -171,7 +172,7 @@ def _deliveries(
                 "attempts": attempts,
                 "earlier_attempts": 0,
                 "max_attempts": ATTEMPTS,
-                "next_attempt_at": now + 45_000 + number if attempts else at,
+                "next_attempt_at": now + 3_600_000 + number * 1000 if attempts else at,
                 "takeovers": 0,
                 "last_status_code": 200 if delivered else last and last.status_code,
                 "last_error": last and last.error,
