@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -13,14 +13,18 @@ from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, hos
 from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from flowactions_plugin.deliveries.results import DeliveryFacts, DeliveryRow, Found
-    from flowactions_plugin.health.results import Bucket
+    from flowactions_plugin.health.results import Bucket, FailingOrigin, Failures
 
 MOST_ROWS = 1000
 MOST_RESENT = 5
 """How many deliveries are named that were sent again from one."""
+
+
+NO_FLOW: Final = "(no flow)"
+"""Instead of a flow, where none has queued a delivery."""
 
 
 @click.group("outbox", context_settings=SETTINGS, no_args_is_help=False)
@@ -125,7 +129,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
 @host_option()
 @organization_option("Of this organization only.")
 async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
-    """Show how deliveries stand: what is due, rates and failures, and the destinations that fail most or are slowest."""
+    """Show how deliveries stand: what is due, rates and failures, and which destinations, flows and nodes fail most."""
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
@@ -150,7 +154,35 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
         if found:
             line()
             table(found, columns(f"{title}, last hour"))
+    show_failures(overview.failures)
     return DONE
+
+
+def show_failures(failures: Failures) -> None:
+    """Print flows and nodes by failures; nothing where there are none."""
+
+    def columns(
+        title: str, name: Callable[[FailingOrigin], object]
+    ) -> dict[str, Callable[[FailingOrigin], object]]:
+        return {
+            title: name,
+            "organization": lambda each: each.organization_id or NO_ORGANIZATION,
+            "dead>": lambda each: f"{each.dead:,}",
+            "retrying>": lambda each: f"{each.retrying:,}",
+            "share>": lambda each: f"{each.failed / failures.failed:.1%}",
+        }
+
+    if failures.flows:
+        line()
+        table(failures.flows, columns("flows by failures, last hour", lambda each: each.flow_id or NO_FLOW))
+    if failures.nodes:
+        line()
+        nodes = columns("nodes by failures, last hour", lambda each: each.node_id)
+        table(failures.nodes, {**nodes, "flow": lambda each: each.flow_id or NO_FLOW})
+    if failures.flows and not failures.exact:
+        status(
+            "flows and nodes: counted among the latest thousand dead deliveries, and as many that are tried again"
+        )
 
 
 def _totals(buckets: Sequence[Bucket]) -> str:

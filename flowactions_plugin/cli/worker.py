@@ -125,7 +125,7 @@ async def workers(host: str | None, as_json: bool) -> int:
                 "machine": lambda each: each.host_name,
                 "pid>": lambda each: each.pid,
                 "mode": lambda each: each.mode,
-                "in flight>": lambda each: each.in_flight,
+                "in flight>": lambda each: None if each.state == "stale" else each.in_flight,
                 "slots>": lambda each: each.slots,
                 "started": lambda each: moment(each.started_at),
                 "seen": lambda each: moment(each.last_seen_at),

@@ -67,7 +67,7 @@ AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
 AHEAD_READ: Final = 1000
-"""Among how many of the oldest rows those are counted that are claimed before a delivery, or are in flight."""
+"""Among how many of the oldest rows those are counted that are due before a delivery, or that workers have claimed."""
 
 
 class OperatorQueries:
@@ -295,7 +295,7 @@ class OperatorQueries:
             return await connection.run_sync(work)
 
     def _ahead(self, connection: Connection, row: Row[Any], due_at: int | None) -> tuple[Counted, int]:
-        """Return how many rows are claimed before this one, and how many attempts to its destination are in flight."""
+        """Return how many rows are claimed before this one, and how many to its destination workers have claimed."""
         now = self._database.now()
         if due_at is None:
             return Counted(number=0, exact=True), 0

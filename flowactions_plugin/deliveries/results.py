@@ -143,7 +143,7 @@ class DeliveryFacts(DeliveryDetail, rename="camel", kw_only=True):
         node_id: the same.
         error_class: the kind of its last failure; ``None``: none.
         due_at: when its next attempt is due; ``None`` when it has ended.
-        claimed_at: when a worker has claimed it; ``None``: no claim holds it.
+        claimed_at: when a worker has claimed it; ``None``: no worker has claimed it.
         claimed_until: when that claim's lease ends.
         waiting_since: since when it waits, without an attempt, for the host; ``None``: it does not.
         reclaims: how many leases of it have expired, because its worker ended or stood still; 0 when it has ended.

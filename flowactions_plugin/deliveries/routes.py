@@ -228,7 +228,7 @@ async def cancel_delivery(
     database: NamedDependency[Database],
     delivery_id: FromPath[str],
 ) -> Response[CancelAnswer]:
-    """End a delivery that waits for its next attempt; one that is being sent just now is not touched."""
+    """End a delivery that waits for its next attempt; one that a worker has claimed is not touched."""
     reason = f"cancelled by {principal.user_name}"
     cancelled = await change_one(
         database, "cancel", delivery_id, principal.organization_id, _actor(principal), reason

@@ -52,7 +52,7 @@ class Fleet:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:
-            in_flight: rows that it holds.
+            in_flight: attempts that it is making.
             claimed: how many it has claimed since its start.
 
         Raises:

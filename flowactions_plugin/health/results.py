@@ -52,7 +52,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         pid: the process's.
         mode: ``scheduled`` or ``continuous``.
         slots: attempts at once.
-        in_flight: attempts that it is making.
+        in_flight: attempts that it was making when it was last seen.
         started_at: when it began.
         last_seen_at: when it last wrote this.
         last_claim_at: when it last claimed a row; ``None``: not yet.
@@ -108,6 +108,54 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     paused: bool = False
 
 
+class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """How many deliveries of a flow, or of one of its nodes, have failed.
+
+    Attributes:
+        organization_id: whose; empty: alerts to operators.
+        flow_id: the flow; ``None``: no flow has queued them, but a logic action, the host, a plugin or an alert.
+        node_id: the node; ``None``: of all nodes of the flow, or no node has queued them.
+        dead: deliveries that ended without success within the last hour, those that a person cancelled apart.
+        retrying: deliveries that have failed and are tried again.
+    """
+
+    organization_id: str
+    flow_id: str | None
+    node_id: str | None
+    dead: int
+    retrying: int
+
+    @property
+    def failed(self) -> int:
+        """Both together."""
+        return self.dead + self.retrying
+
+
+class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Which flows and nodes the deliveries come from that have failed.
+
+    Attributes:
+        since: the start of the last hour.
+        dead: deliveries that ended without success since then, those that a person cancelled apart.
+        retrying: deliveries that have failed and are tried again; those of paused destinations are not counted.
+        exact: whether these are all; if not, they are counted among the latest thousand of each.
+        flows: the flows with the most of them.
+        nodes: the nodes with the most of them.
+    """
+
+    since: int
+    dead: int
+    retrying: int
+    exact: bool
+    flows: Sequence[FailingOrigin]
+    nodes: Sequence[FailingOrigin]
+
+    @property
+    def failed(self) -> int:
+        """Both together."""
+        return self.dead + self.retrying
+
+
 class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Whether deliveries go on.
 
@@ -141,6 +189,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         workers: processes that deliver; those of a day ago are gone.
         worst: destinations by failures within the last hour.
         slowest: destinations by time of workers within the last hour.
+        failures: flows and nodes by deliveries that have failed.
         verdict: whether deliveries go on.
         alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
     """
@@ -155,5 +204,6 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     workers: Sequence[Worker]
     worst: Sequence[DestinationState]
     slowest: Sequence[DestinationState]
+    failures: Failures
     verdict: Verdict
     alerts: DestinationState | None = None

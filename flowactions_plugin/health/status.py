@@ -9,6 +9,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.health.failures import failures
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
 from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries
@@ -33,7 +34,7 @@ COUNT_LIMIT: Final = 2500
 """Up to how many rows that are due, wait, or are dead, an overview counts."""
 
 SHOWN: Final = 5
-"""How many destinations an overview shows of each kind."""
+"""How many destinations, flows and nodes an overview shows of each kind."""
 
 FAILING_INTERVALS: Final = FAILING_MINUTES * 60_000 // BUCKET_MS
 """How many intervals the verdict counts failures in."""
@@ -115,6 +116,7 @@ class QueueStatus:
             workers=status.workers,
             worst=worst,
             slowest=slowest,
+            failures=failures(connection, scope, now, SHOWN),
             verdict=status.verdict,
             alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
         )

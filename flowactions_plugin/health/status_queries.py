@@ -102,7 +102,7 @@ class HealthQueries:
                 free(now).label("free"),
                 and_(free(now), *unpaused()).label("claimable"),
             )
-            .where(LIVE, outbox.c.next_attempt_at <= now, *_of(outbox, scope))
+            .where(LIVE, outbox.c.next_attempt_at <= now, *of_scope(outbox, scope))
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
             .limit(inline(limit + 1))
             .subquery("head")
@@ -119,7 +119,12 @@ class HealthQueries:
 
     def waiting(self, connection: Connection, scope: Scope, limit: int) -> Counted:
         """Count rows that are neither delivered nor dead, up to a limit."""
-        rows = select(literal(1)).select_from(outbox).where(LIVE, *_of(outbox, scope)).limit(inline(limit + 1))
+        rows = (
+            select(literal(1))
+            .select_from(outbox)
+            .where(LIVE, *of_scope(outbox, scope))
+            .limit(inline(limit + 1))
+        )
         number = connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
         return Counted(number=min(number, limit), exact=number <= limit)
 
@@ -157,7 +162,7 @@ class HealthQueries:
             .where(
                 statistics.c.bucket > since,
                 statistics.c.destination != EVERY_DESTINATION,
-                *_of(statistics, scope),
+                *of_scope(statistics, scope),
             )
             .group_by(statistics.c.organization_id, statistics.c.destination)
             .subquery("totals")
@@ -204,7 +209,7 @@ class HealthQueries:
                 statistics.c.failed > 0,
                 statistics.c.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
                 FAILING,
-                *_of(statistics, scope),
+                *of_scope(statistics, scope),
             )
             .group_by(statistics.c.organization_id)
             .order_by(failed.desc(), statistics.c.organization_id)
@@ -239,7 +244,7 @@ class HealthQueries:
     def _failing(self, connection: Connection, scope: Scope, limit: int) -> list[tuple[str, str]]:
         query = (
             select(destinations.c.organization_id, destinations.c.destination)
-            .where(FAILING, *_of(destinations, scope))
+            .where(FAILING, *of_scope(destinations, scope))
             .order_by(destinations.c.failing_since)
             .limit(inline(limit))
         )
@@ -250,7 +255,7 @@ class HealthQueries:
     ) -> list[tuple[str, str]]:
         """Return the keys of destinations in order, behind one of them."""
         key = (destinations.c.organization_id, destinations.c.destination)
-        query = select(*key).where(*_of(destinations, scope)).order_by(*key).limit(inline(limit))
+        query = select(*key).where(*of_scope(destinations, scope)).order_by(*key).limit(inline(limit))
         if after is not None:
             query = query.where(tuple_(*key) > after)
         return [(row.organization_id, row.destination) for row in connection.execute(query)]
@@ -270,7 +275,7 @@ class HealthQueries:
         order = (
             destinations.c.updated_at.desc() if scope.organization_id is None else destinations.c.destination
         )
-        known = select(destinations.c.destination).where(*_of(destinations, scope)).order_by(order)
+        known = select(destinations.c.destination).where(*of_scope(destinations, scope)).order_by(order)
         recent = known.limit(inline(NAMED_READ)).subquery("recent")
         # The shortest first, so that a whole host stands before those of which it is a part.
         length = func.length(recent.c.destination)
@@ -336,7 +341,8 @@ def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
     )
 
 
-def _of(table: Any, scope: Scope) -> list[ColumnElement[bool]]:
+def of_scope(table: Any, scope: Scope) -> list[ColumnElement[bool]]:
+    """Return the condition on the rows of a table that belong to a scope; none for all organizations."""
     if scope.organization_id is None:
         return []
     return [table.c.organization_id == scope.organization_id]

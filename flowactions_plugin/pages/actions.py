@@ -30,13 +30,21 @@ PHRASES: Final[dict[str, str]] = {
 }
 
 EXPLAINED: Final[dict[str, str]] = {
-    "retry": "They are dead, and become due again.",
-    "replay": "They are dead, and become due again.",
-    "cancel": "They wait for an attempt, and end dead without one.",
-    "delete": "They are dead, and are removed with their attempts.",
-    "resend": "They are delivered, and stay so. Each is sent once more as a new delivery with the same event id, headers and"
-    " body, signed with the present secret. Receivers that dedupe by event id ignore what they have processed already.",
+    "retry": "A dead delivery becomes due again.",
+    "replay": "A dead delivery becomes due again.",
+    "cancel": "A delivery that waits for an attempt ends dead without one.",
+    "delete": "A dead delivery is removed with its attempts.",
+    "resend": "What was delivered stays so, and is sent once more: as a new delivery with the same event id, headers and body,"
+    " signed with the present secret. Receivers that dedupe by event id ignore what they have processed already.",
 }
+
+UNDOABLE: Final[dict[str, str]] = {
+    "cancel": "none of them is sent or cancelled",
+    "delete": "none of them is deleted",
+}
+"""What the time for undoing is for; for other kinds: `NOT_SENT`."""
+
+NOT_SENT: Final = "none of them is sent"
 
 FILTER_PREFIX: Final = "filter-"
 OPTIONS: Final = ("reason", "reset", "canary", "rate")
@@ -122,6 +130,7 @@ async def show_action(
         "action.html",
         action=action,
         phrase=_phrase(action.kind, action.counted),
+        until_then=UNDOABLE.get(action.kind, NOT_SENT),
         filter=to_query(action.filter),
         may_end=may_end,
     )
@@ -173,6 +182,7 @@ async def _preview(
         preview=preview,
         phrase=_phrase(kind, preview.count),
         explained=EXPLAINED[kind],
+        until_then=UNDOABLE.get(kind, NOT_SENT),
         filter=to_query(wanted),
         may_resend=wanted.created_from is not None or names_rows(wanted),
         changed=changed,

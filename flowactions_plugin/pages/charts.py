@@ -10,10 +10,15 @@ from flowactions_plugin.deliveries.results import KnownAttempt
 from flowactions_plugin.health.results import Bucket
 from flowactions_plugin.pages.formats import plural, span, utc
 
-WIDTH: Final = 480
 HEIGHT: Final = 80
-GAP: Final = 0.2
-"""The share of its place that a bar leaves free."""
+LEAST: Final = 1.5
+"""The height of a number that is not zero: beside a very high one it can still be seen."""
+
+TICKS: Final = 4
+"""How many intervals have their time below them."""
+
+_MANTISSAS: Final = (1, 2, 4, 6, 8)
+"""Ends of the value axis, by a power of ten: the half of each is a whole number, except that of 1."""
 
 LINE_WIDTH: Final = 1000
 NARROWEST: Final = 4.0
@@ -21,37 +26,69 @@ NARROWEST: Final = 4.0
 
 
 class Bar(NamedTuple):
-    """What was done in an interval, and its two rectangles: delivered below, failed on top of it."""
+    """What was done in an interval, and its two rectangles: delivered below, failed on top of it.
+
+    Attributes:
+        at: when the interval begins, Unix milliseconds.
+        delivered: deliveries that arrived.
+        failed: attempts that failed.
+        dead: deliveries that ended without success.
+        ok_y: where the rectangle of those delivered begins, from the top.
+        ok_height: how high it is.
+        bad_y: where the rectangle of those failed begins, from the top.
+        bad_height: how high it is.
+        has_tick: whether its time stands below it.
+        is_last: whether the interval is not over.
+    """
 
     at: int
     delivered: int
     failed: int
     dead: int
-    x: float
-    width: float
     ok_y: float
     ok_height: float
     bad_y: float
     bad_height: float
+    has_tick: bool
+    is_last: bool
 
 
 class Chart(NamedTuple):
-    """A chart, with the sums of what it shows."""
+    """A chart, with the sums of what it shows.
+
+    Attributes:
+        bars: the intervals, the oldest first.
+        delivered: deliveries that arrived, in all of them.
+        failed: attempts that failed, in all of them.
+        dead: deliveries that ended without success, in all of them.
+        top: the number at the upper end of the value axis; the lower end is 0.
+        half: the number in the middle of it; ``None``: it is not a whole one.
+        unit: what the axis counts.
+        height: of all rectangles.
+    """
 
     bars: Sequence[Bar]
     delivered: int
     failed: int
-    width: int = WIDTH
+    dead: int
+    top: int
+    half: int | None
+    unit: str
     height: int = HEIGHT
 
 
-def chart(buckets: Sequence[Bucket]) -> Chart:
-    """Return a chart of stacked bars, scaled to the highest; what is not zero can be seen."""
-    highest = max((each.delivered + each.failed for each in buckets), default=0) or 1
-    place = WIDTH / max(1, len(buckets))
+def chart(buckets: Sequence[Bucket], interval: str) -> Chart:
+    """Return a chart of stacked bars, scaled to the end of its axis; what is not zero can be seen.
+
+    Args:
+        buckets: the intervals, the oldest first.
+        interval: how long each of them is, in words.
+    """
+    top = axis_end(max((each.delivered + each.failed for each in buckets), default=0))
+    step = max(1, -(-len(buckets) // TICKS))
     bars = []
     for index, each in enumerate(buckets):
-        ok, bad = _height(each.delivered, highest), _height(each.failed, highest)
+        ok, bad = _height(each.delivered, top), _height(each.failed, top)
         ok = min(ok, HEIGHT - bad)
         bars.append(
             Bar(
@@ -59,19 +96,33 @@ def chart(buckets: Sequence[Bucket]) -> Chart:
                 delivered=each.delivered,
                 failed=each.failed,
                 dead=each.dead,
-                x=round(index * place + place * GAP / 2, 2),
-                width=round(place * (1 - GAP), 2),
                 ok_y=round(HEIGHT - ok, 2),
                 ok_height=round(ok, 2),
                 bad_y=round(HEIGHT - ok - bad, 2),
                 bad_height=round(bad, 2),
+                has_tick=index % step == 0,
+                is_last=index == len(buckets) - 1,
             )
         )
-    return Chart(bars, sum(each.delivered for each in buckets), sum(each.failed for each in buckets))
+    delivered, failed, dead = (
+        sum(getattr(each, name) for each in buckets) for name in ("delivered", "failed", "dead")
+    )
+    half = top // 2 if top % 2 == 0 else None
+    return Chart(bars, delivered, failed, dead, top, half, f"attempts per {interval}")
 
 
-def _height(count: int, highest: int) -> float:
-    return max(1.5, HEIGHT * count / highest) if count > 0 else 0.0
+def axis_end(highest: int) -> int:
+    """Return the round number at which the axis of values up to this one ends: 1, 2, 4, 6, 8, 10, 20 and so on."""
+    power = 1
+    while True:
+        found = next((each * power for each in _MANTISSAS if each * power >= highest), None)
+        if found is not None:
+            return found
+        power *= 10
+
+
+def _height(count: int, top: int) -> float:
+    return max(LEAST, HEIGHT * count / top) if count > 0 else 0.0
 
 
 class Step(NamedTuple):
@@ -89,12 +140,13 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A rectangle of the line."""
+    """A rectangle of the line; ``number``: of its attempt."""
 
     kind: Literal["ok", "bad", "next"]
     x: float
     width: float
     title: str
+    number: int | None = None
 
 
 class Line(NamedTuple):
@@ -145,9 +197,12 @@ def line(created_at: str | None, attempts: Sequence[KnownAttempt], due_at: str |
     first, last = min(moments), max(moments)
     scale = LINE_WIDTH / max(1, last - first)
 
-    def part(kind: Literal["ok", "bad", "next"], start: int, end: int, title: str) -> Part:
+    def part(
+        kind: Literal["ok", "bad", "next"], start: int, end: int, title: str, number: int | None = None
+    ) -> Part:
         width = max(NARROWEST, (end - start) * scale)
-        return Part(kind, round(min((start - first) * scale, LINE_WIDTH - width), 2), round(width, 2), title)
+        x = min((start - first) * scale, LINE_WIDTH - width)
+        return Part(kind, round(x, 2), round(width, 2), title, number)
 
     parts = [
         part(
@@ -155,6 +210,7 @@ def line(created_at: str | None, attempts: Sequence[KnownAttempt], due_at: str |
             start,
             end,
             f"attempt {attempt.number}, {utc(start)}, took {span(end - start)}",
+            attempt.number,
         )
         for start, end, attempt in spans
     ]

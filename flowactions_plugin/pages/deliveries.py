@@ -29,6 +29,9 @@ BODY_CHARACTERS: Final = 64 << 10
 RESENT_SHOWN: Final = 10
 """How many of the deliveries that were sent again from one are shown with it, the last ones."""
 
+LINKS_SHOWN: Final = 12
+"""Of a time line with more parts, none is a stop of the Tab key: the attempts are listed below it."""
+
 FORM: Final = tuple(field for field in FIELDS if field.label)
 """The fields of the search."""
 
@@ -140,6 +143,7 @@ async def show_delivery(
         kinds=OF_ONE.get(row.status, ()),
         steps=steps(row.created_at, found.attempts),
         line=line(row.created_at, found.attempts, row.next_attempt_at),
+        links_shown=LINKS_SHOWN,
         certainties=CERTAINTIES,
         resent_shown=RESENT_SHOWN,
         body=body[:BODY_CHARACTERS],

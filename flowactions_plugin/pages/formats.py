@@ -48,6 +48,14 @@ def utc(milliseconds: Any) -> str:
     return NOTHING if text is None else f"{text[:10]} {text[11:19]} UTC"
 
 
+def utc_clock(milliseconds: Any, kind: str) -> str:
+    """Return a time to the minute: as a ``clock``, ``12:00``; as a ``minute``, ``2030-01-31 12:00 UTC``; a dash for none."""
+    text = iso(milliseconds)
+    if text is None:
+        return NOTHING
+    return text[11:16] if kind == "clock" else f"{text[:10]} {text[11:16]} UTC"
+
+
 def timed(text: str) -> Markup:
     """Return a sentence in which each time, as `deliveries.explain` writes it, is an element that the script localizes."""
     return Markup(_TIME.sub(lambda found: _element(found[0]), str(escape(plain(text)))))  # noqa: S704  escaped

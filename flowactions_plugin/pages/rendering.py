@@ -87,6 +87,7 @@ class Renderer:
         made.filters |= {
             "iso": formats.iso,
             "utc": formats.utc,
+            "utc_clock": formats.utc_clock,
             "span": formats.span,
             "timed": formats.timed,
             "number": formats.number,

@@ -12,9 +12,10 @@ from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.deliveries.inbound_queries import RESULTS, read_inbound
 from flowactions_plugin.deliveries.results import AuditEntry, Pause
 from flowactions_plugin.errors import PauseChanged
+from flowactions_plugin.health.failures import FAILED_READ
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.audit import MOST_REASON
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.scope import NOBODY, Scope
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
@@ -26,6 +27,16 @@ class Entry(NamedTuple):
 
     entry: AuditEntry
     filter: dict[str, str]
+
+    @property
+    def number(self) -> int | None:
+        """How many rows it was done to; ``None``: to none that are counted, as what undoes an action."""
+        return None if self.entry.action == "undo" else self.entry.number
+
+    @property
+    def is_by_itself(self) -> bool:
+        """Whether no person did it: a bulk action has stopped by itself."""
+        return (self.entry.actor_id, self.entry.actor_name, self.entry.actor_role) == NOBODY
 
 
 class Asked(NamedTuple):
@@ -55,9 +66,10 @@ async def show_overview(
         request,
         "overview.html",
         found=found,
+        failed_read=FAILED_READ,
         workers=found.workers[:ROWS],
-        hour=chart(found.hour),
-        day=chart(found.day),
+        hour=chart(found.hour, "5 min"),
+        day=chart(found.day, "hour"),
     )
 
 

@@ -11,6 +11,9 @@ function local(moment) {
   return (moment.getFullYear() === new Date().getFullYear() ? THIS_YEAR : ANY_YEAR).format(moment);
 }
 
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const MINUTE = new Intl.DateTimeFormat(undefined, { ...SHORT, second: undefined });
+
 function localize(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
@@ -18,7 +21,8 @@ function localize(root) {
     const utc = `${time.dateTime.slice(0, 10)} ${time.dateTime.slice(11, 19)} UTC`;
     time.title = "ago" in time.dataset ? `${local(moment)} · ${utc}` : utc;
     if ("ago" in time.dataset) continue;
-    time.textContent = local(moment);
+    const form = "clock" in time.dataset ? CLOCK : "minute" in time.dataset ? MINUTE : null;
+    time.textContent = form ? form.format(moment) : local(moment);
     if ("both" in time.dataset) {
       const beside = document.createElement("span");
       beside.className = "utc";
@@ -163,7 +167,7 @@ let paused = false;
 
 function isReading() {
   const active = document.activeElement;
-  const typing = active && active.matches("input:not([type=checkbox]), textarea, select");
+  const typing = active && active.matches("input:not([type=checkbox], [type=radio]), [type=radio]:focus-visible, textarea, select");
   const selecting = String(document.getSelection()) !== "" || document.querySelector("[data-rows] input:checked");
   const changing = main.querySelector("details.inline[open]");
   return paused || document.hidden || typing || selecting || changing;

@@ -17,6 +17,7 @@ from flowactions_plugin.storage.schema import (
     attempts,
     chat_connections,
     inbound_events,
+    outbox,
     pauses,
     statistics,
     workers,
@@ -31,7 +32,7 @@ from tests.queueing import Queue
 MANY = MOST_ATTEMPTS + 60
 
 PAGED = {
-    "": ROWS + 10,  # workers, and twice five destinations
+    "": ROWS + 20,  # workers, twice five destinations, five flows and five nodes
     "/deliveries": ROWS,
     "/actions": ROWS,
     "/destinations": 2 * ROWS,  # with those that are paused
@@ -78,6 +79,8 @@ async def crowd(site: Site) -> str:
         recent = [{**counts, "bucket": now - now % 300_000, "destination": f"d{number}"} for number in each]
         await connection.execute(insert(statistics), recent)
         await connection.execute(pauses.update().values(resumed_at=None))
+        failed = {"flow_id": outbox.c.id, "node_id": outbox.c.id, "finished_at": now}
+        await connection.execute(outbox.update().values(failed))
     return shown
 
 

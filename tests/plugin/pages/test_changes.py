@@ -37,7 +37,7 @@ async def test_a_replay_is_done_to_the_whole_filter_and_can_be_undone(site: Site
     assert begun.status_code == 303
     where = httpx.URL(f"http://host{ROOT}/actions").join(begun.headers["location"]).path
     shown = (await site.browser.get(where)).text
-    assert "Nothing leaves before" in shown
+    assert "none of them is sent" in shown
     assert "it is up again" in shown
     assert "Undo" in shown
     assert set((await site.statuses()).values()) == {"dead"}

@@ -8,7 +8,7 @@ from markupsafe import Markup
 from flowactions_plugin.deliveries.results import KnownAttempt
 from flowactions_plugin.health.results import Bucket
 from flowactions_plugin.pages import formats
-from flowactions_plugin.pages.charts import HEIGHT, WIDTH, chart, line, steps
+from flowactions_plugin.pages.charts import HEIGHT, LEAST, TICKS, axis_end, chart, line, steps
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,53 @@ def test_shares_are_rounded_for_people() -> None:
     ]
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**9)), max_size=40))
+def buckets(*counts: tuple[int, int]) -> list[Bucket]:
+    return [Bucket(at=i * 300_000, delivered=ok, failed=bad) for i, (ok, bad) in enumerate(counts)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63), st.integers(0, 2**63)), max_size=40))
 def test_a_chart_stays_within_its_frame(counts: list[tuple[int, int]]) -> None:
     """And what is not zero can be seen."""
-    drawn = chart([Bucket(at=i, delivered=ok, failed=bad) for i, (ok, bad) in enumerate(counts)])
+    drawn = chart(buckets(*counts), "5 min")
     assert len(drawn.bars) == len(counts)
+    assert sum(bar.has_tick for bar in drawn.bars) <= TICKS
+    assert [bar.is_last for bar in drawn.bars[-1:]] == [True] * min(1, len(counts))
     for bar in drawn.bars:
-        assert bar.x >= 0
-        assert bar.x + bar.width <= WIDTH + 0.1
         assert -0.02 <= bar.bad_y <= bar.ok_y <= HEIGHT
         assert bar.ok_y + bar.ok_height == pytest.approx(HEIGHT, abs=0.02)
         assert bar.bad_y + bar.bad_height == pytest.approx(bar.ok_y, abs=0.03)
         assert (bar.bad_height > 0) is (bar.failed > 0)
+
+
+@given(st.integers(0, 2**64))
+def test_the_axis_ends_at_a_round_number_just_above(highest: int) -> None:
+    """One digit and zeros, at most twice the highest value; its half is a whole number, or there is none."""
+    top = axis_end(highest)
+    assert highest <= top <= max(1, 2 * highest)
+    assert str(top).rstrip("0") in {"1", "2", "4", "6", "8"}
+    half = chart(buckets((highest, 0)), "hour").half
+    assert half is None if top == 1 else half is not None and 2 * half == top
+
+
+def test_the_axis_of_a_chart() -> None:
+    """Without a value it ends at 1; beside a very high value, the others can be seen; each fourth has its time."""
+    nothing = chart(buckets(*[(0, 0)] * 12), "5 min")
+    assert (nothing.top, nothing.half, nothing.unit) == (1, None, "attempts per 5 min")
+    assert {(bar.ok_height, bar.bad_height) for bar in nothing.bars} == {(0, 0)}
+    (one,) = chart(buckets((1, 0)), "hour").bars
+    assert (one.ok_height, one.has_tick, one.is_last) == (HEIGHT, True, True)
+    high = chart(buckets((1, 1), *[(0, 0)] * 10, (900_000, 100_000)), "5 min")
+    assert (high.top, high.half) == (1_000_000, 500_000)
+    assert (high.bars[0].ok_height, high.bars[0].bad_height) == (LEAST, LEAST)
+    assert (high.bars[-1].bad_y, high.bars[-1].bad_height) == (0, HEIGHT / 10)
+    assert [index for index, bar in enumerate(high.bars) if bar.has_tick] == [0, 3, 6, 9]
+
+
+def test_a_time_to_the_minute() -> None:
+    """On the axis without its day, for the script in an element; a dash for what is none."""
+    assert formats.utc_clock(1_700_000_000_000, "clock") == "22:13"
+    assert formats.utc_clock(1_700_000_000_000, "minute") == "2023-11-14 22:13 UTC"
+    assert formats.utc_clock(2**63, "clock") == formats.NOTHING
 
 
 def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **changes: object) -> KnownAttempt:
@@ -114,7 +149,10 @@ class TestTimeline:
             [an_attempt(1, "2030-01-01T00:00:00.000Z", 5000)],
             "2030-01-01T00:00:10.000Z",
         )
-        assert [(part.kind, part.x) for part in drawn.parts] == [("bad", 0), ("next", 996)]
+        assert [(part.kind, part.x, part.number) for part in drawn.parts] == [
+            ("bad", 0, 1),
+            ("next", 996, None),
+        ]
         assert drawn.parts[0].width == 500
         assert drawn.summary == "1 attempt within 10 s"
 

@@ -1,0 +1,145 @@
+"""Which flows and nodes the deliveries come from that have failed: counted among a bounded number of rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import Select, and_, case, func, select
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.health.results import FailingOrigin, Failures
+from flowactions_plugin.health.status_queries import HOUR_MS, of_scope
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import FINISHED, LIVE, UNDELIVERED, outbox
+from flowactions_plugin.storage.text import as_text, read_all
+
+FAILED_READ: Final = 1000
+"""How many rows are read at the most of those that are dead, and of those that are tried again; each may be on another page."""
+
+_ORIGIN_COLUMNS: Final = [
+    outbox.c[name] for name in ("organization_id", "flow_id", "node_id", "status", "error_class", "finished_at")
+]
+
+Origin: TypeAlias = tuple[str, str | None, str | None]
+"""An organization, a flow and a node."""
+
+
+def failures(connection: Connection, scope: Scope, now: int, limit: int) -> Failures:
+    """Return flows and nodes by deliveries that have failed: dead within the last hour, or tried again.
+
+    An index returns the latest `FAILED_READ` rows of each kind, and only those are read: of all organizations, what ended
+    last, and what is due last; of one, what was enqueued last, unless all that ended within the hour can be read.
+    """
+    since = now - HOUR_MS
+    dead, all_dead = _origins(connection, scope, _ended(since), since)
+    if not all_dead and scope.organization_id is not None:
+        dead, all_dead = _origins(connection, scope, _newest(scope, "dead"), since)
+    retried = _next() if scope.organization_id is None else _newest(scope, "retrying")
+    retrying, all_retrying = _origins(connection, scope, retried, None)
+    return Failures(
+        since=since,
+        dead=dead.total(),
+        retrying=retrying.total(),
+        exact=all_dead and all_retrying,
+        flows=most_failing(_whole_flows(dead), _whole_flows(retrying), limit),
+        nodes=most_failing(_nodes(dead), _nodes(retrying), limit),
+    )
+
+
+def _origins(
+    connection: Connection, scope: Scope, rows: Select[Any], since: int | None
+) -> tuple[Counter[Origin], bool]:
+    """Count those of some rows that have failed, by their origin; return whether these are all.
+
+    Args:
+        connection: an open one.
+        scope: whose are counted.
+        rows: selects up to `FAILED_READ` rows.
+        since: only those that ended since then; ``None``: those that are tried again.
+    """
+    head = rows.subquery("head")
+    if since is None:
+        failed = head.c.status == inline("retrying")
+    else:
+        failed = and_(head.c.finished_at >= since, func.coalesce(head.c.error_class, "") != inline("cancelled"))
+    origin = (head.c.organization_id, head.c.flow_id, head.c.node_id)
+    counted = case((and_(failed, *of_scope(head, scope)), 1))
+    query = select(*origin, func.count().label("read"), func.count(counted).label("number")).group_by(*origin)
+    found = read_all(connection, query)
+    numbers: Counter[Origin] = Counter()
+    for row in found:
+        if row.number:
+            numbers[_text(row.organization_id) or "", _text(row.flow_id), _text(row.node_id)] += row.number
+    return numbers, sum(row.read for row in found) < FAILED_READ
+
+
+def most_failing(dead: Counter[Origin], retrying: Counter[Origin], limit: int) -> list[FailingOrigin]:
+    """Return the origins of the most deliveries that have failed, the most first.
+
+    Args:
+        dead: those that are dead, by origin.
+        retrying: those that are tried again, by origin.
+        limit: how many origins at the most.
+    """
+    both = dead + retrying
+    first = sorted(both, key=lambda key: (-both[key], *(part or "" for part in key)))[:limit]
+    return [
+        FailingOrigin(
+            organization_id=key[0], flow_id=key[1], node_id=key[2], dead=dead[key], retrying=retrying[key]
+        )
+        for key in first
+    ]
+
+
+def _whole_flows(numbers: Counter[Origin]) -> Counter[Origin]:
+    """Return the sums over the nodes of each flow."""
+    found: Counter[Origin] = Counter()
+    for (organization, flow, _), number in numbers.items():
+        found[organization, flow, None] += number
+    return found
+
+
+def _nodes(numbers: Counter[Origin]) -> Counter[Origin]:
+    """Return those that come from a node."""
+    return Counter({key: number for key, number in numbers.items() if key[2] is not None})
+
+
+def _ended(since: int) -> Select[Any]:
+    """Select the rows that are dead since then, the last ended first: the order of an index."""
+    return (
+        select(*_ORIGIN_COLUMNS)
+        .where(outbox.c.status == inline("dead"), FINISHED, outbox.c.finished_at >= since)
+        .order_by(outbox.c.finished_at.desc())
+        .limit(inline(FAILED_READ))
+    )
+
+
+def _newest(scope: Scope, status: str) -> Select[Any]:
+    """Select the rows of an organization in a state, the newest first: the order of an index."""
+    return (
+        select(*_ORIGIN_COLUMNS)
+        .where(UNDELIVERED, outbox.c.status == inline(status), *of_scope(outbox, scope))
+        .order_by(outbox.c.id.desc())
+        .limit(inline(FAILED_READ))
+    )
+
+
+def _next() -> Select[Any]:
+    """Select rows that wait, those due last first: the order of an index, in which those that are tried again come first.
+
+    Rows that a pause or a cancellation holds are left out: their due time lies far ahead.
+    """
+    return (
+        select(*_ORIGIN_COLUMNS)
+        .where(LIVE, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS))
+        .order_by(outbox.c.next_attempt_at.desc())
+        .limit(inline(FAILED_READ))
+    )
+
+
+def _text(value: Any) -> str | None:
+    """Return a value of `read_all` as text; ``None``: there is none."""
+    return None if value is None else as_text(value)

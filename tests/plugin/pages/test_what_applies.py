@@ -1,0 +1,174 @@
+"""The audit and the pages of bulk actions say what applies to an action, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from flowactions_plugin.clock import new_id
+from tests.plugin.pages.conftest import Site
+
+NOW = int(time.time() * 1000)
+WAITING = {"state": "waiting", "starts_at": NOW + 3_600_000, "finished_at": None, "done": 0}
+
+
+async def begin(site: Site, **changes: Any) -> str:
+    """Write a bulk action that is done, or another; give its id."""
+    values: dict[str, Any] = {
+        "id": new_id(time.time()),
+        "kind": "replay",
+        "organization_id": "acme",
+        "filter": "{}",
+        "as_of": NOW,
+        "counted": 3,
+        "actor_id": "ada",
+        "actor_name": "Ada",
+        "actor_role": "dashboard",
+        "reason": "",
+        "reset_attempts": 0,
+        "rate": None,
+        "canary": 0,
+        "state": "done",
+        "state_reason": None,
+        "created_at": NOW,
+        "starts_at": NOW,
+        "finished_at": NOW,
+        "done": 3,
+        "paced_done": 0,
+        **changes,
+    }
+    names = ", ".join(values)
+    marks = ", ".join(f":{name}" for name in values)
+    await site.execute(f"INSERT INTO flowactions_actions ({names}) VALUES ({marks})", **values)  # noqa: S608  columns
+    return str(values["id"])
+
+
+async def note(site: Site, action: str, **changes: Any) -> None:
+    """Write an entry of the audit."""
+    values = {
+        "id": new_id(time.time()),
+        "at": NOW,
+        "organization_id": "acme",
+        "actor_id": "ada",
+        "actor_name": "Ada",
+        "actor_role": "dashboard",
+        "action": action,
+        "reason": "",
+        **changes,
+    }
+    names = ", ".join(values)
+    marks = ", ".join(f":{name}" for name in values)
+    await site.execute(f"INSERT INTO flowactions_audit ({names}) VALUES ({marks})", **values)  # noqa: S608  columns
+
+
+def words(page: str) -> str:
+    """Give the text of a page's main part."""
+    main = page[page.index("<main") : page.index("</main>")]
+    return " ".join(re.sub(r"<[^>]+>", " ", main).split())
+
+
+SENT = "none of them is sent"
+OF_AN_ACTION = {
+    "a replay": ({}, ["3 of 3 done", "Attempts one more", "Filter none: everything", "Ended"], []),
+    "paced": (
+        {"rate": 5.0, "canary": 10, "reset_attempts": 1, "reason": "the why"},
+        ["Rate 5.0 per second", "Canary 10 first", "Attempts all again", "Reason the why"],
+        [],
+    ),
+    "waiting": (WAITING, [SENT, "it can be undone", "Undo"], ["of 3 done", "Ended", "Stop", "Reason"]),
+    "a cancel": ({**WAITING, "kind": "cancel"}, ["none of them is sent or cancelled"], ["Attempts"]),
+    "a delete": ({**WAITING, "kind": "delete"}, ["none of them is deleted"], ["sent", "Attempts"]),
+    "deleted": ({"kind": "delete"}, ["3 of 3 done"], ["Attempts", "match the filter"]),
+    "a resend": ({**WAITING, "kind": "resend"}, [SENT], ["Attempts"]),
+    "running": (
+        {"state": "running", "finished_at": None, "done": 1, "filter": '{"flow_id": "f"}'},
+        ["1 of 3 done", "Stop", "flow f"],
+        ["Undo", "Ended", "What was done", "Filter none"],
+    ),
+    "undone": ({"state": "undone", "done": 0}, ["Nothing was changed", "Ended"], ["0 of 3", "Undo"]),
+    "released": (
+        {"kind": "cancel", "state": "undone", "done": 0, "finished_at": None},
+        ["Workers release the deliveries"],
+        ["Nothing was changed", "Ended"],
+    ),
+    "stopped": (
+        {"state": "stopped", "done": 1, "state_reason": "stopped by Ada"},
+        ["1 of 3 done", "What was done stays", "stopped by Ada"],
+        ["Stop "],
+    ),
+    "stopped early": ({"state": "stopped", "done": 0}, ["0 of 3 done"], ["What was done stays"]),
+    "fewer": ({"done": 2}, ["2 of 3 done", "1 delivery had changed before it was reached"], ["What was done"]),
+}
+NOT_PACED = ["Rate", "Canary"]
+
+
+async def test_a_bulk_action_says_what_applies(site: Site) -> None:
+    """No pace that it does not have, no reason that nobody gave, no progress of what was undone, no end before it."""
+    site.sign_in("changer")
+    for name, (values, said, unsaid) in OF_AN_ACTION.items():
+        shown = words((await site.get(f"/actions/{await begin(site, **values)}")).text)
+        absent = [
+            *unsaid,
+            *([] if "rate" in values else NOT_PACED),
+            *([] if "reason" in values else ["Reason"]),
+        ]
+        assert [each for each in said if each not in shown] == [], (name, shown)
+        assert [each for each in absent if each in shown] == [], (name, shown)
+
+
+def cells(page: str, kind: str) -> list[str]:
+    """Give the texts of the cells of a column, by its class."""
+    found = re.findall(rf'<td class="(?:num )?{kind}"[^>]*>(.*?)</td>', page)
+    return [re.sub(r"<[^>]+>", "", each) for each in found]
+
+
+async def test_the_audit_says_what_applies(site: Site) -> None:
+    """What is not known or does not apply is an empty cell, and the style hides a column of them."""
+    site.sign_in("changer")
+    delivery, action = new_id(time.time()), new_id(time.time())
+    await note(site, "purge")
+    await note(site, "pause", destination="https://h.example:443", reason="their certificate")
+    await note(site, "retry", delivery_id=delivery, number=1)
+    await note(site, "replay", action_id=action, filter="{}", number=3)
+    await note(site, "undo", action_id=action, number=0)
+    who = {"actor_id": "", "actor_name": "flowactions", "actor_role": "command"}
+    await note(site, "stop", action_id=action, number=2, reason="1 of 1 first attempts failed", **who)
+    page = (await site.get("/audit")).text
+    assert cells(page, "rows") == ["2", "", "3", "1", "", ""]
+    assert cells(page, "reason") == ["1 of 1 first attempts failed", "", "", "", "their certificate", ""]
+    assert "–" not in words(page)
+    assert "command" not in words(page)
+    what = [
+        f"stop bulk action {action[-12:]}",
+        f"undo bulk action {action[-12:]}",
+        "replay everything",
+        "purge everything",
+    ]
+    assert [each for each in what if each not in words(page)] == []
+
+
+@pytest.mark.parametrize(
+    ("role", "query", "said", "unsaid"),
+    [
+        ("operator", {"kind": "replay"}, ["organizations see it", "match later are not touched", SENT], []),
+        ("changer", {"kind": "cancel"}, ["none of them is sent or cancelled"], ["organizations see", "All attempts"]),
+        ("changer", {"kind": "delete"}, ["none of them is deleted"], ["How", "sent"]),
+        ("changer", {"kind": "replay", "destination": "https://none.example"}, [], ["undone", "later", "Reason"]),
+    ],
+    ids=["replay", "cancel", "delete", "none"],
+)  # fmt: skip
+async def test_a_preview_says_what_applies(
+    site: Site, role: str, query: dict[str, str], said: list[str], unsaid: list[str]
+) -> None:
+    """Nothing of organizations to one of them, of pace where nothing is sent, of later rows where rows are named."""
+    site.sign_in(role)
+    row_id = await site.put("dead")
+    await site.put()
+    shown = words((await site.get("/actions/new", params=query)).text)
+    assert [each for each in said if each not in shown] == [], shown
+    assert [each for each in unsaid if each in shown] == [], shown
+    named = words((await site.get("/actions/new", params={"kind": "retry", "id": row_id})).text)
+    assert "match later" not in named
