@@ -1,6 +1,6 @@
 """Takes pictures of all pages, wide and narrow, light and dark, with few and with many rows, and says what is wrong with them.
 
-    python -m tests.browser.pictures OUT [--rows 0 1 100000] [--database sqlite|postgres] [--only TEXT] [--docs]
+    python -m tests.browser.pictures OUT [--rows 0 1 100000] [--database sqlite|postgres] [--only PAGE …] [--docs]
 
 The operator pages are those of a host in a process of its own, as its operator and as a person of a dashboard sees them; the
 editor's are those of the demo. Printed are, by page, the milliseconds until the answer, those of processor time in the host's process, the size, by how many pixels
@@ -41,7 +41,10 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
     "operator-overview-1280-light": ("overview", 1280, "light"),
     "operator-deliveries-1280-dark": ("deliveries", 1280, "dark"),
     "operator-deliveries-390-light": ("deliveries", 390, "light"),
-    "operator-delivery-1280-light": ("delivery", 1280, "light"),
+    "operator-delivery-1280-light": ("dead", 1280, "light"),
+    "operator-inbound-1280-light": ("inbound", 1280, "light"),
+    "operator-resend-1280-light": ("resend-one", 1280, "light"),
+    "operator-purge-1280-light": ("purge-counted", 1280, "light"),
     "editor": ("editor", 1280, "light"),
     "editor-conflict": ("editor-conflict", 1280, "light"),
     "editor-mistake": ("editor-mistake", 1280, "light"),
@@ -86,11 +89,11 @@ class Pictures:
         rows: the number.
         pid: the host's process.
         docs: whether the docs get theirs.
-        only: only pages whose name has this text.
+        only: the names of the pages that are taken; empty: all.
     """
 
     def __init__(
-        self, page: Page, axe: str, folder: Path, rows: int, pid: int, *, docs: bool, only: str
+        self, page: Page, axe: str, folder: Path, rows: int, pid: int, *, docs: bool, only: Sequence[str]
     ) -> None:
         self.page = page
         self.seen: list[Seen] = []
@@ -98,12 +101,15 @@ class Pictures:
         self._docs, self._only = docs, only
         folder.mkdir(parents=True, exist_ok=True)
 
+    def _takes(self, name: str) -> bool:
+        return not self._only or name in self._only
+
     async def visit(self, url: str, pages: dict[str, str]) -> None:
         """Take pages by their addresses, which the server is asked for apart from the browser, too."""
         cookies = {each["name"]: each["value"] for each in await self.page.context.cookies()}
         async with httpx.AsyncClient(cookies=cookies, timeout=60) as client:
             for name, path in pages.items():
-                if self._only not in name:
+                if not self._takes(name):
                     continue
                 first = await client.get(url + path)  # which reads templates and opens connections
                 assert first.status_code < 500, (name, first.text)
@@ -118,7 +124,7 @@ class Pictures:
 
     async def take(self, name: str, answer: Answer | None = None) -> None:
         """Take what the browser shows."""
-        if self._only not in name:
+        if not self._takes(name):
             return
         page, wider, found = self.page, 0, set[str]()
         for width, height in SIZES:
@@ -176,7 +182,7 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
                 async with opened(url) as database:
                     ids = await fill(database, rows)
                 await tour_of_operators(camera, url_of(port), ids)
-                if rows == options.rows[-1] and options.only in "editor":
+                if rows == options.rows[-1] and any(each.startswith("editor") for each in options.only or ["editor"]):
                     await tour_of_authors(camera, folder)
                 seen += camera.seen
     return seen
@@ -206,9 +212,10 @@ def main() -> int:
     parser.add_argument("out", type=Path, help="folder for the pictures")
     parser.add_argument("--rows", type=int, nargs="+", default=[0, 1, 100_000])
     parser.add_argument("--database", choices=DATABASES, default="sqlite")
-    parser.add_argument("--only", default="", help="only pages whose name has this text")
+    parser.add_argument("--only", nargs="+", default=[], help="names of pages, which alone are taken")
     parser.add_argument("--docs", action="store_true", help="write the pictures of docs/images, too")
     options = parser.parse_args()
+    expect.set_options(timeout=60_000)
     with tempfile.TemporaryDirectory() as folder:
         npm.install(Path(folder), "axe-core@4", module=False)
         axe = (Path(folder) / "node_modules/axe-core/axe.min.js").read_text()
