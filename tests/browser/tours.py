@@ -52,21 +52,27 @@ async def tour_of_operators(camera: Camera, url: str, ids: Sequence[str]) -> Non
     link = await page.locator("tbody a").first.get_attribute("href") if ids else None
     await camera.visit(root, operator_pages(ids, None if link is None else link.rpartition("/")[2]))
     await camera.visit(url, {"host-deliveries": "/deliveries", "host-connections": "/connections"})
-    for name, reason in (("paused", "their certificate is broken"), ("refused", "another reason")):
+    for name, reason, said in (
+        ("paused", "their certificate is broken", "Paused"),
+        ("refused", "another reason", "is paused already"),
+    ):
         await page.goto(f"{root}/destinations")
         await page.fill("#destination", DESTINATIONS[2])
         await page.fill("#why", reason)
         await page.click(".confirm button.danger")
+        await expect(page.locator("main")).to_contain_text(said)
         await camera.take(f"destinations-{name}")
     if len(ids) > 1:
         await page.goto(f"{root}/actions/new?kind=replay&status=dead")
         await page.fill("#reason", "the receiver is up again")
         await page.click("button.primary")
+        await expect(page.locator("h1")).to_contain_text("waiting")
         await camera.take("action-waiting")
     if ids:
         await page.goto(f"{root}/purge?organization=acme")
         await page.fill("#typed", "Acme")
         await page.click("button.danger")
+        await expect(page.locator("#wrong")).to_be_visible()
         await camera.take("purge-wrong")
         await page.fill("#typed", "acme")
         await page.click("button.danger")
