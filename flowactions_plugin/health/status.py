@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.health.failures import failures
+from flowactions_plugin.health.failure_queries import failures
 from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Overview, Verdict, Worker
 from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS
 from flowactions_plugin.health.status_queries import HOUR_BUCKETS, Due, HealthQueries

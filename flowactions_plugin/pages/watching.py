@@ -12,7 +12,7 @@ from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.deliveries.inbound_queries import RESULTS, read_inbound
 from flowactions_plugin.deliveries.results import AuditEntry, Pause
 from flowactions_plugin.errors import PauseChanged
-from flowactions_plugin.health.failures import FAILED_READ
+from flowactions_plugin.health.failure_queries import FAILED_READ
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import NOBODY, Scope

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -222,6 +222,37 @@ async def test_everything_works_without_javascript(page: Page, site: Site) -> No
     await bare.click("button.primary")
     await expect(bare.locator("h1")).to_contain_text("undone")
     await context.close()
+
+
+async def test_a_chart_tells_its_values(page: Page, site: Site) -> None:
+    """One stop of the Tab key a chart; arrow keys, a tap and the mouse show the numbers of one interval, without JavaScript."""
+    assert page.context.browser is not None
+    context = await page.context.browser.new_context(java_script_enabled=False)
+    bare = await context.new_page()
+    await bare.goto(site.root)
+    hour = bare.locator(".bars").first
+    last = hour.get_by_role("radio", name=re.compile(r"UTC: [\d,]+ delivered, [\d,]+ failed.*, so far$"))
+    await last.focus()
+    await bare.keyboard.press("ArrowLeft")
+    before = hour.get_by_role("radio").nth(10)
+    await expect(before).to_be_focused()
+    values = hour.locator(".value")
+    assert await values.nth(10).evaluate("each => getComputedStyle(each).clipPath") == "none"
+    assert await values.nth(11).evaluate("each => getComputedStyle(each).clipPath") != "none"
+    await hour.locator("label").nth(2).hover()
+    shown = [
+        await each.evaluate("each => getComputedStyle(each).clipPath") == "none" for each in await values.all()
+    ]
+    assert [index for index, each in enumerate(shown) if each] == [2]
+    await bare.keyboard.press("Tab")
+    await expect(hour.locator("input:focus")).to_have_count(0)
+    await context.close()
+    kathmandu = await in_zone(page, "Asia/Kathmandu")
+    await kathmandu.goto(site.root)
+    tick = kathmandu.locator(".times time").first
+    at = datetime.fromisoformat(str(await tick.get_attribute("datetime")))
+    there = at.astimezone(timezone(timedelta(hours=5, minutes=45)))
+    await expect(tick).to_have_text(f"{there:%H:%M}")
 
 
 async def in_zone(page: Page, zone: str) -> Page:

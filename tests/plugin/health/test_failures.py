@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.failures import FAILED_READ, failures, most_failing
+from flowactions_plugin.health.failure_queries import FAILED_READ, failures, most_failing
 from flowactions_plugin.health.results import Failures
 from flowactions_plugin.health.status_queries import HOUR_MS
 from flowactions_plugin.operators.scope import Scope
@@ -60,7 +61,7 @@ def shown(result: Failures) -> list[tuple[Any, ...]]:
     ]
 
 
-RETRYING = {"status": "retrying", "finished_at": None}
+RETRYING: dict[str, Any] = {"status": "retrying", "finished_at": None}
 
 
 async def fill(queue: Queue) -> None:
@@ -116,13 +117,21 @@ def test_the_most_failures_come_first() -> None:
 async def test_the_command_names_flows_and_nodes(queue: Queue, database_url: str, tmp_path: Path) -> None:
     """In the table and in JSON, with counts and shares."""
     await fill(queue)
-    settings = {"cwd": tmp_path, "FLOWACTIONS_DATABASE_URL": database_url}
-    ended = await command("outbox", "stats", "--organization", "acme", **settings)
+    asked = partial(
+        command,
+        "outbox",
+        "stats",
+        "--organization",
+        "acme",
+        cwd=tmp_path,
+        FLOWACTIONS_DATABASE_URL=database_url,
+    )
+    ended = await asked()
     words = [each.split() for each in ended.out.splitlines()]
     assert ["orders", "acme", "3", "1", "66.7%"] in words
     assert ["(no", "flow)", "acme", "1", "0", "16.7%"] in words
     assert ["two", "acme", "1", "1", "33.3%", "orders"] in words
-    ended = await command("outbox", "stats", "--organization", "acme", "--json", **settings)
+    ended = await asked("--json")
     first = {"organizationId": "acme", "flowId": "orders", "nodeId": None, "dead": 3, "retrying": 1}
     assert ended.document["failures"]["flows"][0] == first
 

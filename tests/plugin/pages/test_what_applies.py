@@ -12,7 +12,7 @@ from flowactions_plugin.clock import new_id
 from tests.plugin.pages.conftest import Site
 
 NOW = int(time.time() * 1000)
-WAITING = {"state": "waiting", "starts_at": NOW + 3_600_000, "finished_at": None, "done": 0}
+WAITING: dict[str, Any] = {"state": "waiting", "starts_at": NOW + 3_600_000, "finished_at": None, "done": 0}
 
 
 async def begin(site: Site, **changes: Any) -> str:
@@ -48,7 +48,7 @@ async def begin(site: Site, **changes: Any) -> str:
 
 async def note(site: Site, action: str, **changes: Any) -> None:
     """Write an entry of the audit."""
-    values = {
+    values: dict[str, Any] = {
         "id": new_id(time.time()),
         "at": NOW,
         "organization_id": "acme",
@@ -71,7 +71,7 @@ def words(page: str) -> str:
 
 
 SENT = "none of them is sent"
-OF_AN_ACTION = {
+OF_AN_ACTION: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
     "a replay": ({}, ["3 of 3 done", "Attempts one more", "Filter none: everything", "Ended"], []),
     "paced": (
         {"rate": 5.0, "canary": 10, "reset_attempts": 1, "reason": "the why"},
