@@ -5,7 +5,7 @@
 The operator pages are those of a host in a process of its own, as its operator and as a person of a dashboard sees them; the
 editor's are those of the demo. Printed are, by page, the milliseconds until the answer, those of processor time in the host's process, the size, by how many pixels
 the page is wider than its window, and what axe-core finds. ``--docs`` also writes the pictures that the docs show, with
-the last of the numbers of rows.
+the last of the numbers of rows; if Pillow is installed (``pip install pillow``), they are small.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,10 +146,22 @@ class Pictures:
                 for file, wanted in DOCS.items() if self._docs else ():
                     if wanted == (name, width, scheme):
                         await page.screenshot(path=IMAGES / f"{file}.png", animations="disabled")
+                        shrink(IMAGES / f"{file}.png")
         await page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
         # The editor's form stands beside the flow again.
         await expect(page.locator("#settings:modal")).to_have_count(0)
         self.seen.append(Seen(self._rows, name, answer, wider, sorted(found)))
+
+
+def shrink(picture: Path) -> None:
+    """Write a picture again with 256 colours, in a third of the bytes, if Pillow is installed."""
+    try:
+        images = import_module("PIL.Image")
+    except ModuleNotFoundError:
+        return
+    with images.open(picture) as taken:
+        small = taken.convert("RGB").quantize(256)
+    small.save(picture, optimize=True)
 
 
 async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[Seen]:
@@ -182,7 +195,9 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
                 async with opened(url) as database:
                     ids = await fill(database, rows)
                 await tour_of_operators(camera, url_of(port), ids)
-                if rows == options.rows[-1] and any(each.startswith("editor") for each in options.only or ["editor"]):
+                if rows == options.rows[-1] and any(
+                    each.startswith("editor") for each in options.only or ["editor"]
+                ):
                     await tour_of_authors(camera, folder)
                 seen += camera.seen
     return seen

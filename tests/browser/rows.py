@@ -125,7 +125,7 @@ def _deliveries(
         status, attempts = _state(number)
         row_id = new_id(at / 1000)
         organization, place = ORGANIZATIONS[number % 2], places[(number + number // 20) % len(places)]
-        flow, node = f"{EVENTS[number % 3].partition('.')[0]}-flow", "notify-backend"
+        flow, node = EVENTS[number % 3].replace(".", "-"), "notify-backend"
         delivered = status == "delivered"
         logged = range(1, attempts + (not delivered))
         log = [
@@ -378,6 +378,6 @@ def _connections(now: int, count: int) -> Iterator[dict[str, Any]]:
             "missing_scopes": "channels:read,users:read" if lacks else "",
             "last_error": "missing_scope" if lacks else None,
             "last_error_at": now - 120_000 if lacks else None,
-            "last_error_flow": "order-flow" if lacks else None,
+            "last_error_flow": "order-placed" if lacks else None,
             "last_error_node": "tell-team" if lacks else None,
         }

@@ -106,7 +106,6 @@ async def tour_of_authors(camera: Camera, folder: Path) -> None:
 
 
 async def _open_flow(page: Page, demo: Demo) -> None:
-    page.once("dialog", lambda asked: asked.accept())
     await page.goto(f"{demo.host_url}/editor?flow=order-placed")
     await expect(page.locator("#items .choice")).to_have_count(3)
 
@@ -143,6 +142,7 @@ async def _write(camera: Camera, demo: Demo) -> None:
 async def _disagree(camera: Camera, demo: Demo) -> None:
     """Change what somebody else has changed, and remove a node."""
     page = camera.page
+    page.once("dialog", lambda asked: asked.accept())  # what was not saved is left
     await _open_flow(page, demo)
     other = await other_tab(page, demo, "olive")
     await rewrite(other, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/olive")
