@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.failure_queries import FAILED_READ, failures, most_failing
+from flowactions_plugin.health.failure_queries import FAILED_READ, Origin, failures, most_failing
 from flowactions_plugin.health.results import Failures
 from flowactions_plugin.health.status_queries import HOUR_MS
 from flowactions_plugin.operators.scope import Scope
@@ -109,8 +109,10 @@ async def test_what_a_pause_holds_is_not_tried_again_of_all_organizations(queue:
 
 def test_the_most_failures_come_first() -> None:
     """By both kinds together; equal ones by name, one without a name before the others."""
-    dead = Counter({("o", "b", None): 2, ("o", "a", None): 1, ("o", None, None): 3, ("o", "c", None): 1})
-    retrying = Counter({("o", "a", None): 2, ("o", "d", None): 9})
+    dead: Counter[Origin] = Counter(
+        {("o", "b", None): 2, ("o", "a", None): 1, ("o", None, None): 3, ("o", "c", None): 1}
+    )
+    retrying: Counter[Origin] = Counter({("o", "a", None): 2, ("o", "d", None): 9})
     assert [each.flow_id for each in most_failing(dead, retrying, 4)] == ["d", None, "a", "b"]
 
 
