@@ -147,7 +147,7 @@ class HealthQueries:
         """Return deliveries in quarantine, the oldest first."""
         query = (
             select(outbox.c.id, outbox.c.organization_id, outbox.c.destination, outbox.c.takeovers)
-            .where(QUARANTINED, *_of(outbox, scope))
+            .where(QUARANTINED, *of_scope(outbox, scope))
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
             .limit(inline(limit))
         )

@@ -64,6 +64,7 @@ class Finder:
     Attributes:
         looked: what was looked for, when the search has ended.
         destination: the destination that the text can be; ``None``: it can be none.
+        has_more: whether more destinations have the text in their host than are listed.
     """
 
     def __init__(self, context: PageContext, viewer: Viewer, text: str) -> None:
@@ -72,6 +73,7 @@ class Finder:
         self._text = text
         self.looked: list[Looked] = []
         self.destination = _destination(text)
+        self.has_more = False
 
     async def hits(self) -> list[Hit]:
         """Return what the text names.
@@ -135,11 +137,13 @@ class Finder:
         is_url = "://" in self._text
         host = place if is_url or _PORT.search(self._text) else place.rpartition(":")[0]
         status = self._context.queries.status
-        found = await status.destinations_named(self._viewer.scope, host, MOST_DESTINATIONS)
+        found = await status.destinations_named(self._viewer.scope, host, MOST_DESTINATIONS + 1)
         if is_url:
             return [each for each in found if each == key]
         # A part of a host is one only where no host is the whole of it.
-        return [each for each in found if each.partition("://")[2].startswith(f"{host}:")] or found
+        whole = [each for each in found if each.partition("://")[2].startswith(f"{host}:")]
+        self.has_more = not whole and len(found) > MOST_DESTINATIONS
+        return whole or found[:MOST_DESTINATIONS]
 
 
 def _destination(text: str) -> Destination | None:
@@ -167,5 +171,6 @@ async def find(
         text=text,
         hits=hits,
         looked=finder.looked,
+        has_more=finder.has_more,
         destination=finder.destination.key if finder.destination is not None else None,
     )

@@ -1,26 +1,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Page, async_playwright, expect
+from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo, running_demo
 from tests import npm
-
-QUIET = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
+from tests.browser.driving import a_browser, chromium
 
 LIMIT_MS = 60_000
 """For what a page is about to show: only what never comes takes so long."""
@@ -46,16 +35,14 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 async def page() -> AsyncIterator[Page]:
     """A page of a real, headless Chromium. Any error on it fails the test."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
+    executable = chromium()
+    if executable is None:
         assert os.environ.get("CI") != "true", "in CI the browser tests must run: install chromium"
         pytest.skip("there is no Chromium on this machine")
     errors: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=QUIET)
+    async with a_browser(executable) as browser:
         context = await browser.new_context(viewport={"width": 1360, "height": 860})
         context.on("weberror", lambda error: errors.append(str(error.error)))
         context.set_default_timeout(LIMIT_MS)
         yield await context.new_page()
-        await browser.close()
     assert errors == []

@@ -1,37 +1,156 @@
-"""The demo in a browser: signing in, and what a picture is kept as."""
+"""A browser, and what tests and pictures do with pages in it."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, TypeAlias
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from flowactions_conformance.demo import Demo
 
-SHOTS = os.environ.get("FLOWACTIONS_TEST_SCREENSHOTS")
-"""A folder for pictures of pages; without it none are made."""
+Scheme: TypeAlias = Literal["light", "dark"]
+
+SIZES: Final = ((1280, 860), (390, 860))
+SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
+
+_QUIET: Final = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
 
 
-async def sign_in(page: Page, demo: Demo, path: str) -> None:
-    """Open a page as Ada."""
-    await page.goto(f"{demo.host_url}{path}")
-    await page.get_by_test_id("sign-in-ada").click()
+def chromium() -> str | None:
+    """Return where Chromium is; ``None``: this machine has none."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if (found := shutil.which(name))), None)
+
+
+@asynccontextmanager
+async def a_browser(executable: str) -> AsyncIterator[Browser]:
+    """A headless browser that talks to nobody of its own accord, until the block is left."""
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=executable, args=list(_QUIET))
+        try:
+            yield browser
+        finally:
+            await browser.close()
+
+
+async def overflow(page: Page) -> int:
+    """Return by how many pixels a page is wider than its window."""
+    found: int = await page.evaluate(
+        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    )
+    return found
+
+
+async def violations(page: Page, axe: str, rules: Sequence[str] = ()) -> list[tuple[str, str, str]]:
+    """Return what axe finds wrong with a page: the rule, the first element and what is wrong with it.
+
+    Args:
+        page: the page.
+        axe: the script of axe-core.
+        rules: only these rules; empty: all.
+    """
+    if not await page.evaluate("'axe' in window"):
+        await page.evaluate(axe)
+    options: dict[str, Any] = {"resultTypes": ["violations"]}
+    if rules:
+        options["runOnly"] = {"type": "rule", "values": list(rules)}
+    found = await page.evaluate("(options) => axe.run(options)", options)
+    return [
+        (each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
+        for each in found["violations"]
+    ]
+
+
+async def sign_in(page: Page, url: str, path: str, who: str = "ada") -> None:
+    """Open a page of the reference host as one of its people.
+
+    Args:
+        page: where.
+        url: the host's.
+        path: the page's.
+        who: their id.
+    """
+    await page.goto(f"{url}{path}")
+    await page.get_by_test_id(f"sign-in-{who}").click()
     await page.wait_for_url(f"**{path}**")
 
 
 async def connect(page: Page, demo: Demo) -> None:
     """Connect the fake workspace, by clicking."""
-    await sign_in(page, demo, "/connections")
+    await sign_in(page, demo.host_url, "/connections")
     await page.click("#connect")
     await page.click("#allow")
     await expect(page.locator("#notice")).to_have_text("The workspace is connected.")
 
 
-async def picture(page: Page, name: str) -> None:
-    """Keep what is seen, when pictures are wanted."""
-    if SHOTS:
-        folder = Path(SHOTS)
-        folder.mkdir(parents=True, exist_ok=True)
-        await page.mouse.move(0, 0)
-        await page.screenshot(path=folder / f"{name}.png")
+async def other_tab(page: Page, demo: Demo, who: str) -> Page:
+    """Open the sample flow in a browser of its own."""
+    browser = page.context.browser
+    assert browser is not None
+    context = await browser.new_context(viewport={"width": 1360, "height": 860})
+    context.set_default_timeout(60_000)
+    other = await context.new_page()
+    await other.goto(f"{demo.host_url}/editor?flow=order-placed")
+    await other.get_by_test_id(f"sign-in-{who}").click()
+    await expect(other.locator("#items .choice > span")).to_have_count(3)
+    return other
+
+
+async def rewrite(page: Page, kind: str, field: str, value: str) -> None:
+    """Write into a field of a node."""
+    await page.locator(f"[data-type={kind}] .choice").click()
+    await page.fill(f"#field-{field}", value)
+
+
+async def save(page: Page, said: str = "Saved") -> None:
+    """Save by keyboard, and wait for what the page says of it."""
+    await page.keyboard.press("Control+s")
+    await expect(page.locator("#status")).to_contain_text(said)
+
+
+def operator_pages(deliveries: Sequence[str], action: str | None) -> dict[str, str]:
+    """Return the operator pages by name, below their root, so far as their rows are there.
+
+    Args:
+        deliveries: the ids that `rows.fill` returned.
+        action: the id of a bulk action.
+    """
+    pages = {
+        "overview": "",
+        "deliveries": "/deliveries",
+        "search": "/deliveries?status=dead&destination=https://hooks.acme.example",
+        "filter-wrong": "/deliveries?from=soon",
+        "preview": "/actions/new?kind=replay",
+        "preview-resend": "/actions/new?kind=resend&from=1d",
+        "actions": "/actions",
+        "destinations": "/destinations",
+        "connections": "/connections",
+        "inbound": "/inbound",
+        "event": "/inbound?id=msg_1&result=repeated",
+        "found": "/find?q=example",
+        "nothing": "/find?q=nothing-like-this",
+        "audit": "/audit",
+        "purge": "/purge",
+        "purge-counted": "/purge?organization=acme",
+        "missing": "/deliveries/missing",
+    }
+    named = {"delivery": 0, "dead": 1, "delivered": 2, "pending": 4}
+    pages |= {
+        name: f"/deliveries/{deliveries[number]}" for name, number in named.items() if number < len(deliveries)
+    }
+    if len(deliveries) > named["delivered"]:
+        pages["resend-one"] = f"/actions/new?kind=resend&id={deliveries[named['delivered']]}"
+    if action is not None:
+        pages["action"] = f"/actions/{action}"
+    return pages

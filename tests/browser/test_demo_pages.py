@@ -5,7 +5,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo
-from tests.browser.driving import connect, picture, sign_in
+from tests.browser.driving import connect, sign_in
 from tests.waiting import until
 
 pytestmark = pytest.mark.browser
@@ -62,7 +62,6 @@ async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: De
     await connect(page, demo)
     await page.goto(f"{demo.host_url}/editor")
     await build_flow(page, demo)
-    await picture(page, "editor")
     await page.reload()
     await page.locator("[data-type=webhook] .choice").click()
     await expect(page.locator("#field-webhookHeaders-0-key")).to_have_value("x-user")
@@ -121,7 +120,7 @@ async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> N
         for user in ("u1", "u2"):
             opening = {"userId": user, "content": "x"}
             assert (await client.post("/run/flows/order-placed/open", json=opening)).status_code == 200
-    await sign_in(page, demo, "/deliveries")
+    await sign_in(page, demo.host_url, "/deliveries")
     await expect(page.locator("#replay")).to_be_hidden()
     await page.select_option("#status", "dead")
     await expect(page.locator("#rows tr[data-status=dead]")).to_have_count(2)
@@ -221,7 +220,7 @@ async def test_two_organizations_have_a_workspace_each(page: Page, demo: Demo) -
 @pytest.mark.ci
 async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo) -> None:
     """Cancel on the consent page leads back to a sentence that a person understands."""
-    await sign_in(page, demo, "/connections")
+    await sign_in(page, demo.host_url, "/connections")
     await page.click("#connect")
     await page.click("button[value=cancel]")
     await expect(page.locator("#notice")).to_contain_text("You cancelled at the chat provider")
@@ -230,7 +229,7 @@ async def test_cancelling_at_the_provider_is_said_plainly(page: Page, demo: Demo
 @pytest.mark.ci
 async def test_the_editor_works_by_keyboard(page: Page, demo: Demo) -> None:
     """Adding, editing and saving need no mouse."""
-    await sign_in(page, demo, "/editor")
+    await sign_in(page, demo.host_url, "/editor")
     await expect(page.locator("#items li").first).to_be_visible()
     before = await page.locator("#items li").count()
     await page.get_by_test_id("add-chat_message").focus()

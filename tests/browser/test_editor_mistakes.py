@@ -14,7 +14,7 @@ import pytest
 from playwright.async_api import Error, Page, Route, expect
 
 from flowactions_conformance.demo import Demo, running_demo
-from tests.browser.driving import connect, picture
+from tests.browser.driving import connect
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
@@ -229,7 +229,6 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     await write(page, BODY, '{\n  "order": {{content}},\n  "user": {{userId}\n}')
     await write(page, URL, "http://10.1.2.3/orders")
     await expect(page.locator("#field-webhookBody-error")).to_contain_text("line 3, column 11")
-    await picture(page, "editor-mistake-1280-light")
     # The place leads there.
     await page.locator("#field-webhookBody-error .link").click()
     await page.keyboard.type("X")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
@@ -23,51 +22,35 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries import search_queries
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.resend import send_one_again
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.contact import token_prefix
-from flowactions_plugin.queue.rules import transition
+from tests.browser.driving import SCHEMES, SIZES, operator_pages, overflow, violations
+from tests.browser.rows import DESTINATIONS, fill
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
 ROOT = "/integrations/webhooks"
-SHOTS = os.environ.get("FLOWACTIONS_TEST_SCREENSHOTS")
-"""A folder for pictures of every page; without it none are made."""
-
-DESTINATIONS = (
-    "https://hooks.acme.example:443",
-    "https://api.globex.example:443",
-    "https://events.initech.example:443",
-    "http://127.0.0.1:9",
-)
-NOW_MS = int(time.time() * 1000)
-ANSWERS = (
-    Outcome(NOW_MS - 900, 12, status_code=200, response=b"ok"),
-    Outcome(NOW_MS - 700, 40, status_code=503, response=b"<h1>Service unavailable</h1>"),
-    Outcome(NOW_MS - 10_500, 10_004, error="timed out after 10 s while waiting for the answer"),
-)
-
-
-UNPROCESSED = (
-    ("failed", 500, "Host.auth_event failed: LookupError; the log has the details"),
-    ("refused", 401, "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),
-    ("invalid", 400, "The event has no data."),
-    ("acknowledged", 200, ""),
-)
-"""Inbound requests that processed no event: result, status, reason."""
 
 
 class WatchedHost(SmallHost):
-    """Everybody operates it."""
+    """Everybody operates it, until a test says otherwise."""
+
+    person: Operator | None = Operator(user_id="olive", user_name="Olive", may_change=True)
 
     async def operator(self, request: Any) -> Operator | None:
-        return Operator(user_id="olive", user_name="Olive", may_change=True)
+        return self.person
+
+
+COUNT = 60
+"""Deliveries of a site with rows."""
+
+WHOLLY = ((1280, "light"), (390, "dark"))
+"""Where axe checks all of its rules; elsewhere, colours."""
 
 
 class Site:
-    """A served host with deliveries in every state."""
+    """A served host, at first without rows."""
 
     def __init__(self, host: WatchedHost, url: str) -> None:
         self.host = host
@@ -75,175 +58,100 @@ class Site:
         self.queue = Queue(services_of(host)._database)
         self.ids: list[str] = []
         self.action = ""
-        self.resent = ""
 
     async def fill(self) -> None:
-        """Write deliveries, some of which were attempted, with what is known of their destinations."""
-        now = time.time()
-        worker = new_id(now)
-        self.queue.store.contact.token_prefix = token_prefix(worker)
-        for index in range(60):
-            destination = DESTINATIONS[index % 4]
-            row_id = await self.queue.put(
-                id=new_id(now - 60 + index),
-                organization_id=("acme", "globex")[index % 2],
-                agent_id="support",
-                event_id=f"evt_{index:064x}",
-                event_type=("order.placed", "flow.completed", "invoice.paid")[index % 3],
-                url=f"{destination}/hooks?token=secret",
-                destination=destination,
-                headers=(("content-type", "application/json"), ("authorization", "Bearer abc")),
-                body=b'{"order": 42, "note": "it\'s <b>bold</b>"}',
-                idempotency_key=f"order-{index}",
-            )
-            self.ids.append(row_id)
-        for _ in range(2):
-            for claim in await self.queue.store.claim(50):
-                index = self.ids.index(claim.id)
-                outcome = ANSWERS[index % 3]
-                await self.queue.complete(claim, outcome, transition(4 if index % 5 == 0 else 1, 4, outcome))
-        for worker_id, name, seen, ahead in (
-            (worker, "delivery", int(now * 1000) + 600_000, 600_000),
-            (new_id(now), "frozen", int(now * 1000) - 60_000, 0),
-        ):
-            await self.queue.run(
-                f"INSERT INTO flowactions_workers VALUES ('{worker_id}', '{name}', '0.2.0', 'web-1', 41, 'continuous', 100,"  # noqa: S608  numbers only
-                f" 12, {int(now * 1000) - 9000000}, {seen}, {int(now * 1000)}, NULL, {ahead})"
-            )
-        await self.queue.run(
-            f"UPDATE flowactions_attempts SET started_at = started_at + 600000 WHERE delivery_id = '{self.ids[2]}'"  # noqa: S608  an id
-        )
-        for bucket in range(288):
-            at = (int(now) // 300 - bucket) * 300_000
-            delivered = 16_000 + 2_800 * (bucket * 7 % 5)
-            await self.queue.run(
-                f"INSERT INTO flowactions_statistics VALUES ({at}, '', '', {delivered},"  # noqa: S608  numbers only
-                f" {bucket % 3 * 900}, 6, 9000000)"
-            )
-        for index, destination in enumerate(DESTINATIONS):
-            for bucket in range(12):
-                at = (int(now) // 300 - bucket) * 300_000
-                await self.queue.run(
-                    f"INSERT INTO flowactions_statistics VALUES ({at}, 'acme', '{destination}',"  # noqa: S608  numbers only
-                    f" {4000 + 700 * ((bucket * 7 + index) % 5)}, {index * 90}, {index}, {index * 500000 + 90000})"
-                )
-            await self.queue.run(
-                f"INSERT INTO flowactions_destinations VALUES ('acme', '{destination}', {int(now * 1000) - 4000000},"  # noqa: S608  numbers only
-                f" {int(now * 1000)}, {'NULL' if index < 3 else int(now * 1000) - 3000000}, {index * 9},"
-                f" 'timeout', NULL, {int(now * 1000)})"
-            )
-        await self.queue.run(
-            "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id, app_id, scopes,"
-            " installed_by_id, installed_by_name, installed_at, status, status_reason, sealed_token, default_channel)"
-            " VALUES ('acme', 'T0ACME', 'Acme', 'b', '', '', 'ada', 'Ada', 1700000000000, 'revoked', 'token_revoked', 'x',"
-            " 'C0GENERAL')"
-        )
-        await self.queue.run(
-            "INSERT INTO flowactions_inbound_events (provider, event_id, received_at, event_type, repeats, repeated_at)"  # noqa: S608
-            f" VALUES ('auth', 'msg_1', {NOW_MS - 90_000}, 'organization.deleted', 2, {NOW_MS - 30_000}),"
-            " ('chat', 'Ev012', 1700000000000, NULL, 0, NULL)"
-        )
-        for number, (result, status, reason) in enumerate(UNPROCESSED):
-            await self.queue.run(
-                f"INSERT INTO flowactions_inbound_requests VALUES ('r{number}', 'auth', 'msg_2{number}', 'user.created',"  # noqa: S608
-                f" {NOW_MS - 1000 * number}, '{result}', {status}, '{reason}', {number * 7})"
-            )
+        """Write deliveries in every state, pause a destination, and begin a bulk action."""
+        self.ids = await fill(self.queue.database, COUNT)
+        async with httpx.AsyncClient(base_url=self.root, headers={"sec-fetch-site": "same-origin"}) as client:
+            form = {"destination": DESTINATIONS[2], "reason": "their certificate is broken"}
+            await client.post("/destinations/pause", data=form)
+            shown = (await client.get("/actions/new?kind=replay")).text
+            found = re.search(r'name="token" value="([^"]+)"', shown)
+            assert found is not None, shown
+            form = {"kind": "replay", "token": found[1], "reason": "the receiver is up again", "rate": "50"}
+            begun = await client.post("/actions", data=form)
+            assert begun.status_code == 303, begun.text
+            self.action = begun.headers["location"].rpartition("/")[2]
 
-    async def send_again(self) -> None:
-        """Send a delivered webhook again, three times."""
+    async def send_again(self) -> str:
+        """Send a delivered webhook again, three times, and give its id."""
         found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
-        self.resent = found.rows[0].id
+        who = ("olive", "Olive", "operator")
         for _ in range(3):
-            who = ("olive", "Olive", "operator")
-            assert await send_one_again(self.queue.database, self.resent, None, who) is not None
-
-    def pages(self) -> dict[str, str]:
-        return {
-            "overview": "",
-            "deliveries": "/deliveries",
-            "search": "/deliveries?status=dead&destination=https://hooks.acme.example",
-            "delivery": f"/deliveries/{self.ids[2]}",
-            "delivered": f"/deliveries/{self.resent or self.ids[0]}",
-            "preview": "/actions/new?kind=replay",
-            "preview-resend": "/actions/new?kind=resend&from=1d",
-            "purge": "/purge?organization=acme",
-            "actions": "/actions",
-            "action": f"/actions/{self.action}",
-            "destinations": "/destinations",
-            "connections": "/connections",
-            "inbound": "/inbound",
-            "event": "/inbound?id=msg_1&result=repeated",
-            "found": "/find?q=example",
-            "nothing": "/find?q=nothing-like-this",
-            "audit": "/audit",
-            "missing": "/deliveries/missing",
-        }
+            assert await send_one_again(self.queue.database, found.rows[0].id, None, who) is not None
+        return found.rows[0].id
 
 
 @pytest.fixture
-async def site(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+async def bare(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
+    """A site without rows."""
     monkeypatch.chdir(tmp_path)
     host = WatchedHost(development(sqlite_url, FLOWACTIONS_HOST_WORKER="off"))
     actions = FlowActions.load(host)
     app = Litestar([*actions.route_handlers], lifespan=[actions.lifespan], logging_config=None)
     async with serve(app) as url:
-        made = Site(host, url)
-        await made.fill()
-        async with httpx.AsyncClient() as client:
-            headers = {"sec-fetch-site": "same-origin"}
-            form = {"destination": DESTINATIONS[2], "reason": "their certificate is broken"}
-            await client.post(f"{made.root}/destinations/pause", data=form, headers=headers)
-            shown = (await client.get(f"{made.root}/actions/new?kind=replay")).text
-            found = re.search(r'name="token" value="([^"]+)"', shown)
-            assert found is not None, shown
-            form = {"kind": "replay", "token": found[1], "reason": "the receiver is up again", "rate": "50"}
-            begun = await client.post(f"{made.root}/actions", data=form, headers=headers)
-            assert begun.status_code == 303, begun.text
-            made.action = begun.headers["location"].rpartition("/")[2]
-        yield made
+        yield Site(host, url)
+
+
+@pytest.fixture
+async def site(bare: Site) -> Site:
+    """A site with rows."""
+    await bare.fill()
+    return bare
+
+
+async def look(page: Page, axe: str, name: str) -> list[tuple[str, ...]]:
+    """Return what is wrong with a page that is open: wide and narrow, light and dark, with what it folds away."""
+    wrong: list[tuple[str, ...]] = []
+    await page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+    for width, height in SIZES:
+        await page.set_viewport_size({"width": width, "height": height})
+        for scheme in SCHEMES:
+            await page.emulate_media(color_scheme=scheme)
+            if wider := await overflow(page):
+                wrong.append((name, str(width), f"{wider} pixels too wide"))
+            rules = () if (width, scheme) in WHOLLY else ("color-contrast",)
+            wrong += [(name, str(width), scheme, *each) for each in await violations(page, axe, rules)]
+    return wrong
 
 
 @pytest.mark.node
-@pytest.mark.parametrize(
-    ("width", "scheme"),
-    [
-        (1280, "light"),
-        (390, "dark"),
-        pytest.param(1280, "dark", marks=pytest.mark.full),
-        pytest.param(390, "light", marks=pytest.mark.full),
-    ],
-)
-async def test_every_page_can_be_read(
-    page: Page, site: Site, axe: str, width: int, scheme: Literal["light", "dark"]
-) -> None:
+@pytest.mark.parametrize("filled", [False, True], ids=["no rows", "rows"])
+async def test_every_page_can_be_read(page: Page, bare: Site, axe: str, *, filled: bool) -> None:
     """On a desktop and a phone, light and dark: axe finds nothing, nothing is cut off, the policy refuses nothing."""
-    await site.send_again()
+    pages = operator_pages((), None)
+    if filled:
+        await bare.fill()
+        resent = await bare.send_again()
+        pages = operator_pages(bare.ids, bare.action) | {"resent": f"/deliveries/{resent}"}
     said: list[str] = []
-    violations: list[tuple[str, ...]] = []
+    wrong: list[tuple[str, ...]] = []
     page.on("console", lambda message: said.append(message.text))
-    await page.set_viewport_size({"width": width, "height": 860})
-    await page.emulate_media(color_scheme=scheme)
-    for name, path in site.pages().items():
-        answer = await page.goto(site.root + path)
+    for name, path in pages.items():
+        answer = await page.goto(bare.root + path)
         assert answer is not None
-        assert answer.status == (404 if name == "missing" else 200), name
-        assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
-        for summary in await page.locator("main summary").all():
-            await summary.click()
-        assert await page.evaluate("document.documentElement.scrollWidth") <= width, name
-        await page.evaluate(axe)
-        found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-        violations += [
-            (name, each["id"], each["nodes"][0]["html"], each["nodes"][0]["failureSummary"])
-            for each in found["violations"]
-        ]
-        if SHOTS:
-            await page.goto(site.root + path)
-            folder = Path(SHOTS)
-            folder.mkdir(parents=True, exist_ok=True)
-            await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
-    assert violations == []
-    assert [text for text in said if "404" not in text] == []
+        assert answer.status == {"missing": 404, "filter-wrong": 400}.get(name, 200), name
+        wrong += await look(page, axe, name)
+    if filled:
+        await page.goto(f"{bare.root}/destinations")
+        await page.fill("#destination", DESTINATIONS[2])
+        await page.click(".confirm button.danger")
+        await expect(page.locator("main")).to_contain_text("is paused already")
+        wrong += await look(page, axe, "paused already")
+        await page.goto(f"{bare.root}/purge?organization=acme")
+        for typed, answered in (("Acme", "This is not the id"), ("acme", "Removed")):
+            await page.fill("#typed", typed)
+            await page.click("button.danger")
+            await expect(page.locator("main")).to_contain_text(answered)
+            wrong += await look(page, axe, f"purge of {typed}")
+    bare.host.person = None
+    for person in () if filled else (bare.host.principal, None):
+        bare.host.principal = person
+        for path in ("", "/inbound"):
+            await page.goto(bare.root + path)
+            wrong += await look(page, axe, f"{path} of {person}")
+    assert wrong == []
+    assert [text for text in said if "status of 40" not in text] == []
 
 
 async def test_pages_stay_up_to_date_and_move_nothing(page: Page, site: Site) -> None:
@@ -372,8 +280,6 @@ async def test_a_time_means_the_same_in_every_zone(page: Page, site: Site) -> No
     await expect(berlin.locator("label[for=f-from]")).to_have_text("Enqueued from (Europe/Berlin)")
     await berlin.get_by_role("button", name="Pick: Enqueued before").click()
     await berlin.get_by_label("Date and time: Enqueued before").fill("2026-07-01T14:30:00")
-    if SHOTS:
-        await berlin.screenshot(path=Path(SHOTS) / "times-1280-light.png")
     sent = await search(berlin, **{"from": "2026-03-01 14:00"})
     times = {"from": "2026-03-01T14:00:00+01:00", "before": "2026-07-01T14:30:00+02:00"}
     assert {name: sent[name] for name in times} == {name: [value] for name, value in times.items()}
@@ -414,8 +320,6 @@ async def test_a_bulk_action_shows_its_window_in_the_readers_zone_and_in_utc(pag
     shown = berlin.locator(".chips li", has_text="from")
     await expect(shown).to_contain_text("14:00:00")
     await expect(shown).to_contain_text("2026-03-01 13:00:00 UTC")
-    if SHOTS:
-        await berlin.screenshot(path=Path(SHOTS) / "window-1280-light.png")
     await berlin.click("button.primary")
     for path in ("", "/actions", "/audit"):
         if path:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import httpx
 import pytest
 from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo
-from tests.browser.driving import connect, picture, sign_in
+from tests.browser.driving import (
+    SCHEMES,
+    SIZES,
+    connect,
+    other_tab,
+    overflow,
+    rewrite,
+    save,
+    sign_in,
+    violations,
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
@@ -20,33 +28,8 @@ THANKS, WEBHOOK, MESSAGE = "Thank you!", "Webhook", "Chat message"
 
 async def open_flow(page: Page, demo: Demo) -> None:
     """Open the sample flow as Ada."""
-    await sign_in(page, demo, "/editor?flow=order-placed")
+    await sign_in(page, demo.host_url, "/editor?flow=order-placed")
     await expect(page.locator(ITEMS)).to_have_count(3)
-
-
-async def other_tab(page: Page, demo: Demo, who: str) -> Page:
-    """Open the sample flow in a browser of its own."""
-    browser = page.context.browser
-    assert browser is not None
-    context = await browser.new_context(viewport={"width": 1360, "height": 860})
-    context.set_default_timeout(60_000)
-    other = await context.new_page()
-    await other.goto(f"{demo.host_url}/editor?flow=order-placed")
-    await other.get_by_test_id(f"sign-in-{who}").click()
-    await expect(other.locator(ITEMS)).to_have_count(3)
-    return other
-
-
-async def rewrite(page: Page, kind: str, field: str, value: str) -> None:
-    """Write into a field of a node."""
-    await page.locator(f"[data-type={kind}] .choice").click()
-    await page.fill(f"#field-{field}", value)
-
-
-async def save(page: Page, said: str = "Saved") -> None:
-    """Save by keyboard, and wait for what the page says of it."""
-    await page.keyboard.press("Control+s")
-    await expect(page.locator("#status")).to_contain_text(said)
 
 
 async def saved_url(page: Page, demo: Demo) -> str:
@@ -86,7 +69,6 @@ async def test_a_save_over_somebody_elses_change_shows_both_and_asks(page: Page,
     await expect(sections.nth(1).locator("pre").nth(1)).to_contain_text("/hooks/olive")
     await expect(conflict).not_to_contain_text("secret-of-olive")
     await expect(sections.nth(2).locator("pre").first).to_have_text("Not in the flow")
-    await picture(page, "editor-conflict")
     await page.keyboard.press("Escape")
     await expect(page.locator("#status")).to_contain_text("Not saved: the flow was changed meanwhile")
     await expect(page.locator("#items .unsaved")).to_have_count(1)
@@ -225,26 +207,20 @@ async def test_a_conflict_can_be_read_by_everybody_everywhere(page: Page, demo: 
     await save(other, "Saved as a draft")
     await rewrite(page, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/ada")
     await page.locator("[data-type=step]").get_by_label("Remove").click()
-    await page.evaluate(axe)
-    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
-    for width in (1280, 390):
-        for scheme in schemes:
-            await page.set_viewport_size({"width": width, "height": 860})
+    for width, height in SIZES:
+        for scheme in SCHEMES:
+            await page.set_viewport_size({"width": width, "height": height})
             await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
             if await page.locator("#settings:modal").count():
                 await page.click("#close-settings")
-            found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-            assert found["violations"] == []
-            await picture(page, f"editor-undo-{width}-{scheme}")
+            assert await violations(page, axe) == []
             await page.keyboard.press("Control+s")
             for choice in ("", "theirs", "mine"):
                 await expect(page.locator(f"{CONFLICT} [data-choice='{choice}']")).to_be_in_viewport()
-            found = await page.evaluate("axe.run({resultTypes: ['violations']})")
-            assert found["violations"] == []
-            assert await page.evaluate("document.documentElement.scrollWidth") <= width
+            assert await violations(page, axe) == []
+            assert await overflow(page) == 0
             inside = "(place) => document.querySelector(place).scrollWidth - document.querySelector(place).clientWidth"
             assert await page.evaluate(inside, ".differences") <= 0
-            await picture(page, f"editor-conflict-{width}-{scheme}")
             await page.keyboard.press("Escape")
             await expect(page.locator(CONFLICT)).to_have_count(0)
     await other.context.close()

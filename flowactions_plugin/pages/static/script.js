@@ -181,12 +181,12 @@ async function refresh() {
       // It may have begun meanwhile.
       if (answer.ok && !isReading()) {
         update(new DOMParser().parseFromString(text, "text/html"));
-        say(`Updated ${new Date().toLocaleTimeString()}`);
+        say(`Updated ${written(new Date()).slice(11)}`);
       } else if (!answer.ok) {
-        say(`Not up to date: the server answered ${answer.status}`);
+        say(`Not up to date: the server answered ${answer.status}`, true);
       }
     } catch {
-      say("Not up to date: the server does not answer");
+      say("Not up to date: the server does not answer", true);
     }
   }
   schedule();
@@ -199,8 +199,10 @@ function schedule() {
 
 let said = null;
 
-function say(text) {
-  if (said) said.textContent = paused ? "Updates paused" : text;
+function say(text, failed = false) {
+  if (!said) return;
+  said.textContent = paused ? "Updates paused" : text;
+  said.classList.toggle("bad", failed && !paused);
 }
 
 function addPauseButton() {
@@ -311,6 +313,17 @@ async function searchOn() {
   }
 }
 
+// On a phone, the row of pages and that of states are wider than the window.
+
+function showCurrent() {
+  for (const link of document.querySelectorAll(".side [aria-current], .tabs [aria-current]")) {
+    const row = link.closest("nav");
+    row.scrollLeft = link.offsetLeft - row.offsetLeft - (row.clientWidth - link.offsetWidth) / 2;
+  }
+}
+
+showCurrent();
+addEventListener("resize", showCurrent);
 remember(document);
 localize(document);
 nameZone();

@@ -7,6 +7,7 @@ import time
 import pytest
 from sqlalchemy import insert
 
+from flowactions_plugin.pages.finding import MOST_DESTINATIONS
 from flowactions_plugin.storage.schema import destinations, inbound_events
 from tests.plugin.pages.conftest import Site
 
@@ -115,3 +116,22 @@ async def test_any_text_is_looked_for(known: Site, text: str) -> None:
     answer = await known.get("/find", params={"q": text})
     assert answer.status_code in {200, 400}, answer.text
     assert "hooks.acme.example" not in answer.text
+
+
+async def test_more_destinations_than_are_listed_are_announced(site: Site) -> None:
+    """Those that are listed are called the first ones; a list that is whole is not."""
+    rows = [
+        {"organization_id": "acme", "destination": f"https://d{number}.x.example:443", "failures_in_row": 0}
+        for number in range(MOST_DESTINATIONS + 1)
+    ]
+    site.sign_in("operator")
+    for written, title, is_more in (
+        (rows[1:], f"{MOST_DESTINATIONS} results", False),
+        (rows[:1], f"The first {MOST_DESTINATIONS} results", True),
+    ):
+        async with site.queue.database.write() as connection:
+            await connection.execute(insert(destinations), [{**row, "updated_at": 1} for row in written])
+        page = (await site.get("/find", params={"q": "x.example"})).text
+        assert f"<h1>{title} for" in page
+        assert ("More destinations have this text" in page) is is_more
+        assert page.count("Deliveries to the destination") == MOST_DESTINATIONS

@@ -17,9 +17,9 @@ function row(delivery) {
     h("td", {}, badge(delivery.status)),
     h("td", {}, h("button", { class: "quiet small", "data-id": delivery.id, click: () => show(delivery.id) }, `${delivery.method} ${delivery.url}`)),
     h("td", {}, EVENTS[delivery.eventType] ?? delivery.eventType),
-    h("td", {}, `${delivery.attempts} of ${delivery.maxAttempts}`),
-    h("td", { title: delivery.createdAt }, relative(delivery.createdAt)),
-    h("td", { title: delivery.nextAttemptAt ?? "" }, relative(delivery.nextAttemptAt)),
+    h("td", { "data-label": "attempts" }, `${delivery.attempts} of ${delivery.maxAttempts}`),
+    h("td", { "data-label": "created", title: delivery.createdAt }, relative(delivery.createdAt)),
+    h("td", { "data-label": "next attempt", title: delivery.nextAttemptAt ?? "" }, relative(delivery.nextAttemptAt)),
   );
 }
 

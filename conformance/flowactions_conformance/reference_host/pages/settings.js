@@ -15,7 +15,8 @@ export class Settings {
       if (!this.placing) closed();
       this.placing = false;
     });
-    NARROW.addEventListener("change", () => this.place(!this.isEmpty));
+    // A question stays in front: what is shown as a modal dialog later would cover it.
+    NARROW.addEventListener("change", () => this.place(!this.isEmpty && !document.querySelector("dialog.question:modal")));
     this.empty();
   }
 
