@@ -148,7 +148,7 @@ def faults(page: Path) -> Iterator[str]:
             yield f"it needs {name}, and does not install {package}"
     written = set(re.findall(r"`(\w+)\.py`", text))
     for module in set(imports(page)) - sys.stdlib_module_names - written - BROUGHT - OWN:
-        if here.isdisjoint(distributions().get(module, ())):
+        if here.isdisjoint(distributions().get(module, {canonicalize_name(module)})):
             yield f"it imports {module}, and does not install it"
     for block in blocks_of(page):
         before = "\n".join(text.splitlines()[: block.line - 1])
