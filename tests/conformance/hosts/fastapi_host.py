@@ -163,22 +163,22 @@ class Walker:
                         step = next((each["id"] for each in items[index:] if each["kind"] == "step"), None)
                         waiting = msgspec.structs.replace(walk, pacing=Deferred(step))
                         await self.actions.reach(waiting, _node(item), transaction)
-            return _turn(run)
+            return run
         await self.host._put(runs, **run)
         for item in items:
             if item["kind"] == "action" and (await self.actions.reach(walk, _node(item))).halt:
                 return await self._move(run, run["position"], "halted")
-        return _turn(run)
+        return run
 
     async def next(self, run: Data, at: str | None) -> Data:
         """First advance, then move: after a crash in between, the user presses Next again, and nothing runs twice."""
         if run["state"] != "open" or at != _shown(run):
-            return _turn(run)  # a doubled click, or a step that the client made up
+            return run  # a doubled click, or a step that the client made up
         position = run["position"] + 1
         step = dict(enumerate(_steps(run))).get(position)
         advanced = await self.actions.advance(_walk(run), step)
         if advanced.state == "running":
-            return _turn(run)  # another request runs the nodes, and one of them may halt: the client asks again
+            return run  # another request runs the nodes, and one of them may halt: the client asks again
         if advanced.state == "unavailable":  # the user goes on, and `keep_catching_up` asks again
             await self.host._put(owed, id=f"{run['id']}/{position}", run_id=run["id"], step_id=step)
         state = "halted" if advanced.state == "halted" else "done" if step is None else "open"
@@ -200,13 +200,17 @@ class Walker:
             except Exception:
                 log.exception("steps that were left behind are asked for again")
 
+    def turn(self, run: Data) -> Data:
+        """All that the browser of the end user gets: nothing of what came of the action nodes."""
+        return {"run": run["id"], "step": _shown(run), "done": run["state"] != "open"}
+
     async def _move(self, run: Data, position: int, state: str) -> Data:
         moved = sa.update(runs).where(runs.c.id == run["id"])
         if state != "halted":  # a halt ends the run in any case; else the first of two requests moves it
             moved = moved.where(runs.c.position == run["position"], runs.c.state == "open")
         async with self.host.database.begin() as connection:
             await connection.execute(moved.values(position=position, state=state))
-        return _turn(await self.host._get(runs, id=run["id"]) or run)
+        return await self.host._get(runs, id=run["id"]) or run
 
 
 def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
@@ -233,14 +237,14 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
         flow = await host._get(flows, id=flow_id)
         if flow is None:
             raise HTTPException(404)
-        return await walker.open(flow, user, content)
+        return walker.turn(await walker.open(flow, user, content))
 
     @api.post("/runs/{run_id}/next")
     async def next_step(run_id: str, at: Annotated[str | None, Body(embed=True)]) -> Data:
         run = await host._get(runs, id=run_id)
         if run is None:
             raise HTTPException(404)
-        return await walker.next(run, at)
+        return walker.turn(await walker.next(run, at))
 
     return api
 
@@ -259,11 +263,6 @@ def _steps(run: Data) -> list[str]:
 
 def _shown(run: Data) -> str | None:
     return dict(enumerate(_steps(run))).get(run["position"]) if run["state"] == "open" else None
-
-
-def _turn(run: Data) -> Data:
-    # All that the browser of the end user gets: nothing of what came of the action nodes.
-    return {"run": run["id"], "step": _shown(run), "done": run["state"] != "open"}
 
 
 def _let_writers_wait(connection: Any, _: object) -> None:

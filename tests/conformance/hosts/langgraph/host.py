@@ -84,6 +84,10 @@ class GraphWalker(Walker):
             return shown
         return await self._go_on(run, Command(resume=True))
 
+    def turn(self, run: Data) -> Data:
+        """It is one already."""
+        return run
+
     async def _go_on(self, run: Data, given: Any) -> Data:
         graph = self._graph(run)
         await graph.ainvoke(given, _config(run), durability="sync")
