@@ -80,7 +80,7 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
             "alerts",
             f"alerts do not arrive at {printable(overview.alerts.destination)}: {overview.alerts.failures_in_row} "
             f"failures in a row since {moment(overview.alerts.failing_since)}: {overview.alerts.last_error}",
-            _see_destination(overview.alerts.destination),
+            _see_answers(destination=overview.alerts.destination),
         )
     _verdict(checks, overview)
     return overview.verdict.state
@@ -104,10 +104,6 @@ def _verdict(checks: Checks, overview: Overview) -> None:
 def _see_organization(verdict: Verdict) -> str:
     whose = quoted(printable(verdict.failing_organization))
     return f"see what its receivers answer: flowactions destinations list --organization {whose}"
-
-
-def _see_destination(destination: str) -> str:
-    return _see_answers(destination=destination)
 
 
 def _see_answers(**options: str) -> str:
@@ -170,7 +166,7 @@ async def _nodes(checks: Checks, queries: OperatorQueries, now: int, failing: Co
         failed.update(
             (each.organization_id, each.flow_id, each.node_id)
             for each in page.rows
-            if each.flow_id and each.node_id and _is_answer(each) and each.destination not in failing
+            if each.flow_id and each.node_id and _has_failed(each) and each.destination not in failing
         )
     wrong = 0
     for (organization, flow, node), number in failed.most_common(NODES_JUDGED):
@@ -178,7 +174,7 @@ async def _nodes(checks: Checks, queries: OperatorQueries, now: int, failing: Co
             break
         wanted = Filter(flow_id=flow, node_id=node, created_from=now - HOUR_MS)
         page = await queries.deliveries(Scope(organization), wanted, None, NODE_READ)
-        ended = [each for each in page.rows if each.status == "delivered" or _is_answer(each)]
+        ended = [each for each in page.rows if each.status == "delivered" or _has_failed(each)]
         bad = [each for each in ended if each.status != "delivered"]
         if 2 * len(bad) <= len(ended):
             continue
@@ -201,7 +197,7 @@ async def _nodes(checks: Checks, queries: OperatorQueries, now: int, failing: Co
     )
 
 
-def _is_answer(row: DeliveryRow) -> bool:
+def _has_failed(row: DeliveryRow) -> bool:
     """Return whether a delivery has failed, by an attempt or because it may not be sent there."""
     return row.error_class is not None and row.error_class not in NO_ATTEMPT
 
@@ -215,7 +211,7 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[s
             "destination",
             f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
             f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}{paused}",
-            _see_destination(each.destination),
+            _see_answers(destination=each.destination),
         )
     see = "flowactions destinations list --limit 1000, column 'failing since'"
     and_more(checks, "destination", number.number - len(found), "destinations fail", see, exact=number.exact)

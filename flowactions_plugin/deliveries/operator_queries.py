@@ -31,7 +31,7 @@ from flowactions_plugin.deliveries.views import entry_of, facts_of, pause_of, st
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import Counted, Overview
 from flowactions_plugin.health.status import COUNT_LIMIT, QueueStatus
-from flowactions_plugin.health.status_queries import HealthQueries
+from flowactions_plugin.health.status_queries import HealthQueries, count_up_to, of_scope
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.contact import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.queue.due import free
@@ -264,12 +264,9 @@ class OperatorQueries:
 
         def read(connection: Connection) -> Counted:
             since = self._database.time_on(connection) - DAY_MS
-            rows = select(literal(1)).select_from(chat_connections).where(troubled(since))
-            if scope.organization_id is not None:
-                rows = rows.where(chat_connections.c.organization_id == scope.organization_id)
-            query = select(func.count()).select_from(rows.limit(inline(COUNT_LIMIT + 1)).subquery())
-            number = connection.execute(query).scalar_one()
-            return Counted(number=min(number, COUNT_LIMIT), exact=number <= COUNT_LIMIT)
+            conditions = (troubled(since), *of_scope(chat_connections, scope))
+            rows = select(literal(1)).select_from(chat_connections).where(*conditions)
+            return count_up_to(connection, rows, COUNT_LIMIT)
 
         return await self._read(read)
 

@@ -141,5 +141,5 @@ def _next() -> Select[Any]:
 
 
 def _text(value: Any) -> str | None:
-    """Return a value of `read_all` as text; ``None``: there is none."""
+    """Return a value of `read_all` as text, and ``None`` as it is."""
     return None if value is None else as_text(value)

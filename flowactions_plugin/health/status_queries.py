@@ -121,14 +121,8 @@ class HealthQueries:
 
     def waiting(self, connection: Connection, scope: Scope, limit: int) -> Counted:
         """Count rows that are neither delivered nor dead, up to a limit."""
-        rows = (
-            select(literal(1))
-            .select_from(outbox)
-            .where(LIVE, *of_scope(outbox, scope))
-            .limit(inline(limit + 1))
-        )
-        number = connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
-        return Counted(number=min(number, limit), exact=number <= limit)
+        rows = select(literal(1)).select_from(outbox).where(LIVE, *of_scope(outbox, scope))
+        return count_up_to(connection, rows, limit)
 
     def buckets(self, connection: Connection, scope: Scope, now: int) -> list[Bucket]:
         """Return the last day in intervals of five minutes, the oldest first; intervals without an attempt too."""
@@ -359,6 +353,13 @@ def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
         pauses.c.resumed_at.is_(None),
         or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
     )
+
+
+def count_up_to(connection: Connection, rows: Select[Any], limit: int) -> Counted:
+    """Count rows, up to a limit."""
+    query = select(func.count()).select_from(rows.limit(inline(limit + 1)).subquery())
+    number = connection.execute(query).scalar_one()
+    return Counted(number=min(number, limit), exact=number <= limit)
 
 
 def of_scope(table: Any, scope: Scope) -> list[ColumnElement[bool]]:

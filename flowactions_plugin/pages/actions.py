@@ -38,11 +38,11 @@ EXPLAINED: Final[dict[str, str]] = {
     " signed with the present secret. Receivers that dedupe by event id ignore what they have processed already.",
 }
 
-UNDOABLE: Final[dict[str, str]] = {
+UNTIL_THEN: Final[dict[str, str]] = {
     "cancel": "none of them is sent or cancelled",
     "delete": "none of them is deleted",
 }
-"""What the time for undoing is for; for other kinds: `NOT_SENT`."""
+"""What does not happen before the time for undoing is over; of other kinds: `NOT_SENT`."""
 
 NOT_SENT: Final = "none of them is sent"
 
@@ -130,7 +130,7 @@ async def show_action(
         "action.html",
         action=action,
         phrase=_phrase(action.kind, action.counted),
-        until_then=UNDOABLE.get(action.kind, NOT_SENT),
+        until_then=UNTIL_THEN.get(action.kind, NOT_SENT),
         filter=to_query(action.filter),
         may_end=may_end,
     )
@@ -182,7 +182,7 @@ async def _preview(
         preview=preview,
         phrase=_phrase(kind, preview.count),
         explained=EXPLAINED[kind],
-        until_then=UNDOABLE.get(kind, NOT_SENT),
+        until_then=UNTIL_THEN.get(kind, NOT_SENT),
         filter=to_query(wanted),
         may_resend=wanted.created_from is not None or names_rows(wanted),
         changed=changed,

@@ -8,11 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from flowactions_conformance.demo import Demo, running_demo
-from tests import npm
-from tests.browser.driving import a_browser, chromium
-
-LIMIT_MS = 60_000
-"""For what a page is about to show: only what never comes takes so long."""
+from tests.browser.driving import LIMIT_MS, a_browser, axe_core, chromium
 
 expect.set_options(timeout=LIMIT_MS)
 
@@ -27,9 +23,7 @@ async def demo(tmp_path: Path) -> AsyncIterator[Demo]:
 @pytest.fixture(scope="session")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
     """axe-core, from npm."""
-    folder = tmp_path_factory.mktemp("axe")
-    npm.install(folder, "axe-core@4", module=False)
-    return (folder / "node_modules/axe-core/axe.min.js").read_text()
+    return axe_core(tmp_path_factory.mktemp("axe"))
 
 
 @pytest.fixture

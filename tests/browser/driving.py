@@ -5,13 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from flowactions_conformance.demo import Demo
+from tests import npm
 
 Scheme: TypeAlias = Literal["light", "dark"]
+
+LIMIT_MS: Final = 60_000
+"""For what a page is about to show: only what never comes takes so long."""
 
 SIZES: Final = ((1280, 860), (390, 860))
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
@@ -50,6 +55,12 @@ async def overflow(page: Page) -> int:
         "document.documentElement.scrollWidth - document.documentElement.clientWidth"
     )
     return found
+
+
+def axe_core(folder: Path) -> str:
+    """Return the script of axe-core, which npm installs into a folder."""
+    npm.install(folder, "axe-core@4", module=False)
+    return (folder / "node_modules/axe-core/axe.min.js").read_text()
 
 
 async def violations(page: Page, axe: str, rules: Sequence[str] = ()) -> list[tuple[str, str, str]]:
@@ -99,7 +110,7 @@ async def other_tab(page: Page, demo: Demo, who: str) -> Page:
     browser = page.context.browser
     assert browser is not None
     context = await browser.new_context(viewport={"width": 1360, "height": 860})
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(LIMIT_MS)
     other = await context.new_page()
     await other.goto(f"{demo.host_url}/editor?flow=order-placed")
     await other.get_by_test_id(f"sign-in-{who}").click()

@@ -29,10 +29,19 @@ from flowactions_conformance.reference_host.sample import Sample, load_sample
 from flowactions_conformance.reference_host.store import Store
 from flowactions_conformance.variables import DATABASE
 from flowactions_plugin.settings.model import read_settings
-from tests import npm
 from tests.benchmarks.field import DATABASES, ROOT, a_database, opened
 from tests.benchmarks.processor import tree_seconds
-from tests.browser.driving import SCHEMES, SIZES, Scheme, a_browser, chromium, overflow, violations
+from tests.browser.driving import (
+    LIMIT_MS,
+    SCHEMES,
+    SIZES,
+    Scheme,
+    a_browser,
+    axe_core,
+    chromium,
+    overflow,
+    violations,
+)
 from tests.browser.rows import fill
 from tests.browser.tours import tour_of_authors, tour_of_operators
 from tests.conformance.served import free_port, process, serves, until, url_of, uvicorn
@@ -174,7 +183,7 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
         for rows in options.rows:
             with ExitStack() as stack:
                 page = await (await browser.new_context()).new_page()
-                page.set_default_timeout(60_000)
+                page.set_default_timeout(LIMIT_MS)
                 last = options.docs and rows == options.rows[-1]
                 where = options.out / str(rows)
                 url = stack.enter_context(a_database(options.database))
@@ -230,11 +239,9 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="names of pages, which alone are taken")
     parser.add_argument("--docs", action="store_true", help="write the pictures of docs/images, too")
     options = parser.parse_args()
-    expect.set_options(timeout=60_000)
+    expect.set_options(timeout=LIMIT_MS)
     with tempfile.TemporaryDirectory() as folder:
-        npm.install(Path(folder), "axe-core@4", module=False)
-        axe = (Path(folder) / "node_modules/axe-core/axe.min.js").read_text()
-        seen = asyncio.run(take_all(options, axe, Path(folder)))
+        seen = asyncio.run(take_all(options, axe_core(Path(folder)), Path(folder)))
     wrong = [each for each in seen if each.found or each.overflow]
     lines = [table(seen, options.rows)]
     for each in wrong:

@@ -311,8 +311,7 @@ def _digest(token: str) -> str:
 
 def _prepare(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    cursor.execute(
-        "PRAGMA busy_timeout = 10000"
-    )  # first: processes that start at once all want the write-ahead log
+    # First, because processes that start together all turn on the write-ahead log.
+    cursor.execute("PRAGMA busy_timeout = 10000")
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.close()

@@ -140,17 +140,9 @@ class Walker:
 
     async def open(self, flow: Data, user_id: str, content: str) -> Data:
         """A run of its own: `run_id`, here its id, is never used twice."""
-        items, run_id = flow["items"], secrets.token_urlsafe(24)
-        walk = Walk(
-            organization_id=flow["organization_id"],
-            agent_id=flow["agent_id"],
-            flow_id=flow["id"],
-            run_id=run_id,
-            user_id=user_id,
-            content=content,
-        )
+        items, walk = flow["items"], new_walk(flow, user_id, content)
         paced = flow["pacing"] == "deferred"
-        run = {"id": run_id, "walk": msgspec.to_builtins(walk), "items": items}
+        run = {"id": walk.run_id, "walk": msgspec.to_builtins(walk), "items": items}
         run["state"] = "open" if paced else "done"
         run["position"] = 0 if items and items[0]["kind"] == "step" else -1
         if paced:
@@ -201,7 +193,7 @@ class Walker:
                 log.exception("steps that were left behind are asked for again")
 
     def turn(self, run: Data) -> Data:
-        """All that the browser of the end user gets: nothing of what came of the action nodes."""
+        """Return what the end user's browser gets. It has no results of action nodes."""
         return {"run": run["id"], "step": _shown(run), "done": run["state"] != "open"}
 
     async def _move(self, run: Data, position: int, state: str) -> Data:
@@ -249,6 +241,18 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
     return api
 
 
+def new_walk(flow: Data, user_id: str, content: str) -> Walk:
+    """Make the walk of a new run."""
+    return Walk(
+        organization_id=flow["organization_id"],
+        agent_id=flow["agent_id"],
+        flow_id=flow["id"],
+        run_id=secrets.token_urlsafe(24),
+        user_id=user_id,
+        content=content,
+    )
+
+
 def _walk(run: Data) -> Walk:
     return msgspec.convert(run["walk"], Walk)
 
@@ -266,7 +270,7 @@ def _shown(run: Data) -> str | None:
 
 
 def _let_writers_wait(connection: Any, _: object) -> None:
-    for pragma in ("journal_mode = WAL", "busy_timeout = 10000"):
+    for pragma in ("busy_timeout = 10000", "journal_mode = WAL"):
         connection.execute(f"PRAGMA {pragma}")
 
 

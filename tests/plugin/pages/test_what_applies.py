@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from flowactions_plugin.clock import new_id
 from tests.plugin.pages.conftest import Site
 
 NOW = int(time.time() * 1000)
+SECONDS = count()
 WAITING: dict[str, Any] = {"state": "waiting", "starts_at": NOW + 3_600_000, "finished_at": None, "done": 0}
 
 
@@ -47,9 +49,9 @@ async def begin(site: Site, **changes: Any) -> str:
 
 
 async def note(site: Site, action: str, **changes: Any) -> None:
-    """Write an entry of the audit."""
+    """Write an entry of the audit; the ids of two are never of the same millisecond, whose order is by chance."""
     values: dict[str, Any] = {
-        "id": new_id(time.time()),
+        "id": new_id(NOW / 1000 + next(SECONDS)),
         "at": NOW,
         "organization_id": "acme",
         "actor_id": "ada",

@@ -104,7 +104,7 @@ class ActionNodes:
         """
 
         async def wait(state: ActionState, config: RunnableConfig) -> dict[str, Any]:
-            # LangGraph begins here again when the user goes on: then nothing is left to run.
+            # LangGraph calls this function again after the user's answer. Then no action nodes are left to run.
             if await self._is_halted(config, _step_id(state, name)):
                 return {"halted": True}
             answer = interrupt({**shown, "step": _step_id(state, name)})
@@ -113,7 +113,7 @@ class ActionNodes:
         graph.add_node(name, wait)
 
     def add_end(self, graph: StateGraph[Any], name: str) -> None:
-        """Add the node behind which the flow ends: the action nodes behind the last step run there."""
+        """Add the last node. It runs the action nodes that follow the last step."""
 
         async def end(_: ActionState, config: RunnableConfig) -> ActionState:
             return {"halted": await self._is_halted(config, None)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
@@ -26,6 +25,7 @@ from tests.conformance.hosts.fastapi_host import (
     ShopHost,
     Walker,
     create_app,
+    new_walk,
     owed,
     runs,
 )
@@ -55,22 +55,15 @@ class GraphHost(ShopHost):
 
 
 class GraphWalker(Walker):
-    """Flows as graphs: an action is a node of the glue's, a step a node that interrupts until the user goes on."""
+    """Runs each flow as a graph. `ActionNodes` adds a node for each action, and for each step a node that interrupts."""
 
     host: GraphHost
 
     async def open(self, flow: Data, user_id: str, content: str) -> Data:
         """Each run is a thread of its own, and keeps the flow as it is now."""
-        items, run_id = flow["items"], secrets.token_urlsafe(24)
-        walk = Walk(
-            organization_id=flow["organization_id"],
-            agent_id=flow["agent_id"],
-            flow_id=flow["id"],
-            run_id=run_id,
-            user_id=user_id,
-            content=content,
-        )
-        run = {"id": run_id, "walk": msgspec.to_builtins(walk), "items": items, "state": flow["pacing"]}
+        walk = new_walk(flow, user_id, content)
+        kept = {"items": flow["items"], "state": flow["pacing"]}
+        run = {"id": walk.run_id, "walk": msgspec.to_builtins(walk), **kept}
         await self.host._put(runs, **run, position=-1)
         return await self._go_on(run, {})
 
@@ -85,7 +78,7 @@ class GraphWalker(Walker):
         return await self._go_on(run, Command(resume=True))
 
     def turn(self, run: Data) -> Data:
-        """It is one already."""
+        """Return what `open` and `next` give: it is what the browser gets."""
         return run
 
     async def _go_on(self, run: Data, given: Any) -> Data:
