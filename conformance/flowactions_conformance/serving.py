@@ -92,7 +92,7 @@ async def serve(app: Any, listener: socket.socket | None = None) -> AsyncIterato
     try:
         while not server.started:
             if running.done():
-                raise RuntimeError("the app did not start; its log says why")
+                raise RuntimeError("the app did not start; its log says why") from running.exception()
             await asyncio.sleep(0.01)
         yield url_of(listener)
     finally:
