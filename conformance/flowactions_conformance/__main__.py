@@ -32,7 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     init.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
     init.add_argument(
-        "--engine", choices=engines(), help="write a folder: a host whose flows it runs, its driver and its tests"
+        "--engine",
+        choices=engines(),
+        help="write a folder: a host whose flows it runs, its driver and its tests",
     )
     plugin.add_argument("name", help="of its entry point, or of its module, if it is not installed")
     plugin.add_argument(

@@ -125,9 +125,7 @@ def create_full_app(host: FullHost, actions: FlowActions, walker: Walker) -> Fas
         if await host._get(flows, id=flow_id, organization_id=who.organization_id) is None:
             raise HTTPException(404)
         await host._put(flows, id=flow_id, pacing=given["pacing"], items=given["items"], **owner)
-        nodes = [
-            Node(id=each["id"], type=each["type"], config=each["config"]) for each in _actions(given)
-        ]
+        nodes = [Node(id=each["id"], type=each["type"], config=each["config"]) for each in _actions(given)]
         drafts = [NodeDraft(**owner, node=node) for node in nodes]
         return [msgspec.to_builtins(problem) for draft in drafts for problem in await actions.check(draft)]
 

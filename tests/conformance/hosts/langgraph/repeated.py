@@ -19,7 +19,13 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
-from flowactions_conformance.engines.langgraph.glue import ActionNodes, ActionState, State, step_id, unless_halted
+from flowactions_conformance.engines.langgraph.glue import (
+    ActionNodes,
+    ActionState,
+    State,
+    step_id,
+    unless_halted,
+)
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.langgraph.small import DATABASE, WEBHOOK, SmallHost, never, outbox, walk_of
 
