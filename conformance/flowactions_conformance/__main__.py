@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from flowactions_conformance.commands.init import CannotWrite, engines, init, init_engine
+
 STUCK_SECONDS: Final = 5.0
 """For how long the threads that a host has left behind are waited for."""
 
@@ -29,6 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "serve-env", help="serve what run --url needs, and print the environment for the host that you start"
     )
     init.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
+    init.add_argument(
+        "--engine",
+        choices=engines(),
+        help="write a folder: a host whose flows it runs, its driver and its tests",
+    )
     plugin.add_argument("name", help="of its entry point, or of its module, if it is not installed")
     plugin.add_argument(
         "--setting",
@@ -139,10 +146,8 @@ def _run(options: argparse.Namespace) -> int:
 
         return run(options)
     if options.command == "init":
-        from flowactions_conformance.commands.init import CannotWrite, init  # noqa: PLC0415
-
         try:
-            init(options.path)
+            init_engine(options.engine, options.path) if options.engine else init(options.path)
         except CannotWrite as exc:
             return _failed(str(exc))
         return 0

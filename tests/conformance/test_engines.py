@@ -1,24 +1,29 @@
-"""Engines that people already use, as hosts: each in an environment of its own, made as its guide says."""
+"""Engines that people already use, as hosts: LangGraph in an environment of its own, and what `init` writes for each engine."""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from flowactions_conformance.__main__ import main
+from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
 from tests.docs.environments import INSTALL, shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import follow, pip_lines
-
-pytestmark = pytest.mark.ci
 
 GUIDE = ROOT / "docs" / "how-to" / "use-with-langgraph.md"
 HOST = "tests.conformance.hosts.langgraph"
 PACKAGES = "langgraph-checkpoint-postgres 'psycopg[binary]'"
 """What the host needs beside what the guide installs."""
+
+PROFILES = "core, pacing, loops, editing, logic, tenancy, durability, inbound, scale"
 
 
 @pytest.fixture(scope="module")
@@ -29,52 +34,168 @@ def python(store: Path) -> Path:
     return shared(lines, store) / "bin" / "python"
 
 
-def run(python: Path, module: str, *arguments: str, within: Path) -> subprocess.CompletedProcess[str]:
-    """Run a module in that environment."""
+def run(
+    python: Path, module: str, *arguments: str, within: Path, clone: Path | None = ROOT
+) -> subprocess.CompletedProcess[str]:
+    """Run a module in an environment, with this clone's tests or without."""
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=within,
-        env={**variables(), "PYTHONPATH": str(ROOT)},
+        env={**variables(), **({"PYTHONPATH": str(clone)} if clone else {})},
         capture_output=True,
         text=True,
         check=False,
     )
 
 
+@pytest.mark.ci
 def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     """Literally, in an empty folder."""
     follow(GUIDE, tmp_path, store)
 
 
+@pytest.mark.ci
 def test_what_it_runs_again_has_one_event_id(python: Path, tmp_path: Path) -> None:
-    """After a kill before the checkpoint, a resume and time travel: the same event again, or with ``before`` nothing."""
+    """After a kill before the checkpoint, a resume and time travel: the same event again, or, if it waits, nothing."""
     done = run(python, f"{HOST}.repeated", str(tmp_path), within=tmp_path)
     assert done.returncode == 0, done.stderr
     sent = json.loads(done.stdout)
     assert {name: (len(ids), len(set(ids))) for name, ids in sent.items()} == {
         "at-once": (3, 1),
         "before-the-step": (1, 1),
+        "beside-the-interrupt": (4, 1),
         "at-the-end": (1, 1),
     }
+
+
+@pytest.fixture(scope="module")
+def sent(
+    python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, dict[str, list[tuple[str, str, str]]]]:
+    """What the three flows of `flows` have left in the outbox, when they were run once and again."""
+    folder = tmp_path_factory.mktemp("flows")
+    done = run(python, f"{HOST}.flows", str(folder), within=folder)
+    assert done.returncode == 0, done.stderr
+    rows: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("flow", "expected"),
+    [
+        (
+            "agent",
+            [
+                ("tool_used", "used search"),
+                ("tool_used", "used calculator"),
+                ("answered", "the answer"),
+                ("tool_used", "used search"),
+                ("answered", "the answer"),
+                ("published", "the answer"),
+            ],
+        ),
+        (
+            "map_reduce",
+            [
+                ("written", "stars"),
+                ("written", "moons"),
+                ("written", "suns"),
+                ("joined", "about stars, about moons, about suns"),
+            ],
+        ),
+        (
+            "supervisor",
+            [
+                ("research_done", "research after nothing"),
+                ("write_done", "write after research after nothing"),
+                ("research_done", "research after write after research after nothing"),
+            ],
+        ),
+    ],
+)
+def test_flows_of_its_kind_run_with_action_nodes(
+    flow: str, expected: list[tuple[str, str]], sent: dict[str, dict[str, list[tuple[str, str, str]]]]
+) -> None:
+    """Each passage is an event of its own, with what the graph's state has then; run again, it is the same event."""
+    rows = sent[flow]["once"]
+    # Branches that run side by side have no order.
+    assert Counter((node, json.loads(body)["said"]) for node, _, body in rows) == Counter(expected)
+    assert len({event for _, event, _ in rows}) == len(rows)
+    again = [row for row in rows if row[0] not in {"answered", "published"}]
+    assert sorted(sent[flow]["again"]) == sorted(again)
 
 
 @pytest.mark.parametrize(
     ("database", "selection"),
     [
-        ("sqlite", ["--check", "PACING"]),
+        pytest.param("sqlite", ["--check", "PACING", "--check", "LOOPS"], marks=pytest.mark.ci),
         *(pytest.param(each, [], marks=pytest.mark.full) for each in ("sqlite", "postgresql")),
     ],
-    ids=["sqlite-pacing", "sqlite", "postgresql"],
+    ids=["sqlite-pacing-and-loops", "sqlite", "postgresql"],
 )
 def test_the_kit_proves_it(
     database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """In each of its profiles; `.ci/run` tries one."""
+    """In each profile; `.ci/run` tries two."""
     options = [*selection]
     if database == "postgresql":
         options += ["--database", request.getfixturevalue("postgres_server")]
     done = run(python, "flowactions_conformance", "run", f"{HOST}.host:make_host", *options, within=tmp_path)
     assert done.returncode == 0, done.stdout
-    assert (
-        "PASSED" if selection else "PROVED for contract 1.0: core, pacing, tenancy, durability, scale"
-    ) in done.stdout
+    assert ("PASSED" if selection else f"PROVED for contract 1.0: {PROFILES}") in done.stdout
+
+
+class TestInit:
+    """``init --engine``."""
+
+    @pytest.mark.parametrize("engine", engines())
+    def test_it_writes_modules_that_need_nothing_of_the_kit_but_its_api(
+        self, engine: str, tmp_path: Path
+    ) -> None:
+        """What stands beside them has its name there."""
+        assert main(["init", "--engine", engine, str(tmp_path / "host")]) == 0
+        written = {each.name: each.read_text() for each in (tmp_path / "host").iterdir()}
+        assert written == files_of(engine)
+        for name, text in written.items():
+            if name.endswith(".py"):
+                compile(text, name, "exec")
+            assert "flowactions_conformance." not in text
+            assert "MODULE:" not in text
+
+    def test_the_glue_is_written_as_it_is_proved(self) -> None:
+        """Its text is that of the kit's file, which a guide copies."""
+        for engine in set(engines()) - {NO_ENGINE}:
+            folder = ROOT / "conformance" / "flowactions_conformance" / "engines" / engine
+            assert files_of(engine)["glue.py"] == (folder / "glue.py").read_text()
+
+    def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """Not even the other files are written then."""
+        (tmp_path / "test_host.py").write_text("mine")
+        assert main(["init", "--engine", NO_ENGINE, str(tmp_path)]) == 2
+        assert [each.name for each in tmp_path.iterdir()] == ["test_host.py"]
+        assert "test_host.py exists, and nothing is written" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        "engine",
+        [each if each == "langgraph" else pytest.param(each, marks=pytest.mark.full) for each in engines()],
+    )
+    @pytest.mark.ci
+    def test_what_it_writes_is_proved(self, engine: str, tmp_path: Path, store: Path) -> None:
+        """By its own tests, in an environment of what its requirements name."""
+        assert main(["init", "--engine", engine, str(tmp_path)]) == 0
+        requirements = (tmp_path / "requirements.txt").read_text().split()
+        lines = [INSTALL, f".venv/bin/pip install --quiet {' '.join(requirements)}"]
+        python = shared(lines, store) / "bin" / "python"
+        done = run(python, "pytest", "-q", within=tmp_path, clone=None)
+        assert done.returncode == 0, done.stdout
+        assert " passed" in done.stdout
+
+
+def test_the_wheel_needs_no_engine() -> None:
+    """The kit imports none of them, and lists them all the same."""
+    listed = "from flowactions_conformance.commands.init import engines, files_of; [files_of(each) for each in engines()]"
+    code = f"import sys; {listed}; print([name for name in ('langgraph', 'SpiffWorkflow', 'dbos') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert {"langgraph", NO_ENGINE} <= set(engines())

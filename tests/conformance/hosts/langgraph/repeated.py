@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -18,31 +17,20 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
-from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Origin, OriginGone, Request, Walk
-from tests.conformance.hosts.langgraph.glue import ActionNodes, ActionState, unless_halted
+from flowactions_conformance.engines.langgraph.glue import (
+    ActionNodes,
+    ActionState,
+    State,
+    step_id,
+    unless_halted,
+)
+from flowactions_hookspecs import FlowActions
+from tests.conformance.hosts.langgraph.small import DATABASE, WEBHOOK, SmallHost, never, outbox, walk_of
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
-WEBHOOK = {"webhookUrl": "https://hooks.example.com/x"}
 KILLED = 9
-
-
-class SmallHost(Host):
-    """A host with one flow, whose nodes are unsigned."""
-
-    def __init__(self, folder: Path) -> None:
-        self.settings = {
-            "FLOWACTIONS_DATABASE_URL": f"sqlite:///{folder / 'all.db'}",
-            "FLOWACTIONS_HOST_WORKER": "off",
-        }
-
-    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
-        """Nobody signs in."""
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """Nothing is delivered here."""
-        raise OriginGone
 
 
 class Killing(AsyncSqliteSaver):  # type: ignore[misc]
@@ -55,38 +43,38 @@ class Killing(AsyncSqliteSaver):  # type: ignore[misc]
         await super().aput_writes(config, writes, task_id, task_path)
 
 
-def walk_of(config: RunnableConfig) -> Walk:
-    """Make the walk of a thread."""
-    run_id = config["configurable"]["thread_id"]
-    return Walk(organization_id="acme", agent_id="agent", flow_id="welcome", run_id=run_id)
+def graph_of(nodes: ActionNodes) -> StateGraph[ActionState]:
+    """Make a graph with each kind of node: one runs at once, one beside an interrupt, and two wait."""
+    beside = nodes.action("beside-the-interrupt", "webhook", WEBHOOK)
 
+    async def ask(state: State, config: RunnableConfig) -> dict[str, Any]:
+        update = await beside(state, config)
+        interrupt({"question": "How was it?", "step": step_id(state, "step")})
+        return update
 
-async def never(_: Walk, step_id: str | None) -> None:
-    """Fail: the database answers here."""
-    raise AssertionError(step_id)
+    graph = StateGraph(ActionState)
+    nodes.add_action(graph, "at-once", "webhook", WEBHOOK)
+    nodes.add_action(graph, "before-the-step", "webhook", WEBHOOK, waits=True)
+    nodes.add_step(graph, "step")
+    graph.add_node("ask", ask)
+    nodes.add_action(graph, "at-the-end", "webhook", WEBHOOK, waits=True)
+    nodes.add_end(graph, "end")
+    graph.add_edge(START, "at-once")
+    graph.add_conditional_edges("at-once", unless_halted("before-the-step"))
+    graph.add_edge("before-the-step", "step")
+    graph.add_conditional_edges("step", unless_halted("ask"))
+    graph.add_conditional_edges("ask", unless_halted("at-the-end"))
+    graph.add_edge("at-the-end", "end")
+    graph.add_edge("end", END)
+    return graph
 
 
 async def go(folder: Path, *, killed: bool) -> None:
     """Run the thread: to its first node, or to its end and then from its beginning again."""
     actions = FlowActions.load(SmallHost(folder))
-    nodes = ActionNodes(actions, walk_of, never)
-    graph = StateGraph(ActionState)
-    nodes.add_action(graph, "at-once", "webhook", WEBHOOK)
-    nodes.add_action(graph, "before-the-step", "webhook", WEBHOOK, before="ask")
-    nodes.add_step(graph, "ask", {"question": "How was it?"})
-    nodes.add_action(graph, "at-the-end", "webhook", WEBHOOK, before=None)
-    nodes.add_end(graph, "end")
-    graph.add_edge(START, "at-once")
-    for name, then in [
-        ("at-once", "before-the-step"),
-        ("before-the-step", "ask"),
-        ("ask", "at-the-end"),
-        ("at-the-end", "end"),
-        ("end", END),
-    ]:
-        graph.add_conditional_edges(name, unless_halted(then))
+    graph = graph_of(ActionNodes(actions, walk_of, never))
     saver = Killing if killed else AsyncSqliteSaver
-    async with actions.lifespan(tasks=False), saver.from_conn_string(str(folder / "all.db")) as checkpoints:
+    async with actions.lifespan(tasks=False), saver.from_conn_string(str(folder / DATABASE)) as checkpoints:
         await checkpoints.setup()
         app = graph.compile(checkpointer=checkpoints)
         if killed:
@@ -107,10 +95,8 @@ def main() -> None:
     ended = subprocess.run([sys.executable, "-m", __spec__.name, str(folder), "killed"], check=False).returncode
     assert ended == KILLED, ended
     asyncio.run(go(folder, killed=False))
-    with sqlite3.connect(folder / "all.db") as connection:
-        rows = connection.execute("SELECT node_id, event_id FROM flowactions_outbox ORDER BY id").fetchall()
     found: dict[str, list[str]] = {}
-    for node_id, event_id in rows:
+    for node_id, event_id, _ in outbox(folder):
         found.setdefault(node_id, []).append(event_id)
     sys.stdout.write(json.dumps(found))
 
