@@ -11,6 +11,9 @@ from flowactions_plugin.cli.output import moment, status, table, write_json
 if TYPE_CHECKING:
     import asyncio
 
+MOST_DESCRIPTORS: Final = 65_536
+"""How many descriptors a worker allows itself, where the machine allows as many: connections to receivers are kept."""
+
 COLLECTION_THRESHOLD: Final = 20_000
 """How many more objects than before a worker has when cycles among the young ones are searched for."""
 
@@ -46,6 +49,7 @@ async def worker(host: str) -> int:
     from flowactions_plugin.services import Services
 
     log = logging.getLogger("flowactions.cli")
+    _allow_descriptors()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -82,6 +86,16 @@ def _exit(number: int, _frame: object) -> None:
     import os
 
     os._exit(128 + number)
+
+
+def _allow_descriptors() -> None:
+    """Raise the soft limit of descriptors, which is 1,024 on many machines, as far as this process may."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MOST_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _relieve_collector() -> None:

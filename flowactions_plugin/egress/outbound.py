@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flowactions_plugin.egress.attempt import Transport
 from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.pool import most_connections
 from flowactions_plugin.egress.sender import Validate
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings.model import Settings
@@ -29,7 +30,7 @@ def guard_of(settings: Settings, resolve: Resolve) -> EgressGuard:
 
 
 def outbound(
-    settings: Settings, guard: EgressGuard, host_transport: httpx.AsyncBaseTransport | None, limit: int
+    settings: Settings, guard: EgressGuard, host_transport: httpx.AsyncBaseTransport | None
 ) -> tuple[Transport, Validate]:
     """Return the transport, to be created in the event loop that it is used in, and what parses a URL before.
 
@@ -40,7 +41,6 @@ def outbound(
         settings: those of the host.
         guard: the rules.
         host_transport: the host's own; ``None``: it has none.
-        limit: connections open at once.
     """
     if host_transport is not None:
         from flowactions_plugin.egress.host_transport import HostTransport  # noqa: PLC0415  imports httpx
@@ -48,6 +48,10 @@ def outbound(
         return HostTransport(host_transport), guard.resolve
     proxy = settings.egress_proxy
     transport = OutboundTransport(
-        guard, limit, proxy, settings.egress_ca, tunnels_all=settings.egress_proxy_tunnel == "all"
+        guard,
+        most_connections(settings.slots),
+        proxy,
+        settings.egress_ca,
+        tunnels_all=settings.egress_proxy_tunnel == "all",
     )
     return transport, guard.validate if proxy is None else guard.resolve

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import resource
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,23 @@ SWEEP_SECONDS: Final = 5.0
 """How often connections are closed that have become too old to be used again. Age is checked at each use anyway."""
 
 IDLE_PER_DESTINATION: Final = 100
+
+CONNECTIONS_A_SLOT: Final = 10
+"""How many connections are open for each attempt that may be made at once. With one for each, none would be kept where there
+are more destinations than slots."""
+
+
+def most_connections(slots: int) -> int:
+    """Return how many connections may be open at once: half of the process's descriptors at the most, idle ones included.
+
+    Args:
+        slots: how many attempts are made at once; each has its connection in any case.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = slots * CONNECTIONS_A_SLOT
+    if descriptors != resource.RLIM_INFINITY:
+        wanted = min(wanted, descriptors // 2)
+    return max(slots, wanted)
 
 
 class Pool:
@@ -33,6 +51,7 @@ class Pool:
         self._clock = clock
         self._early_closers = EarlyClosers()
         self._idle: dict[str, list[Connection]] = {}
+        self._unused: OrderedDict[Connection, None] = OrderedDict()  # the idle ones, the longest idle first
         self._open: set[Connection] = set()
         self._opening = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -46,6 +65,7 @@ class Pool:
         now = self._clock()
         while idle:
             connection = idle.pop()
+            del self._unused[connection]
             if not idle:
                 del self._idle[key]
             if self._is_fit(connection, now) and connection.is_quiet():
@@ -90,8 +110,9 @@ class Pool:
             return
         idle = self._idle.setdefault(connection.key, [])
         idle.append(connection)
+        self._unused[connection] = None
         if len(idle) > IDLE_PER_DESTINATION:
-            self._close(idle.pop(0))
+            self._close(idle[0])
         if self._sweep is None:
             self._sweep_later()
         self._wake()
@@ -102,19 +123,18 @@ class Pool:
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection that was closed."""
-        self._open.discard(connection)
-        idle = self._idle.get(connection.key)
-        if idle is not None and connection in idle:
-            idle.remove(connection)
-            if not idle:
-                del self._idle[connection.key]
+        self._forget(connection)
         self._wake()
+
+    def close_unused(self) -> None:
+        """Close every idle connection: descriptors are lacking."""
+        for connection in list(self._unused):
+            self._close(connection)
 
     def close(self) -> None:
         """Close every connection."""
         if self._sweep is not None:
             self._sweep.cancel()
-        self._idle.clear()
         for connection in list(self._open):
             self._close(connection)
 
@@ -128,18 +148,24 @@ class Pool:
         )
 
     def _close(self, connection: Connection) -> None:
-        self._open.discard(connection)
+        self._forget(connection)
         connection.close()
+
+    def _forget(self, connection: Connection) -> None:
+        self._open.discard(connection)
+        if connection not in self._unused:
+            return
+        del self._unused[connection]
+        idle = self._idle[connection.key]
+        idle.remove(connection)
+        if not idle:
+            del self._idle[connection.key]
 
     def _close_oldest(self) -> bool:
         """Make room among the idle connections; return whether there was one."""
-        if not self._idle:
+        if not self._unused:
             return False
-        idle = min(self._idle.values(), key=lambda each: each[0].idle_since)
-        connection = idle.pop(0)
-        if not idle:
-            del self._idle[connection.key]
-        self._close(connection)
+        self._close(next(iter(self._unused)))
         return True
 
     def _wake(self) -> None:
@@ -151,21 +177,13 @@ class Pool:
 
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._sweep = loop.call_later(SWEEP_SECONDS, self._close_unused)
+        self._sweep = loop.call_later(SWEEP_SECONDS, self._close_old)
 
-    def _close_unused(self) -> None:
+    def _close_old(self) -> None:
         self._sweep = None
         now = self._clock()
-        for key, idle in list(self._idle.items()):
-            kept = []
-            for connection in idle:
-                if self._is_fit(connection, now):
-                    kept.append(connection)
-                else:
-                    self._close(connection)
-            if kept:
-                self._idle[key] = kept
-            else:
-                del self._idle[key]
-        if self._idle:
+        for connection in list(self._unused):
+            if not self._is_fit(connection, now):
+                self._close(connection)
+        if self._unused:
             self._sweep_later()

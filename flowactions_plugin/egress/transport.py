@@ -18,6 +18,7 @@ from flowactions_plugin.egress.dialer import Dialer, Endpoint, Unresolved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.request_head import connect_head, head_of
+from flowactions_plugin.egress.resources import shortage
 from flowactions_plugin.egress.transport_errors import (
     PROXY_UNREACHABLE,
     PROXY_UNRESOLVED,
@@ -94,8 +95,10 @@ class OutboundTransport:
         await self._pool.reserve()
         try:
             connection = await self._dialled(destination, progress)
-        except BaseException:
+        except BaseException as exc:
             self._pool.failed()
+            if shortage(exc) is not None:
+                self._pool.close_unused()
             raise
         self._pool.opened(connection)
         return connection

@@ -164,7 +164,7 @@ class OutboxService:
         """
         threads = min(MOST_RESOLVER_THREADS, self._settings.slots * DELIVERY_RESOLVER_THREADS)
         guard = guard_of(self._settings, Resolver(threads))
-        transport, validate = outbound(self._settings, guard, self._host.transport, self._settings.slots)
+        transport, validate = outbound(self._settings, guard, self._host.transport)
         clock, deadline = self._database.clock, self._timing.deadline_seconds
         return Sender(
             transport,

@@ -58,6 +58,7 @@ class Load(NamedTuple):
         retries: the share of rows that are answered with 503 once.
         settings: further settings of the workers.
         old: rows that ended a hundred days ago, beside them.
+        tls: whether the receivers take https.
     """
 
     database: str
@@ -67,6 +68,7 @@ class Load(NamedTuple):
     retries: float
     settings: Mapping[str, str]
     old: int = 0
+    tls: bool = False
 
 
 class Cost(NamedTuple):
@@ -191,12 +193,13 @@ class _Field(NamedTuple):
 def _field(tree: Tree, load: Load) -> Iterator[_Field]:
     """Run receivers, a new database with a row for each of them, and workers."""
     with ExitStack() as stack:
-        receiver, receivers = stack.enter_context(a_receiver_process(load.destinations, load.retries))
+        received = a_receiver_process(load.destinations, load.retries, tls=load.tls)
+        receiver, receivers, needed = stack.enter_context(received)
         url = stack.enter_context(a_database(load.database))
         tree.fill(url, load.destinations, receivers)
         if load.old:
             asyncio.run(age(url, load.old))
-        settings = {**settings_of(url), **load.settings}
+        settings = {**settings_of(url), **needed, **load.settings}
         workers = [stack.enter_context(tree.worker(settings)) for _ in range(load.workers)]
         yield _Field(tree, load, url, receiver, receivers, workers)
 

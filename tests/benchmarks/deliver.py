@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.deliver [--database sqlite|postgres] [--rows 20000] [--destinations 10] [--json]
     python -m tests.benchmarks.deliver --against REVISION [--rounds 5] [--loop asyncio|uvloop] [--workers 1]
-        [--retries 0.1] …
+        [--retries 0.1] [--tls] …
     python -m tests.benchmarks.deliver --destinations 1 10 [--rounds 5] [--loop asyncio|uvloop] …
 
 Measured in one run, against a local receiver (nginx where it is installed):
@@ -128,6 +128,7 @@ def main() -> None:
     comparing = parser.add_argument_group("comparisons: with another revision, of numbers of destinations")
     comparing.add_argument("--against", metavar="REVISION", help="a commit, tag or branch of this clone")
     comparing.add_argument("--rounds", type=int, default=5, help="of one drain each (default: 5)")
+    comparing.add_argument("--tls", action="store_true", help="the receivers take https")
     comparing.add_argument("--loop", choices=LOOPS, help="the event loop of this tree's workers")
     comparing.add_argument("--against-loop", choices=LOOPS, help="of the revision's (default: what they take)")
     comparing.add_argument("--workers", type=int, default=1, help="processes; more than one: PostgreSQL only")
@@ -139,8 +140,10 @@ def main() -> None:
     if len(options.destinations) > 2 or (few != many and (options.against or few > many)):
         parser.error("--destinations takes one number, or a smaller and a larger one without --against")
     compares = options.against is not None or few != many
-    if not compares and (options.loop or options.against_loop or options.retries or options.workers != 1):
-        parser.error("--loop, --against-loop, --workers and --retries are for comparisons")
+    if not compares and (
+        options.tls or options.loop or options.against_loop or options.retries or options.workers != 1
+    ):
+        parser.error("--tls, --loop, --against-loop, --workers and --retries are for comparisons")
     if options.seconds is None:
         options.seconds = 5 if options.against else 15
     found: dict[str, Any] = {
@@ -151,10 +154,12 @@ def main() -> None:
         "machine": machine(),
     }
     if compares:
-        compared = ("against", "rounds", "loop", "against_loop", "workers", "retries")
+        compared = ("against", "rounds", "loop", "against_loop", "workers", "retries", "tls")
         found |= {name: getattr(options, name) for name in compared if getattr(options, name)}
     settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
-    load = Load(options.database, options.rows, many, options.workers, options.retries, settings)
+    load = Load(
+        options.database, options.rows, many, options.workers, options.retries, settings, tls=options.tls
+    )
     if options.against:
         found |= against(options, load)
     elif few != many:

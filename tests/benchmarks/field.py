@@ -31,6 +31,7 @@ from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from tests.authority import inner_authority
 from tests.benchmarks.processor import memory_mib
 from tests.bulk import SERIES
 from tests.support import development
@@ -136,32 +137,58 @@ def opened(url: str) -> Database:
     return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, statement_seconds=None)
 
 
+class Receivers(NamedTuple):
+    """A process that receives.
+
+    Attributes:
+        pid: its id.
+        urls: one for each of its ports.
+        settings: what a worker needs to deliver there.
+    """
+
+    pid: int
+    urls: list[str]
+    settings: Mapping[str, str]
+
+
 @contextmanager
 def a_receiver(destinations: int) -> Iterator[list[str]]:
     """Give the URLs of a receiver on so many ports: nginx where it is installed, else `sink`."""
-    with a_receiver_process(destinations) as (_, receivers):
-        yield receivers
+    with a_receiver_process(destinations) as receivers:
+        yield receivers.urls
 
 
 @contextmanager
-def a_receiver_process(destinations: int, retries: float = 0.0) -> Iterator[tuple[int, list[str]]]:
-    """Give the receiver's process id too.
+def a_receiver_process(destinations: int, retries: float = 0.0, *, tls: bool = False) -> Iterator[Receivers]:
+    """Run a receiver on so many ports.
 
     Args:
         destinations: how many ports.
         retries: the share of rows that it answers with 503 once, which only `sink` can.
+        tls: whether it takes https, which only nginx can.
     """
     ports = _free_ports(destinations)
     nginx = None if retries else shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    if tls and not nginx:
+        raise SystemExit("https needs nginx, and no retries")
+    settings: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="flowactions-") as directory:
         if nginx:
             config = Path(directory, "nginx.conf")
-            listen = " ".join(f"listen 127.0.0.1:{port} backlog=1024;" for port in ports)
+            secured = certificate = ""
+            if tls:
+                authority, _ = inner_authority(Path(directory))
+                ca = Path(directory, "ca.pem")
+                ca.write_text(authority)
+                settings["FLOWACTIONS_EGRESS_CA_FILE"] = str(ca)
+                secured, key = " ssl", f"{directory}/server.pem"
+                certificate = f"ssl_certificate {key}; ssl_certificate_key {key};"
+            listen = " ".join(f"listen 127.0.0.1:{port}{secured} backlog=1024;" for port in ports)
             config.write_text(
                 f"daemon off; pid {directory}/pid; error_log {directory}/log; worker_processes 1;"
-                "events { worker_connections 2048; }"
+                "worker_rlimit_nofile 16384; events { worker_connections 8192; }"
                 f"http {{ access_log off; keepalive_requests 100000000; client_body_temp_path {directory};"
-                f"server {{ {listen} location / {{ return 200 ok; }} }} }}"
+                f"server {{ {listen} {certificate} location / {{ return 200 ok; }} }} }}"
             )
             command = [nginx, "-c", str(config)]
         else:
@@ -176,7 +203,8 @@ def a_receiver_process(destinations: int, retries: float = 0.0) -> Iterator[tupl
         with running(command, {}) as process:
             for port in ports:
                 _until_listening(port)
-            yield process.pid, [f"http://127.0.0.1:{port}/hook" for port in ports]
+            scheme = "https" if tls else "http"
+            yield Receivers(process.pid, [f"{scheme}://127.0.0.1:{port}/hook" for port in ports], settings)
 
 
 @contextmanager

@@ -18,10 +18,10 @@ from sqlalchemy import text
 from flowactions_hookspecs import Delivery, FlowActions, Node
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES
 from flowactions_plugin.egress.signature import sign
+from tests.authority import inner_authority
 from tests.conftest import _a_postgresql_database
 from tests.loopback import listening
 from tests.loops import FASTEST, Loop
-from tests.plugin.egress import test_proxy
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
 from tests.waiting import until
@@ -286,7 +286,7 @@ def test_nothing_crosses_between_hosts_in_threads(
     """Rows, answers, receivers, secrets, settings, callbacks, log lines and metrics are each host's own, from the start."""
     tls = None
     if secured:
-        pem, context = test_proxy.TestAuthorities.inner_authority(tmp_path)
+        pem, context = inner_authority(tmp_path)
         (tmp_path / "authority.pem").write_text(pem)
         tls = tmp_path / "authority.pem", context
     with ExitStack() as stack:

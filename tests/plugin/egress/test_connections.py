@@ -21,10 +21,14 @@ from flowactions_plugin.egress.connection import READ_BYTES, Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.outbound import outbound
+from flowactions_plugin.egress.pool import most_connections
+from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused, SendFailed
+from flowactions_plugin.settings.model import read_settings
+from tests.authority import inner_authority
 from tests.loopback import black_hole, listening
-from tests.plugin.egress.test_proxy import TestAuthorities
 from tests.recorder import OK, recorder
 from tests.rings import sampled
 from tests.waiting import until
@@ -160,7 +164,7 @@ class TestDialling:
 
         dialer = Dialer(UsedUp(development=True, resolve=resolve))
         try:
-            with pytest.raises(OSError, match="Too many open files"):
+            with pytest.raises(OSError, match="the network failed"):
                 await dialer.dial(Endpoint("two.example", 9, tls=False), asyncio.Protocol, Progress())
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
@@ -202,6 +206,58 @@ class TestPool:
             assert [answer.status_code for answer in answers] == [200] * 12
             assert len(transport._pool._open) <= 2
         assert most <= 3  # one that was closed for another may be noticed a little later
+
+    async def test_the_connection_that_was_idle_longest_makes_room(self) -> None:
+        """So destinations that are sent to again and again keep theirs."""
+        countings = [Counting() for _ in range(3)]
+        async with contextlib.AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(listening(each.serve)) for each in countings]
+            transport = await stack.enter_async_context(a_transport(limit=2))
+            for number in (0, 1, 0, 2, 0):
+                await post(transport, f"http://127.0.0.1:{ports[number]}/")
+            assert [each.connections for each in countings] == [1, 1, 1]
+            await post(transport, f"http://127.0.0.1:{ports[1]}/")
+        assert [each.connections for each in countings] == [1, 2, 1]
+
+    async def test_there_may_be_more_destinations_than_slots(self) -> None:
+        """Each keeps its connection: ten for each slot, and no more than half of the descriptors."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert limits[0] >= 256
+        assert most_connections(5) == 50
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+        try:
+            assert [most_connections(slots) for slots in (5, 100, 200)] == [50, 128, 200]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        counting = Counting()
+        settings = read_settings({"FLOWACTIONS_CONCURRENCY": "1", "FLOWACTIONS_DELIVERY": "continuous"})
+        async with contextlib.AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(listening(counting.serve)) for _ in range(8)]
+            guard = EgressGuard(development=True, resolve=Resolver(1))
+            transport, _ = outbound(settings, guard, None)
+            assert isinstance(transport, OutboundTransport)
+            for port in ports * 2:
+                await post(transport, f"http://127.0.0.1:{port}/")
+            await transport.aclose()
+        assert counting.connections == 8
+
+    async def test_idle_connections_give_way_where_descriptors_are_lacking(self) -> None:
+        """The request that lacks one fails as ever; the next has those of all idle connections."""
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        counting = Counting()
+        async with contextlib.AsyncExitStack() as stack:
+            ports = [await stack.enter_async_context(listening(counting.serve)) for _ in range(4)]
+            transport = await stack.enter_async_context(a_transport())
+            for port in ports[:3]:
+                await post(transport, f"http://127.0.0.1:{port}/")
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            try:
+                with pytest.raises(SendFailed, match="the network failed"):
+                    await post(transport, f"http://127.0.0.1:{ports[3]}/")
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            await until(lambda: counting.open == 0)
+            assert (await post(transport, f"http://127.0.0.1:{ports[0]}/")).status_code == 200
 
     async def test_who_gives_up_waiting_takes_no_turn(self) -> None:
         """A request that is interrupted while it waits for a connection costs the others none."""
@@ -332,7 +388,7 @@ async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_
 
 async def test_tls_connections_are_used_again_and_bodies_of_any_size_arrive(tmp_path: Path) -> None:
     """Over TLS as without; the receiver counts the bytes."""
-    authority, context = TestAuthorities.inner_authority(tmp_path)
+    authority, context = inner_authority(tmp_path)
     tls: list[ssl.SSLContext | None] = [None, context]
     for each in tls:
         counting = Counting()

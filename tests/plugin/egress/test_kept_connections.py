@@ -21,11 +21,11 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import SendFailed
+from tests.authority import inner_authority
 from tests.closing import UNREAD, closing
 from tests.loopback import listening
 from tests.loops import LOOPS, Loop
 from tests.plugin.egress.test_connections import Counting, Kept
-from tests.plugin.egress.test_proxy import TestAuthorities
 from tests.proxying import pumped
 from tests.recorder import OK
 from tests.sending import Message, validate
@@ -93,7 +93,7 @@ class TestClosedByTheOtherSide:
         self, loop: Loop, tls: bool, end: str, tmp_path: Path
     ) -> None:
         """Each row is delivered by its only attempt; for ten minutes after the second time, none is sent twice."""
-        authority, context = TestAuthorities.inner_authority(tmp_path) if tls else (None, None)
+        authority, context = inner_authority(tmp_path) if tls else (None, None)
 
         async def attempts(url: str) -> list[tuple[int | None, tuple[str, ...]]]:
             found = []
@@ -118,7 +118,7 @@ class TestClosedByTheOtherSide:
     @pytest.mark.parametrize("end", [UNREAD, "close"])
     def test_a_large_body_goes_out_again_whole(self, loop: Loop, tls: bool, end: str, tmp_path: Path) -> None:
         """However much of it was sent before."""
-        authority, context = TestAuthorities.inner_authority(tmp_path) if tls else (None, None)
+        authority, context = inner_authority(tmp_path) if tls else (None, None)
         body = b"x" * 3_000_000 + b"."
 
         async def attempt(url: str) -> Outcome:
@@ -162,7 +162,7 @@ class TestClosedByTheOtherSide:
     @pytest.mark.parametrize("way", ["forwarded", "tunnel"])
     async def test_through_a_proxy_the_same_holds(self, way: str, tmp_path: Path) -> None:
         """Whether the connection to the proxy is used for many destinations' requests, or as a tunnel to one."""
-        authority, context = TestAuthorities.inner_authority(tmp_path) if way == "tunnel" else (None, None)
+        authority, context = inner_authority(tmp_path) if way == "tunnel" else (None, None)
         with closing("close", context) as receiver:
             port = int(receiver.url.rpartition(":")[2].strip("/"))
 

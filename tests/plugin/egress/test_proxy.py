@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import datetime as dt
-import ipaddress
 import socket
-import ssl
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -16,10 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from flowactions_hookspecs import Delivery, FlowActions
 from flowactions_plugin.clock import new_id
@@ -32,6 +25,7 @@ from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.queue.enqueue import Webhook
 from flowactions_plugin.settings.model import read_settings
+from tests.authority import inner_authority
 from tests.loopback import listening
 from tests.proxying import pumped
 from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule
@@ -325,62 +319,10 @@ def a_webhook(url: str) -> Webhook:
 class TestAuthorities:
     """``FLOWACTIONS_EGRESS_CA_FILE``."""
 
-    @staticmethod
-    def inner_authority(directory: Path) -> tuple[str, ssl.SSLContext]:
-        """Make an authority in PEM, and the TLS context of a server that it vouches for."""
-        now = dt.datetime.now(dt.UTC)
-        keys = [ec.generate_private_key(ec.SECP256R1()) for _ in range(2)]
-        names = [x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]) for name in ("inner", "127.0.0.1")]
-        made = []
-        for number, (key, name) in enumerate(zip(keys, names, strict=True)):
-            builder = (
-                x509.CertificateBuilder()
-                .subject_name(name)
-                .issuer_name(names[0])
-                .public_key(key.public_key())
-                .serial_number(number + 1)
-                .not_valid_before(now - dt.timedelta(days=1))
-                .not_valid_after(now + dt.timedelta(days=1))
-                .add_extension(x509.BasicConstraints(ca=number == 0, path_length=None), critical=True)
-                .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-                .add_extension(
-                    x509.AuthorityKeyIdentifier.from_issuer_public_key(keys[0].public_key()), critical=False
-                )
-            )
-            if number == 0:
-                usage = dict.fromkeys(
-                    (
-                        "digital_signature",
-                        "content_commitment",
-                        "key_encipherment",
-                        "data_encipherment",
-                        "key_agreement",
-                        "encipher_only",
-                        "decipher_only",
-                    ),
-                    False,
-                )
-                builder = builder.add_extension(
-                    x509.KeyUsage(**usage, key_cert_sign=True, crl_sign=True), critical=True
-                )
-            else:
-                address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-                builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
-            made.append(builder.sign(keys[0], hashes.SHA256()))
-        pem = [each.public_bytes(serialization.Encoding.PEM) for each in made]
-        secret = keys[1].private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        chain = directory / "server.pem"
-        chain.write_bytes(secret + pem[1])
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(chain)
-        return pem[0].decode(), context
-
     @pytest.mark.parametrize("way", ["direct", "tunnel", "to the proxy"])
     async def test_a_private_authority_is_trusted(self, tmp_path: Path, way: str) -> None:
         """With the file, a receiver or a proxy that it vouches for is reached; without it, it is not."""
-        authority, context = self.inner_authority(tmp_path)
+        authority, context = inner_authority(tmp_path)
         file = tmp_path / "ca.pem"
         file.write_text(authority)
         receiver = Recorder()

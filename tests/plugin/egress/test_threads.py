@@ -17,9 +17,9 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
+from tests.authority import inner_authority
 from tests.loopback import listening
 from tests.loops import LOOPS, Loop
-from tests.plugin.egress import test_proxy
 from tests.recorder import OK, status
 
 THREADS = 4
@@ -66,7 +66,7 @@ async def answering(
 @pytest.mark.parametrize("loop", LOOPS)
 def test_responses_stay_in_their_thread(tmp_path: Path, loop: Loop, secured: bool) -> None:
     """Each request gets the status and the body of its own receiver, whatever another thread reads meanwhile."""
-    authority, context = test_proxy.TestAuthorities.inner_authority(tmp_path)
+    authority, context = inner_authority(tmp_path)
     together = threading.Barrier(THREADS)
 
     def run(number: int) -> int:
