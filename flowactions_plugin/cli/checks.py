@@ -179,7 +179,7 @@ async def check_alerts(checks: Checks, context: CommandContext) -> None:
 async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
     """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials."""
     advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"
-    transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None, 1)
+    transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None)
     progress = Progress()
     answered = "opens tunnels"
     try:

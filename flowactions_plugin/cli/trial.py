@@ -132,7 +132,7 @@ async def send(
 ) -> Sent:
     """Make one attempt, as a worker with these settings would; without a secret, it is not signed."""
     guard = guard_of(settings, Resolver(threads=4))
-    transport, validate = outbound(settings, guard, host_transport, 1)
+    transport, validate = outbound(settings, guard, host_transport)
     timeline = Timeline()
     with StallMonitor(lease_clock) as monitor:
         sender = Sender(
