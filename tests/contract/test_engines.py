@@ -99,8 +99,10 @@ async def test_a_run_goes_on_in_another_process(database_url: str) -> None:
     async with paced(database_url) as first:
         await first.record(walk, "n")
     async with paced(database_url) as second:
-        ids = {"organization_id": walk.organization_id, "run_id": walk.run_id, "flow_id": walk.flow_id}
-        assert ran(await second.actions.advance(Walk(**ids, agent_id="another"), "s")) == ["n"]
+        ids = Walk(
+            organization_id=walk.organization_id, run_id=walk.run_id, flow_id=walk.flow_id, agent_id="another"
+        )
+        assert ran(await second.actions.advance(ids, "s")) == ["n"]
         assert (await second.record(walk, "n")).reason == "already_run"
 
 

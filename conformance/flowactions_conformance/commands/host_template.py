@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -192,7 +192,7 @@ class MyDriver(HostDriver):
 
     # With "pacing": which steps a user sees whose flow is edited during the run. "pinned": those of the version that was
     # opened; "live": those of the newest; None: you promise neither, and one check is not tried.
-    edits = "pinned"
+    edits: Literal["pinned", "live"] | None = "pinned"
 
     # With "loops": what the host does not have of it, {"branch", "subflow"}.
     lacks = frozenset()

@@ -86,7 +86,8 @@ class FullHost(ShopHost):
         """The action of the trigger that ``ref`` names."""
         owner = {"organization_id": ref.organization_id, "agent_id": ref.agent_id}
         experience = await self._get(experiences, id=ref.experience_id, **owner)
-        place, question = (None, getattr(ref, "trigger_row_id", "")), None
+        place: tuple[str | None, str] = (None, getattr(ref, "trigger_row_id", ""))
+        question: str | None = None
         if isinstance(ref, NodeTriggerRef):
             place, question = (ref.node_id, ref.node_trigger_group_id), ref.question_id
         for trigger in experience["triggers"] if experience else []:
@@ -102,6 +103,7 @@ class FullHost(ShopHost):
 
     async def auth_event(self, event: AuthEvent) -> None:
         """Noted in the plugin's transaction: it is in this host's database."""
+        assert event.transaction is not None
         await event.transaction.execute(sa.insert(events).values(id=event.event_id))
         if event.event_id in self._failing_events:
             self._failing_events.remove(event.event_id)
