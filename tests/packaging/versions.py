@@ -151,6 +151,7 @@ def attempt(trial: Trial, uv: str, wheel: Path, folder: Path, *, everything: boo
     shutil.copytree(
         ROOT / "tests", project / "tests", ignore=shutil.ignore_patterns("__pycache__", "node_modules")
     )
+    shutil.copytree(ROOT / "docs", project / "docs")  # some tests hold pages against what is true
     shutil.copy(ROOT / "pyproject.toml", project)
     run([str(bin_ / "flowactions-demo"), "--once"], project)
     several = "auto" if everything else "0"

@@ -40,6 +40,7 @@ CONSTANT = frozenset(
         "builtins.member_descriptor",
         "builtins.wrapper_descriptor",
         "_collections._tuplegetter",
+        "collections._tuplegetter",  # since Python 3.12
         "datetime.datetime",
         "pathlib.PosixPath",
         "re.Pattern",
