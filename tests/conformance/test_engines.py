@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -35,13 +36,18 @@ def python(store: Path) -> Path:
 
 
 def run(
-    python: Path, module: str, *arguments: str, within: Path, clone: Path | None = ROOT
+    python: Path,
+    module: str,
+    *arguments: str,
+    within: Path,
+    clone: Path | None = ROOT,
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> subprocess.CompletedProcess[str]:
     """Run a module in an environment, with this clone's tests or without."""
     return subprocess.run(
         [python, "-m", module, *arguments],
         cwd=within,
-        env={**variables(), **({"PYTHONPATH": str(clone)} if clone else {})},
+        env={**variables(), **({"PYTHONPATH": str(clone)} if clone else {}), **settings},
         capture_output=True,
         text=True,
         check=False,
@@ -144,6 +150,24 @@ def test_the_kit_proves_it(
     done = run(python, "flowactions_conformance", "run", f"{HOST}.host:make_host", *options, within=tmp_path)
     assert done.returncode == 0, done.stdout
     assert ("PASSED" if selection else f"PROVED for contract 1.0: {PROFILES}") in done.stdout
+
+
+@pytest.mark.full
+def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
+    """By the check that it names: the glue's own tests are the kit's."""
+    listed = run(python, f"{HOST}.faults", within=tmp_path)
+    found_by: dict[str, str] = json.loads(listed.stdout)
+    assert found_by
+    for name, check in found_by.items():
+        done = run(
+            python,
+            "flowactions_conformance",
+            *("run", f"{HOST}.faults:make_host", "--check", check),
+            within=tmp_path,
+            settings={"FAULT": name},
+        )
+        assert done.returncode == 1, f"{name}: {done.stdout}"
+        assert f"FAIL  {check}" in done.stdout, f"{name}: {done.stdout}"
 
 
 class TestInit:

@@ -6,6 +6,7 @@ Each is a change of a module's text, made before the module is imported.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import sys
 from contextlib import AbstractAsyncContextManager
@@ -13,7 +14,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from langgraph.channels import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
 
 from flowactions_conformance import Env
@@ -43,20 +43,8 @@ class Fault(NamedTuple):
 
 FAULTS: Final = {
     "always eager": Fault(GLUE, "if waits:", "if False:", "PACING-2"),
-    "visits counted in memory": Fault(
-        GLUE,
-        'passage = state["visits"].get(name, 0) + 1',
-        "key = (config['configurable']['thread_id'], name)\n    passage = counted[key] = counted.get(key, 0) + 1",
-        "LOOPS-7",
-    ),
     "one visit for all passages": Fault(
         GLUE, 'passage = state["visits"].get(name, 0) + 1', "passage = 1", "LOOPS-1"
-    ),
-    "visits not kept in checkpoints": Fault(
-        GLUE,
-        "visits: Annotated[dict[str, int], _merged]",
-        "visits: Annotated[dict[str, int], UntrackedValue]",
-        "LOOPS-2",
     ),
     "no place of sub-graphs": Fault(GLUE, """f"{state['place']}{name}:{label}|\"""", 'f"|"', "LOOPS-4"),
     "one step id for all passages": Fault(GLUE, 'f"@{passage}" if passage > 1', '"" if passage > 1', "LOOPS-2"),
@@ -91,7 +79,7 @@ FAULTS: Final = {
     ),
     "checkpoints in memory": Fault(
         HOST,
-        "self.checkpoints = await stack.enter_async_context(saver)",
+        "self.checkpoints = await stack.enter_async_context(saver)\n            await self.checkpoints.setup()",
         "self.checkpoints = InMemorySaver()",
         "DURABILITY-1",
     ),
@@ -120,5 +108,9 @@ def _load(name: str, fault: Fault) -> None:
         text = text.replace(fault.right, fault.wrong)
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = spec.origin
-    module.__dict__.update(counted={}, InMemorySaver=InMemorySaver, UntrackedValue=UntrackedValue)
+    module.__dict__.update(InMemorySaver=InMemorySaver)
     exec(compile(text, spec.origin, "exec"), module.__dict__)  # noqa: S102  the text is this repository's
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps({name: fault.found_by for name, fault in FAULTS.items()}))
