@@ -23,15 +23,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flowactions_conformance", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="check a host")
-    init = commands.add_parser("init", help="write the file that tells the kit how to make and use your host")
+    writing = commands.add_parser(
+        "init", help="write the file that tells the kit how to make and use your host"
+    )
     plugin = commands.add_parser("plugin", help="check the node types of a plugin")
     provider = commands.add_parser("chat-provider", help="serve a fake chat provider")
     receiver = commands.add_parser("receiver", help="serve a webhook receiver")
     environment = commands.add_parser(
         "serve-env", help="serve what run --url needs, and print the environment for the host that you start"
     )
-    init.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
-    init.add_argument(
+    writing.add_argument("path", nargs="?", type=Path, default=Path(), help="file or folder (default: here)")
+    writing.add_argument(
         "--engine",
         choices=engines(),
         help="write a folder: a host whose flows it runs, its driver and its tests",
@@ -147,7 +149,10 @@ def _run(options: argparse.Namespace) -> int:
         return run(options)
     if options.command == "init":
         try:
-            init_engine(options.engine, options.path) if options.engine else init(options.path)
+            if options.engine:
+                init_engine(options.engine, options.path)
+            else:
+                init(options.path)
         except CannotWrite as exc:
             return _failed(str(exc))
         return 0

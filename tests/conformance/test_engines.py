@@ -177,7 +177,7 @@ class TestInit:
     def test_it_writes_modules_that_need_nothing_of_the_kit_but_its_api(
         self, engine: str, tmp_path: Path
     ) -> None:
-        """What stands beside them has its name there."""
+        """Modules that are written side by side import each other by the names of their files."""
         assert main(["init", "--engine", engine, str(tmp_path / "host")]) == 0
         written = {each.name: each.read_text() for each in (tmp_path / "host").iterdir()}
         assert written == files_of(engine)

@@ -95,6 +95,18 @@ class ExampleHost(Host):
         return who if who is not None and who.kind == kind else None
 
 
+def new_walk(flow: Flow, user: str, content: str) -> Walk:
+    """Make the walk of a new run of a flow."""
+    return Walk(
+        organization_id=flow.organization,
+        agent_id=flow.agent,
+        flow_id=flow.id,
+        run_id=secrets.token_urlsafe(),
+        user_id=user,
+        content=content,
+    )
+
+
 class Engine:
     """Walks flows: `reach` at each action node, `advance` when the user goes on."""
 
@@ -104,14 +116,7 @@ class Engine:
 
     async def open(self, flow: Flow, user: str, content: str) -> Run:
         """Open a flow: walk it to its end, or record its action nodes against the steps that follow them."""
-        walk = Walk(
-            organization_id=flow.organization,
-            agent_id=flow.agent,
-            flow_id=flow.id,
-            run_id=secrets.token_urlsafe(),
-            user_id=user,
-            content=content,
-        )
+        walk = new_walk(flow, user, content)
         run = self._runs[walk.run_id] = Run(walk, [item.id for item in flow.items if isinstance(item, Step)])
         run.done = flow.pacing == "eager"
         for index, item in enumerate(flow.items):

@@ -1,4 +1,4 @@
-"""Flow engines that people already use: for each a folder with its glue and what ``init --engine`` writes beside it.
+"""A folder for each flow engine that has glue. ``init --engine`` copies its files.
 
-Nothing in the kit imports these folders, which need their engine. `init` copies their files.
+No module of the kit imports them, because they need the engine.
 """

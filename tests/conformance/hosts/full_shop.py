@@ -6,7 +6,7 @@ Hosts whose flows an engine runs derive from it. Flows hold loops, branches and 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,6 @@ from flowactions_hookspecs import (
     Agent,
     AuthEvent,
     DashboardPrincipal,
-    ExperienceTriggerRef,
     FlowActions,
     LogicAction,
     LogicActionOrigin,
@@ -42,6 +41,7 @@ from tests.conformance.hosts.fastapi_host import (
     create_app,
     flows,
 )
+from tests.conformance.hosts.worlds import every_item, preview_body, trigger_of
 
 experiences = _table("experiences", "organization_id agent_id", triggers=sa.JSON)
 events = _table("auth_events", "")
@@ -66,7 +66,7 @@ class FullHost(ShopHost):
         waiting, seen = [flow_id], {flow_id}
         while waiting:
             flow = await self._get(flows, id=waiting.pop(), organization_id=organization_id)
-            for item in _all(flow["items"] if flow else []):
+            for item in every_item(flow["items"] if flow else []):
                 if item["kind"] == "action" and item["id"] == node_id:
                     return Node(id=node_id, type=item["type"], config=item["config"])
                 if item["kind"] == "subflow" and item["flow"] not in seen:
@@ -162,8 +162,7 @@ class FullDriver(ShopDriver):
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
         """The plugin's own route, as the editor asks it."""
         agent = (await self._host._get(flows, id=flow) or {})["agent_id"]
-        shown = {"id": node.id, "type": node.type, "config": node.config}
-        body = {"agentId": agent, "node": shown, "walk": {"flowId": flow}}
+        body = preview_body(agent, flow, node)
         path = "/integrations/nodes/preview"
         answer = await self._client.post(path, json=body, headers=self.headers(who))
         data: Data = answer.raise_for_status().json()["data"]
@@ -171,14 +170,8 @@ class FullDriver(ShopDriver):
 
     async def trigger(self, ref: TriggerRef) -> None:
         """Fires it as the host's own code does."""
-        found = ExperienceTriggerRef(
-            organization_id=ref.organization,
-            agent_id=ref.agent,
-            experience_id=ref.experience,
-            trigger_row_id=ref.trigger,
-            action_index=ref.action_index,
-        )
-        await self._actions.dispatch(found, firing_id=secrets.token_hex(8), occurred_at=datetime.now(UTC))
+        firing_id, now = secrets.token_hex(8), datetime.now(UTC)
+        await self._actions.dispatch(trigger_of(ref), firing_id=firing_id, occurred_at=now)
 
     async def handled(self, event_id: str) -> int:
         """Counts the event among those that were noted."""
@@ -189,12 +182,5 @@ class FullDriver(ShopDriver):
         self._full_host._failing_events.add(event_id)
 
 
-def _all(items: Sequence[Data]) -> Iterator[Data]:
-    for item in items:
-        yield item
-        for name in ("items", "taken", "other"):
-            yield from _all(item.get(name, ()))
-
-
 def _actions(flow: Data) -> list[Data]:
-    return [item for item in _all(flow["items"]) if item["kind"] == "action"]
+    return [item for item in every_item(flow["items"]) if item["kind"] == "action"]

@@ -25,7 +25,6 @@ from flowactions_hookspecs import (
     ApiPrincipal,
     DashboardPrincipal,
     Deferred,
-    ExperienceTriggerRef,
     FlowActions,
     FlowNodeOrigin,
     Host,
@@ -42,6 +41,7 @@ from flowactions_hookspecs import (
     ScopeRequest,
     Walk,
 )
+from tests.conformance.hosts.worlds import preview_body, trigger_of
 
 Data = dict[str, Any]
 Principal = TypeVar("Principal", DashboardPrincipal, ApiPrincipal)
@@ -334,21 +334,14 @@ class QuartDriver(HostDriver):
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
         """The plugin's own route, as the editor asks it."""
         agent = (await self._documents.get("flow", flow) or {})["agent"]
-        shown = {"id": node.id, "type": node.type, "config": node.config}
-        body = {"agentId": agent, "node": shown, "walk": {"flowId": flow}}
+        body = preview_body(agent, flow, node)
         data: Data = (await self._ask("POST", "/integrations/nodes/preview", who, body))["data"]
         return data
 
     async def trigger(self, ref: TriggerRef) -> None:
         """Fires it as the host's own code does."""
-        found = ExperienceTriggerRef(
-            organization_id=ref.organization,
-            agent_id=ref.agent,
-            experience_id=ref.experience,
-            trigger_row_id=ref.trigger,
-            action_index=ref.action_index,
-        )
-        await self._actions.dispatch(found, firing_id=secrets.token_hex(8), occurred_at=datetime.now(UTC))
+        firing_id, now = secrets.token_hex(8), datetime.now(UTC)
+        await self._actions.dispatch(trigger_of(ref), firing_id=firing_id, occurred_at=now)
 
     async def fail_commit(self) -> None:
         """The next run is not kept."""

@@ -14,6 +14,7 @@ from flowactions_hookspecs import Deferred, Node, NodeResult, Walk
 from tests.conformance.hosts.engine.app import EngineHost, create_app
 from tests.conformance.hosts.engine.testing import EngineDriver
 from tests.conformance.hosts.engine.walks import Engine, Item, Place, Run
+from tests.conformance.hosts.worlds import every_item
 from tests.conformance.mutants.mutant import mutant
 
 
@@ -162,17 +163,10 @@ def secrets_of_the_outer_flow_only(driver: EngineDriver) -> None:
             tenant, _, number = flow_id.partition(".")
             flow = await self.store.one("flow", tenant=int(tenant), id=int(number))
             items = [] if flow is None else flow.data["items"]
-            own = {str(item["id"]) for item in _flat(items)}
+            own = {str(item["id"]) for item in every_item(items)}
             return await super().node(organization_id, flow_id, node_id) if node_id in own else None
 
     driver.made.host.__class__ = Broken
-
-
-def _flat(items: Sequence[Item]) -> Iterator[Item]:
-    for item in items:
-        yield item
-        for name in ("items", "taken", "other"):
-            yield from _flat(item.get(name, []))
 
 
 def run_counted_in_memory(driver: EngineDriver) -> None:

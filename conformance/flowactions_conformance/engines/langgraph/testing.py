@@ -8,7 +8,6 @@ Prove the host: python -m flowactions_conformance run MODULE:make_host
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,7 +18,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from flowactions_conformance import Env, Flow
-from flowactions_conformance.commands.host_template import Data, Engine, ExampleHost, MyDriver, Run
+from flowactions_conformance.commands.host_template import Data, Engine, ExampleHost, MyDriver, Run, new_walk
 from flowactions_conformance.engines.langgraph.glue import ActionNodes
 from flowactions_conformance.engines.langgraph.graphs import (
     Item,
@@ -88,14 +87,7 @@ class GraphEngine(Engine):
 
     async def open(self, flow: Flow, user: str, content: str) -> Run:
         """Start a thread: it runs to its end, or to its first interrupt."""
-        walk = Walk(
-            organization_id=flow.organization,
-            agent_id=flow.agent,
-            flow_id=flow.id,
-            run_id=secrets.token_urlsafe(),
-            user_id=user,
-            content=content,
-        )
+        walk = new_walk(flow, user, content)
         run = GraphRun(walk, self._data.items_of(flow.id), paced=flow.pacing == "deferred")
         self._runs[walk.run_id] = run
         return await self._go_on(run, {})
@@ -118,7 +110,7 @@ class GraphEngine(Engine):
 
     def _graph(self, run: GraphRun) -> CompiledStateGraph[Any]:
         async def later(_: Walk, step: str | None) -> None:
-            run.owed.append(step)  # the user goes on, and these nodes are asked for again
+            run.owed.append(step)  # `_catch_up` calls advance() with it again
 
         nodes = ActionNodes(self._actions, lambda *_: run.walk, later)
         return graph_of(run.items, nodes, paced=run.paced).compile(checkpointer=self._checkpoints)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ from flowactions_hookspecs import (
     ScopeRequest,
 )
 from tests.conformance.hosts.engine.store import Found, Store
-from tests.conformance.hosts.engine.walks import Engine, Item
+from tests.conformance.hosts.engine.walks import Engine
+from tests.conformance.hosts.worlds import every_item
 
 PREFIX = "/api"
 CSRF = "csrf"
@@ -81,7 +82,7 @@ class EngineHost(Host):
         ids = {
             flow.data["agent"]
             for flow in flows
-            if any(item.get("type") == node_type for item in _all(flow.data["items"]))
+            if any(item.get("type") == node_type for item in every_item(flow.data["items"]))
         }
         return [agent for each in sorted(ids) if (agent := await self.agent(each))]
 
@@ -126,7 +127,7 @@ class EngineHost(Host):
         pending, seen = [number], set()
         while pending and str(tenant) == organization_id:
             flow = await self.store.one("flow", tenant=tenant, id=pending.pop())
-            for item in _all(flow.data["items"] if flow else []):
+            for item in every_item(flow.data["items"] if flow else []):
                 if item["kind"] == "action" and str(item["id"]) == node_id:
                     return Node(id=node_id, type=item["type"], config=item["config"])
                 if item["kind"] == "subflow" and item["flow"] not in seen:
@@ -216,10 +217,3 @@ def split(text: str) -> tuple[int, int]:
     """Reads tenant and number."""
     tenant, _, number = text.partition(".")
     return number_of(tenant), number_of(number)
-
-
-def _all(items: Sequence[Item]) -> Iterator[Item]:
-    for item in items:
-        yield item
-        for name in ("items", "taken", "other"):
-            yield from _all(item.get(name, []))

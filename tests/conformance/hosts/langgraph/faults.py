@@ -11,6 +11,7 @@ import os
 import sys
 from contextlib import AbstractAsyncContextManager
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -101,8 +102,7 @@ def _load(name: str, fault: Fault) -> None:
     spec: ModuleSpec | None = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.origin is not None
-    with open(spec.origin, encoding="utf-8") as file:  # noqa: PTH123  a small one
-        text = file.read()
+    text = Path(spec.origin).read_text("utf-8")
     if name == fault.module:
         assert fault.right in text, f"{fault.right!r} does not stand in {name}"
         text = text.replace(fault.right, fault.wrong)
