@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import create_engine, event
@@ -156,8 +156,15 @@ class Engines:
                 # connection is idle, which does not happen while it waits for a lock.
                 if self._own_sqlite:
                     # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
-                    await shielded(connection.invalidate())
+                    await shielded(_roll_back_and_close(connection))
                 raise
+
+
+async def _roll_back_and_close(connection: AsyncConnection) -> None:
+    """Close a connection whose cursor is left behind: SQLite keeps such a one open, with the lock of its transaction."""
+    with suppress(Exception):
+        await connection.rollback()
+    await connection.invalidate()
 
 
 class _Kept(NamedTuple):
@@ -262,6 +269,8 @@ class SQLiteThread:
                 if usual is not None:
                     set_busy_timeout(connection, usual)
             except DBAPIError:
+                with suppress(Exception):
+                    connection.rollback()  # a cursor that is left behind would keep its lock
                 connection.invalidate()
                 raise
         return done

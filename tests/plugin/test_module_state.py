@@ -43,6 +43,7 @@ CONSTANT = frozenset(
         "collections._tuplegetter",  # since Python 3.12
         "datetime.datetime",
         "pathlib.PosixPath",
+        "pathlib._local.PosixPath",  # in 3.13
         "re.Pattern",
         "_struct.Struct",
         "ipaddress.IPv4Network",
