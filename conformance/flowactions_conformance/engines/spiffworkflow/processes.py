@@ -86,6 +86,7 @@ class _Process:
 
     def __init__(self, parent: Any, *, paced: bool) -> None:
         self._parent = parent
+        self._last: Any = parent
         self._paced = paced
 
     def write(self, process_id: str, items: Sequence[Item], *, is_top: bool) -> None:

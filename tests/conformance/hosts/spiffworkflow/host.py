@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_conformance import Env
 from flowactions_conformance.engines.spiffworkflow.glue import ActionEngine, shown
@@ -41,7 +41,13 @@ class ProcessWalker(Walker):
         owned = await self.host._find(flows, organization_id=flow["organization_id"])
         items: dict[str, Sequence[Data]] = {each["id"]: each["items"] for each in owned}
         workflow = workflow_of(flow["id"], items.__getitem__, paced=flow["pacing"] == "deferred")
-        run = {"id": walk.run_id, "walk": msgspec.to_builtins(walk), "items": [], "state": "open", "position": -1}
+        run = {
+            "id": walk.run_id,
+            "walk": msgspec.to_builtins(walk),
+            "items": [],
+            "state": "open",
+            "position": -1,
+        }
         async with self._turns:
             async with self.host.database.begin() as transaction:
                 await transaction.execute(sa.insert(runs).values(run))

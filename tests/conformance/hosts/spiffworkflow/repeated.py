@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_conformance.engines.spiffworkflow.glue import shown
 from flowactions_conformance.engines.spiffworkflow.processes import serializer
