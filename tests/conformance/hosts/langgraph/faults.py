@@ -1,46 +1,20 @@
-"""The host with a fault in its glue: ``FAULT=NAME python -m flowactions_conformance run tests.conformance.hosts.langgraph.faults:make_host``.
-
-Each is a change of a module's text, made before the module is imported.
-"""
+"""The host with a fault in its glue: ``FAULT=NAME python -m flowactions_conformance run tests.conformance.hosts.langgraph.faults:make_host``."""
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
-import sys
 from contextlib import AbstractAsyncContextManager
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from langgraph.checkpoint.memory import InMemorySaver
 
 from flowactions_conformance import Env
+from tests.conformance.hosts.glue_faults import Fault, host_with_a_fault, list_faults
 
 ENGINE: Final = "flowactions_conformance.engines.langgraph"
 GLUE: Final = f"{ENGINE}.glue"
 HOST: Final = "tests.conformance.hosts.langgraph.host"
 MODULES: Final = (GLUE, f"{ENGINE}.graphs", HOST)
 """In the order in which they import each other."""
-
-
-class Fault(NamedTuple):
-    """What is wrong.
-
-    Args:
-        module: where.
-        right: text of it.
-        wrong: what stands there instead.
-        found_by: a check that fails.
-    """
-
-    module: str
-    right: str
-    wrong: str
-    found_by: str
-
 
 FAULTS: Final = {
     "always eager": Fault(GLUE, "if waits:", "if False:", "PACING-2"),
@@ -89,28 +63,8 @@ FAULTS: Final = {
 
 def make_host(env: Env) -> AbstractAsyncContextManager[Any]:
     """Make the host with the fault that the environment names."""
-    fault = FAULTS[os.environ["FAULT"]]
-    if fault.module not in sys.modules:
-        for name in MODULES:
-            _load(name, fault)
-    host: Any = sys.modules[HOST]
-    made: AbstractAsyncContextManager[Any] = host.make_host(env)
-    return made
-
-
-def _load(name: str, fault: Fault) -> None:
-    spec: ModuleSpec | None = importlib.util.find_spec(name)
-    assert spec is not None
-    assert spec.origin is not None
-    text = Path(spec.origin).read_text("utf-8")
-    if name == fault.module:
-        assert fault.right in text, f"{fault.right!r} does not stand in {name}"
-        text = text.replace(fault.right, fault.wrong)
-    module = sys.modules[name] = ModuleType(name)
-    module.__file__ = spec.origin
-    module.__dict__.update(InMemorySaver=InMemorySaver)
-    exec(compile(text, spec.origin, "exec"), module.__dict__)  # noqa: S102  the text is this repository's
+    return host_with_a_fault(env, FAULTS, MODULES, {"InMemorySaver": InMemorySaver})
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps({name: fault.found_by for name, fault in FAULTS.items()}))
+    list_faults(FAULTS)

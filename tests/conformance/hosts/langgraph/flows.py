@@ -22,7 +22,8 @@ from langgraph.types import Command, Send, interrupt
 
 from flowactions_conformance.engines.langgraph.glue import ActionNodes, ActionState, handed_on, unless_halted
 from flowactions_hookspecs import FlowActions
-from tests.conformance.hosts.langgraph.small import WEBHOOK, SmallHost, never, outbox, walk_of
+from tests.conformance.hosts.langgraph.small import never, walk_of
+from tests.conformance.hosts.small_host import WEBHOOK, SmallHost, outbox
 
 
 class Chat(ActionState):

@@ -27,7 +27,8 @@ from flowactions_conformance.engines.langgraph.glue import (
     unless_halted,
 )
 from flowactions_hookspecs import FlowActions
-from tests.conformance.hosts.langgraph.small import DATABASE, WEBHOOK, SmallHost, never, outbox, walk_of
+from tests.conformance.hosts.langgraph.small import never, walk_of
+from tests.conformance.hosts.small_host import DATABASE, WEBHOOK, SmallHost, outbox
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
 KILLED = 9
