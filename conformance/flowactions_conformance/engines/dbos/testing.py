@@ -87,16 +87,20 @@ class DbosDriver(MyDriver):
         super().__init__(data, actions)
         self.app = actions.wrap(_not_found, lifespan=False)  # make_host opens the plugins, before DBOS
         self._flow = flow
+        self._opened: set[str] = set()
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
         """Start a workflow: it runs to its end, or to its first step."""
         found = self._data.flows[flow]
         walk = new_walk(found, user, content)
         paced = found.pacing == "deferred"
+        self._opened.add(walk.run_id)
         return _turn(walk.run_id, await open_run(self._flow, walk, self._data.items_of(flow), paced=paced))
 
     async def next(self, session: str, step: str | None = None) -> Turn:
         """Tell the workflow that its user goes on."""
+        if session not in self._opened:
+            raise LookupError("DBOS keeps this run, but its flow was in memory: keep flows in tables")
         return _turn(session, await next_turn(session, step))
 
 
@@ -119,8 +123,12 @@ async def make_host(env: Env) -> AsyncIterator[DbosDriver]:
     actions = FlowActions.load(DbosHost(env.settings, data, database))
     nodes = ActionNodes(actions)
     flow = workflow_of(nodes)
-    # DBOS's own tables need another SQLite file than those of the host and the plugin. On PostgreSQL, give the same database.
-    config: DBOSConfig = {"name": "host", "system_database_url": f"sqlite:///{env.state_dir / 'dbos.db'}"}
+    config: DBOSConfig = {
+        "name": "host",
+        # A SQLite file of its own, beside that of the host and the plugin. On PostgreSQL, the same database.
+        "system_database_url": f"sqlite:///{env.state_dir / 'dbos.db'}",
+        "notification_listener_polling_interval_sec": 0.05,  # in SQLite, users wait for it
+    }
     async with nodes.opened(config, database):
         yield DbosDriver(data, actions, flow)
     await database.dispose()
