@@ -6,18 +6,18 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
-from tests.docs.environments import INSTALL, shared, variables
-from tests.docs.fences import ROOT, blocks_of
-from tests.docs.tutorials import follow, pip_lines
+from tests.conformance.engines import python_of, run
+from tests.docs.environments import INSTALL, shared
+from tests.docs.fences import ROOT
+from tests.docs.tutorials import follow
 
 GUIDE = ROOT / "docs" / "how-to" / "use-with-langgraph.md"
 HOST = "tests.conformance.hosts.langgraph"
@@ -30,28 +30,7 @@ PROFILES = "core, pacing, loops, editing, logic, tenancy, durability, inbound, s
 @pytest.fixture(scope="module")
 def python(store: Path) -> Path:
     """The Python of an environment with LangGraph."""
-    lines = [*pip_lines(blocks_of(GUIDE)), f".venv/bin/pip install --quiet {PACKAGES}"]
-    assert lines[0] == INSTALL
-    return shared(lines, store) / "bin" / "python"
-
-
-def run(
-    python: Path,
-    module: str,
-    *arguments: str,
-    within: Path,
-    clone: Path | None = ROOT,
-    settings: Mapping[str, str] = MappingProxyType({}),
-) -> subprocess.CompletedProcess[str]:
-    """Run a module in an environment, with this clone's tests or without."""
-    return subprocess.run(
-        [python, "-m", module, *arguments],
-        cwd=within,
-        env={**variables(), **({"PYTHONPATH": str(clone)} if clone else {}), **settings},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return python_of(GUIDE, PACKAGES, store)
 
 
 @pytest.mark.ci

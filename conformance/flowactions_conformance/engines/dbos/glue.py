@@ -68,9 +68,12 @@ class ActionNodes:
         """Start the plugins and then DBOS, for workflows that DBOS recovers reach action nodes at once.
 
         Args:
-            config: of DBOS.
+            config: of DBOS; with ``system_database_url``.
             engine: of your database, in which the plugin has its tables, too.
         """
+        # Not by launch(): it keeps the event loop, and its migrations wait for transactions that go on in it.
+        schema = config.get("dbos_system_schema") or "dbos"
+        await asyncio.to_thread(DBOS.migrate, config["system_database_url"] or "", schema=schema)
         async with self._actions.lifespan():
             url = engine.url.render_as_string(hide_password=False)
             self.datasource = await AsyncSQLAlchemyDatasource.create(url, engine=engine)

@@ -37,6 +37,7 @@ class DbosHost(FullHost):
             "name": "host",
             "log_level": "WARNING",
             "notification_listener_polling_interval_sec": 0.05,
+            "sys_db_pool_size": 3,  # the kit starts many hosts on one PostgreSQL
         }
         if url.get_backend_name() == "sqlite":  # a file of its own: see the guide
             config["system_database_url"] = f"sqlite:///{url.database}-dbos"
