@@ -30,6 +30,7 @@ if typing.TYPE_CHECKING:
         TriggerRef,
         Turn,
         World,
+        one_host_per_process,
     )
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "Turn",
     "World",
     "conformance_suite",
+    "one_host_per_process",
 ]
 
 

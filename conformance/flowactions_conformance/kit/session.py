@@ -28,7 +28,7 @@ from flowactions_conformance.kit.outcomes import DriverFault, NotTestable, Teste
 from flowactions_conformance.kit.probing.folder import write_probe
 from flowactions_conformance.kit.probing.plugin import HOST_SETTING
 from flowactions_conformance.kit.tested import tested
-from flowactions_conformance.kit.under_test import Env, Factory
+from flowactions_conformance.kit.under_test import MARK, Env, Factory
 from flowactions_conformance.serving import listen, url_of
 from flowactions_conformance.variables import DATABASE, PROBE, PROBE_TOKEN
 
@@ -171,21 +171,24 @@ class Session(Bench):
                 await stack.enter_async_context(self.serving(listeners))
             await self.databases.look()
             self._folder = await stack.enter_async_context(run_folder(self.databases))
+            if handed is None:
+                self._write_probe(stack)
+            factory = self._factory
+            if isinstance(factory, str):
+                # Also when all hosts are child processes: what cannot be imported is said before any is started.
+                sys.path.insert(0, str(Path.cwd()))
+                stack.callback(_remove, sys.path, str(Path.cwd()))
+                factory = load_factory(factory)
+            if self.mode == "in-process" and getattr(factory, MARK, False):
+                self.mode = "child"
             # A host in the receiver's process could slow the receiver down: then the machine is not measured by it.
             machine = Machine(None if self.mode == "in-process" else self.receiver_url, self._server)
             await stack.enter_async_context(machine.running())
             self.patience = Patience(machine.slowness, self.patience.scale)
-            if handed is None:
-                self._write_probe(stack)
             handler = LogLines(self.output)
             logging.getLogger().addHandler(handler)
             stack.callback(logging.getLogger().removeHandler, handler)
             stack.push_async_callback(self._end)
-            if isinstance(self._factory, str):
-                # Also when all hosts are child processes: what cannot be imported is said before any is started.
-                sys.path.insert(0, str(Path.cwd()))
-                stack.callback(_remove, sys.path, str(Path.cwd()))
-                load_factory(self._factory)
             if handed is not None:
                 self._present = await self._meet(handed)
             yield self

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from msgspec import Struct, field
 
@@ -316,6 +316,17 @@ class HostUnderTest(Protocol):
 
 
 Factory: TypeAlias = Callable[[Env], AbstractAsyncContextManager[HostUnderTest]]
+MARK: Final = "flowactions_one_host_per_process"
+Made = TypeVar("Made", bound=Callable[[Env], object])
+
+
+def one_host_per_process(factory: Made) -> Made:
+    """Mark a factory whose hosts cannot share a process: the kit runs each in a child process, as with ``--child``.
+
+    For hosts that keep something in the process that only one of them can have, as an engine that is a singleton.
+    """
+    setattr(factory, MARK, True)
+    return factory
 
 
 class HostDriver:

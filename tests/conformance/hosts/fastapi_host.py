@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import httpx
 import msgspec
@@ -59,6 +59,8 @@ class ShopHost(Host):
     """What the plugin asks of this host."""
 
     database: AsyncEngine
+    _opens_plugins: ClassVar = False
+    """Whether `_open` opens them; else the server's lifespan does."""
 
     def __init__(self, settings: Mapping[str, str], database_url: str) -> None:
         self.settings = settings
@@ -216,7 +218,8 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
             catching_up.cancel()
 
     api = FastAPI(lifespan=lifespan)
-    api.add_middleware(actions.wrap)  # the plugins' routes beside the app's, their lifespan inside the app's
+    # The plugins' routes beside the app's, their lifespan inside the app's.
+    api.add_middleware(actions.wrap, lifespan=not host._opens_plugins)
 
     @api.get("/palette")
     async def palette(request: HttpRequest) -> list[Data]:

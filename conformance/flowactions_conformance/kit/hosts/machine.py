@@ -15,7 +15,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -83,7 +83,9 @@ class Machine:
         finally:
             if self._measuring is not None:
                 self._measuring.cancel()
-            process.kill()
+            # A signal to the whole group, as Ctrl+C in a terminal, has ended it already.
+            with suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
     async def slowness(self) -> float:
