@@ -232,7 +232,10 @@ class Services:
         return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
 
     def _gauges_task(self) -> BackgroundTask:
-        gauges = Gauges(self._telemetry.meters, self._operators.status, self._delivery.recorded.in_flight)
+        recorded = self._delivery.recorded
+        gauges = Gauges(
+            self._telemetry.meters, self._operators.status, recorded.in_flight, limited=recorded.limited
+        )
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:

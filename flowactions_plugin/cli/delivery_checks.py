@@ -207,6 +207,8 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[s
     found, number = await queries.status.failing(NAMED)
     for each in found:
         paused = "; it is paused" if each.paused else ""
+        if each.limited_since is not None:
+            paused += f"; it is limited to one delivery at a time since {moment(each.limited_since)}"
         checks.warn(
             "destination",
             f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "

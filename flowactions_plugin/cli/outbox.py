@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -22,6 +23,9 @@ MOST_ROWS = 1000
 MOST_RESENT = 5
 """How many deliveries are named that were sent again from one."""
 
+
+LIMITED_SHOWN: Final = 5
+"""How many organizations are named whose share of slots is used up, those first that have waited for longest."""
 
 NO_FLOW: Final = "(no flow)"
 """Instead of a flow, where none has queued a delivery."""
@@ -148,6 +152,16 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
+    limited = overview.limited
+    if limited.destinations:
+        number = "1 destination" if limited.destinations == 1 else f"{limited.destinations:,} destinations"
+        line(
+            f"{'limited':12} {number} to one delivery at a time since {moment(limited.since)}: attempts time out"
+        )
+    for organization_id, since in sorted(limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN]:
+        line(
+            f"{'limited':12} organization {organization_id} to its share of a worker's slots since {moment(since)}"
+        )
     if overview.alerts is not None:
         line(f"{'alerts':12} do not arrive: {overview.alerts.failures_in_row:,} failures in a row")
     for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):

@@ -77,6 +77,7 @@ def why_not_sent(
     ahead: Counted | None = None,
     in_flight: int = 0,
     limit: int | None = None,
+    limited: tuple[int | None, int | None] = (None, None),
     ended_by: ActionState | None = None,
 ) -> str:
     """Return why a delivery is not sent yet, or how it ended, in one sentence.
@@ -91,6 +92,7 @@ def why_not_sent(
         ahead: rows that are due and older, and so are claimed before it; ``None``: not counted.
         in_flight: rows to its destination that workers have claimed.
         limit: attempts to one destination at once, in each worker; ``None``: no limit.
+        limited: since when a worker limits its destination, and its organization (Unix milliseconds); ``None``: none does.
         ended_by: the bulk action that ends it unless it is undone; ``None``: none does.
     """
     alive = [each for each in workers if each.state == "alive"]
@@ -103,15 +105,28 @@ def why_not_sent(
     late = f"It is due since {_moment(due)}"
     if not alive:
         return f"{late}, and no worker is alive that could send it."
-    return f"{late}{_is_due(row, alive, ahead, in_flight, limit)}."
+    return f"{late}{_is_due(row, alive, ahead, in_flight, limit, limited)}."
 
 
 def _is_due(
-    row: DeliveryFacts, alive: Sequence[Worker], ahead: Counted | None, in_flight: int, limit: int | None
+    row: DeliveryFacts,
+    alive: Sequence[Worker],
+    ahead: Counted | None,
+    in_flight: int,
+    limit: int | None,
+    limited: tuple[int | None, int | None],
 ) -> str:
     """Return why a delivery that may be claimed is not claimed yet."""
     if (row.reclaims or 0) >= QUARANTINE_AFTER:
         return f", in quarantine: {_quarantine(row)}"
+    destination_since, organization_since = limited
+    if destination_since is not None:
+        return (
+            f", and its destination is limited to one delivery at a time since {_moment(destination_since)}, "
+            "because attempts to it time out"
+        )
+    if organization_since is not None:
+        return f", and its organization is limited to its share of a worker's slots since {_moment(organization_since)}"
     if limit is not None and in_flight >= limit * len(alive):
         return (
             f", and its destination's limit is used up: {in_flight} deliveries to it are claimed, "

@@ -159,6 +159,7 @@ class OperatorQueries:
                 holder = replace(holder, name="")
             ahead, in_flight = self._ahead(connection, row, facts.due_at)
             action = _action(connection, scope, facts.action_id)
+            limited = self._health.limited(connection, now)
             why = why_not_sent(
                 facts,
                 pause,
@@ -168,6 +169,10 @@ class OperatorQueries:
                 ahead=ahead,
                 in_flight=in_flight,
                 limit=self._destination_limit,
+                limited=(
+                    limited.destinations.get(facts.destination),
+                    limited.organizations.get(facts.organization_id),
+                ),
                 ended_by=action
                 if type(row.next_attempt_at) is int and row.next_attempt_at >= UNDO_OFFSET_MS
                 else None,

@@ -7,9 +7,11 @@ import socket
 from importlib.metadata import version
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import BigInteger, Insert, insert, literal, null, update
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS
@@ -40,20 +42,27 @@ class Fleet:
         self._slots = slots
         self._id = ""
         self._claimed = 0
+        self._limited = NOTHING_LIMITED
 
     def begin(self) -> str:
         """Begin anew, under an id that this returns."""
         self._id = new_id(self._database.clock())
         self._claimed = 0
+        self._limited = NOTHING_LIMITED
         return self._id
 
+    def is_news(self, limited: Limited) -> bool:
+        """Return whether this process limits something else than it has written."""
+        return limited != self._limited
+
     @repeated
-    async def beat(self, in_flight: int, claimed: int) -> None:
+    async def beat(self, in_flight: int, claimed: int, limited: Limited = NOTHING_LIMITED) -> None:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:
             in_flight: attempts that it is making.
             claimed: how many it has claimed since its start.
+            limited: what it limits.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -70,11 +79,16 @@ class Fleet:
                 stopped_at=None,
             )
         )
+        text = None if limited == NOTHING_LIMITED else msgspec.json.encode(limited).decode()
+        if self.is_news(limited):
+            # It may be large, and is mostly as it was.
+            seen = seen.values(limited=text)
         async with self._database.write() as transaction:
             # The time is read when nothing is waited for any more before the statement.
             if (await transaction.execute(seen.values(clock_ahead_ms=self._ahead_ms()))).rowcount == 0:
-                await transaction.execute(self._started(in_flight, has_claimed=has_claimed))
-        self._claimed = claimed
+                started = self._started(in_flight, has_claimed=has_claimed)
+                await transaction.execute(started.values(limited=text))
+        self._claimed, self._limited = claimed, limited
 
     @repeated
     async def stop(self) -> None:
@@ -87,7 +101,7 @@ class Fleet:
         stopped = (
             update(workers)
             .where(workers.c.id == self._id)
-            .values(in_flight=0, last_seen_at=now, stopped_at=now)
+            .values(in_flight=0, last_seen_at=now, stopped_at=now, limited=None)
         )
         async with self._database.write() as transaction:
             await transaction.execute(stopped)

@@ -9,6 +9,7 @@ from typing import Final
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters, Reading
 
@@ -27,6 +28,7 @@ class Gauges:
         status: of the database.
         in_flight: returns how many deliveries this process has in flight.
         timer: monotonic seconds.
+        limited: returns what this process limits.
     """
 
     def __init__(
@@ -35,10 +37,12 @@ class Gauges:
         status: QueueStatus,
         in_flight: Callable[[], int],
         timer: Callable[[], float] = time.monotonic,
+        limited: Callable[[], Limited] = lambda: NOTHING_LIMITED,
     ) -> None:
         self._meters = meters
         self._status = status
         self._in_flight = in_flight
+        self._limited = limited
         self._timer = timer
         self._read_at = 0.0
         self._of_database: Sequence[Reading] = ()
@@ -78,7 +82,12 @@ class Gauges:
 
     def readings(self) -> Sequence[Reading]:
         """Return what the gauges show now; called by an exporter's thread."""
-        own = Reading(names.IN_FLIGHT, self._in_flight())
+        limited = self._limited()
+        own = [
+            Reading(names.IN_FLIGHT, self._in_flight()),
+            Reading(names.LIMITED, len(limited.destinations), {"kind": "destination"}),
+            Reading(names.LIMITED, len(limited.organizations), {"kind": "organization"}),
+        ]
         if self._timer() - self._read_at > STALE_SECONDS:
-            return [own]
-        return [own, *self._of_database]
+            return own
+        return [*own, *self._of_database]

@@ -100,9 +100,10 @@ class Monitor:
         async def record() -> float:
             nonlocal beat_at
             try:
-                if clock() >= beat_at:
+                busy = load()
+                if clock() >= beat_at or self._fleet.is_news(busy.limited):
                     beat_at = clock() + BEAT_SECONDS
-                    await self._fleet.beat(*load())
+                    await self._fleet.beat(*busy)
                 await self.write()
                 self._failed = False
             except StorageUnavailable:

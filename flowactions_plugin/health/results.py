@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -93,6 +93,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
         paused: whether it is paused, by the organization or for all.
+        limited_since: when a worker began to send it one delivery at a time, because attempts timed out; ``None``: none does.
     """
 
     destination: str
@@ -106,6 +107,21 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     failures_in_row: int = 0
     last_error: str | None = None
     paused: bool = False
+    limited_since: int | None = None
+
+
+class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """What workers limit, so that receivers that hang do not hold all slots.
+
+    Attributes:
+        destinations: how many destinations get one delivery at a time, because attempts timed out.
+        since: when the first of these began to; ``None``: there are none.
+        organizations: those that have their share of the slots of a worker, and whose further rows wait; since when.
+    """
+
+    destinations: int = 0
+    since: int | None = None
+    organizations: Mapping[str, int] = {}
 
 
 class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -208,6 +224,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         failures: flows and nodes by deliveries that have failed.
         verdict: whether deliveries go on.
         alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
+        limited: what workers limit.
     """
 
     due: int
@@ -223,3 +240,4 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     failures: Failures
     verdict: Verdict
     alerts: DestinationState | None = None
+    limited: LimitedNow = LimitedNow()

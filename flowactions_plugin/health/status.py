@@ -127,6 +127,7 @@ class QueueStatus:
             failures=failures(connection, scope, now, SHOWN),
             verdict=status.verdict,
             alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
+            limited=self._health.limited_now(connection, scope, now),
         )
 
     def _failing_alerts(self, connection: Connection, now: int) -> DestinationState | None:

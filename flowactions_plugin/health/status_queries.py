@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -25,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.fleet import STALE_MS
-from flowactions_plugin.health.results import Bucket, Counted, DestinationState, Quarantined, Worker
+from flowactions_plugin.health.results import Bucket, Counted, DestinationState, LimitedNow, Quarantined, Worker
 from flowactions_plugin.health.statistics import (
     ALERT_FAILURES,
     ALERT_MS,
@@ -36,6 +37,7 @@ from flowactions_plugin.health.statistics import (
 from flowactions_plugin.health.verdict import Share
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.due import free, unpaused
+from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import (
@@ -65,6 +67,8 @@ HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
 DAY_BUCKETS: Final = 24 * HOUR_BUCKETS
 
 MOST_WORKERS: Final = 1000
+
+_LIMITED: Final = msgspec.json.Decoder(Limited)
 
 
 class Due(NamedTuple):
@@ -161,6 +165,47 @@ class HealthQueries:
             select(workers).order_by(workers.c.last_seen_at.desc(), workers.c.id).limit(inline(MOST_WORKERS))
         )
         return [_worker(row, now) for row in connection.execute(query)]
+
+    def limited(self, connection: Connection, now: int) -> Limited:
+        """Return what the workers that are alive limit, each since the first of them began to."""
+        query = select(workers.c.limited).where(
+            workers.c.limited.is_not(None),
+            workers.c.stopped_at.is_(None),
+            workers.c.last_seen_at >= now - STALE_MS,
+        )
+        destinations: dict[str, int] = {}
+        organizations: dict[str, int] = {}
+        for row in read_all(connection, query.limit(inline(MOST_WORKERS))):
+            one = _limited_of(row.limited)
+            for known, others in ((destinations, one.destinations), (organizations, one.organizations)):
+                for each, since in others.items():
+                    known[each] = min(since, known.get(each, since))
+        return Limited(destinations, organizations)
+
+    def limited_now(self, connection: Connection, scope: Scope, now: int) -> LimitedNow:
+        """Return how much of a scope workers limit."""
+        limited = self.limited(connection, now)
+        mine, organizations = limited.destinations, limited.organizations
+        if scope.organization_id is not None and mine:
+            named = self._database.sql.values_table("named", destination=Text)
+            known = select(destinations.c.destination).join_from(
+                named,
+                destinations,
+                and_(
+                    destinations.c.destination == named.c.destination,
+                    destinations.c.organization_id == scope.organization_id,
+                ),
+            )
+            given = self._database.sql.json_rows([{"destination": each} for each in mine])
+            mine = {
+                row.destination: mine[row.destination] for row in connection.execute(known, {"named": given})
+            }
+        if scope.organization_id is not None:
+            own = organizations.get(scope.organization_id)
+            organizations = {} if own is None else {scope.organization_id: own}
+        return LimitedNow(
+            destinations=len(mine), since=min(mine.values(), default=None), organizations=organizations
+        )
 
     def busiest(
         self, connection: Connection, scope: Scope, now: int, limit: int
@@ -329,7 +374,8 @@ class HealthQueries:
         )
         counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
         known = {(row.organization, row.target): row for row in connection.execute(health, given)}
-        return [_state(key, known[key], counts.get(key)) for key in keys]
+        limited = self.limited(connection, now).destinations
+        return [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
 
 
 def _of_intervals(sql: Dialect) -> Select[Any]:
@@ -380,7 +426,17 @@ def _worker(row: Row[Any], now: int) -> Worker:
     return Worker(**values, state="alive" if row.last_seen_at >= now - STALE_MS else "stale")
 
 
-def _state(key: tuple[str, str], health: Row[Any], counts: Row[Any] | None) -> DestinationState:
+def _limited_of(text: Any) -> Limited:
+    """Return what a worker has written; nothing, where no worker of this release can have written it."""
+    try:
+        return _LIMITED.decode(text)
+    except (msgspec.DecodeError, UnicodeError, TypeError):
+        return NOTHING_LIMITED
+
+
+def _state(
+    key: tuple[str, str], health: Row[Any], counts: Row[Any] | None, limited_since: int | None
+) -> DestinationState:
     organization_id, destination = key
     sums = [0 if counts is None else int(getattr(counts, name)) for name in COUNTS]
     return DestinationState(
@@ -395,4 +451,5 @@ def _state(key: tuple[str, str], health: Row[Any], counts: Row[Any] | None) -> D
         failures_in_row=health.failures_in_row or 0,
         last_error=health.last_error,
         paused=bool(health.paused),
+        limited_since=limited_since,
     )

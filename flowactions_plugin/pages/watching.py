@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,6 +21,9 @@ from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
+
+LIMITED_SHOWN: Final = 5
+"""How many organizations the overview names whose share of slots is used up."""
 
 QUARANTINED: Final = 5
 """How many deliveries in quarantine the overview names."""
@@ -72,6 +76,7 @@ async def show_overview(
         failed_read=FAILED_READ,
         chat=await context.queries.troubled_connections(viewer.scope),
         quarantined=await context.queries.status.quarantined(viewer.scope, QUARANTINED),
+        limited_organizations=sorted(found.limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN],
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),
         day=chart(found.day, "hour"),

@@ -37,6 +37,10 @@ MOST_ENQUEUED_FOR: Final = 1000
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """With so many bytes of bodies and headers in memory, nothing more is claimed."""
 
+DOUBT_BYTES: Final = IN_FLIGHT_BYTES // 4
+"""So many bytes of these may be in flight to destinations in doubt, and so many may wait for them, at the most: rows of
+others are still claimed beside them."""
+
 
 def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:
     """Return whether a delivery is among what `ClaimStore.paused` returned."""
@@ -72,7 +76,16 @@ class ContinuousClaims:
         self._executor = executor
         self._per_destination = per_destination
         self._held_seconds = timing.lease_seconds / 3
-        self._slots: Slots[_Item] = Slots(slots, per_destination, lambda item: item[0].organization_id)
+        heavy = max(
+            1, DOUBT_BYTES // max(1, slots // 2)
+        )  # a row of this size takes more than one place in doubt
+        self._slots: Slots[_Item] = Slots(
+            slots,
+            per_destination,
+            lambda item: item[0].organization_id,
+            executor.limits,
+            lambda item: 1 + item[0].size // heavy,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._in_flight_bytes = 0
         self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
@@ -219,10 +232,12 @@ class ContinuousClaims:
             self._executor.abandon([delivery for delivery, _ in waiting])
 
     def _start(self) -> None:
+        """Begin what may start now, and give back what should not wait here."""
         for first in self._begun():
             task = asyncio.create_task(self._work_through(first))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        self._give_back(self._slots.pop_surplus())
 
     def _begun(self) -> Iterator[_Item]:
         """Yield what may start now."""
@@ -240,12 +255,14 @@ class ContinuousClaims:
         item: _Item | None = first
         try:
             while item is not None:
-                await self._execute(*item)
+                await self._execute(item)
                 item = next(self._begun(), None)
+                self._start()  # where the first answer of a destination lets several start
         finally:
             self._start()  # of what may start now, when this was interrupted
 
-    async def _execute(self, delivery: ClaimedDelivery, secrets: PendingSecrets) -> None:
+    async def _execute(self, item: _Item) -> None:
+        delivery, secrets = item
         try:
             await self._executor.execute(delivery, await secrets)
         except Exception:
@@ -256,6 +273,6 @@ class ContinuousClaims:
             )
         finally:
             self._in_flight_bytes -= delivery.size
-            limited = self._slots.finish(delivery.destination)
+            limited = self._slots.finish(delivery.destination, item)
             if limited or self._more:
                 self._woken.set()

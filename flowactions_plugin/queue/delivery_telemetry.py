@@ -14,6 +14,7 @@ import msgspec
 from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.header_names import folded
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.telemetry import names
@@ -41,6 +42,10 @@ class DeliveryTelemetry:
     def in_flight(self) -> int:
         """Return how many deliveries this process has in flight."""
         return 0 if self._load is None else self._load().in_flight
+
+    def limited(self) -> Limited:
+        """Return what this process limits."""
+        return NOTHING_LIMITED if self._load is None else self._load().limited
 
     @contextmanager
     def watching(self, load: Callable[[], Load]) -> Iterator[None]:

@@ -19,6 +19,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import with_traceparent
 from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
+from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import DEAD, RETURN_SECONDS, Timing, transition
@@ -47,9 +48,11 @@ class Executor:
         sends_trace: whether requests carry the trace of what enqueued them.
         retry_schedule: the one that an operator has set; empty: the rule of §8.
         chance: returns random numbers from 0 to 1, by which the delays of a schedule vary.
+        limits: gets the outcome of each attempt; ``None``: one of its own.
 
     Attributes:
         completer: the same.
+        limits: the same.
         stopping: set when what has not begun is to be given back.
     """
 
@@ -64,6 +67,7 @@ class Executor:
         sends_trace: bool = False,
         retry_schedule: Sequence[int] = (),
         chance: Callable[[], float] = random.random,
+        limits: Limits | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -78,11 +82,12 @@ class Executor:
         self._in_flight = 0
         self._claimed = 0
         self.completer = completer
+        self.limits = Limits() if limits is None else limits
         self.stopping = False
 
     def load(self) -> Load:
         """Return how busy this process is."""
-        return Load(self._in_flight, self._claimed)
+        return Load(self._in_flight, self._claimed, self.limits.limited())
 
     @property
     def behind(self) -> bool:
@@ -216,6 +221,7 @@ class Executor:
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
+        self.limits.record(delivery.destination, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
 from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 
 
 class Load(NamedTuple):
@@ -15,10 +16,12 @@ class Load(NamedTuple):
     Attributes:
         in_flight: rows that are being executed.
         claimed: rows that it has claimed since its start.
+        limited: what it limits.
     """
 
     in_flight: int
     claimed: int
+    limited: Limited = NOTHING_LIMITED
 
 
 class Observer(Protocol):

@@ -24,6 +24,7 @@ from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, organizations_in
 from flowactions_plugin.queue.observer import Observer
 from flowactions_plugin.queue.outcome_store import OutcomeStore
@@ -134,6 +135,7 @@ class OutboxService:
             self._timing,
             sends_trace=self._settings.send_traceparent,
             retry_schedule=self._settings.retry_schedule,
+            limits=Limits(self._database.clock),
         )
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:

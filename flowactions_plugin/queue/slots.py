@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from itertools import chain
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from flowactions_plugin.queue.doubt import Claimed, Doubt, Placed
+from flowactions_plugin.queue.limits import Limits
+from flowactions_plugin.queue.turns import Turns
 
 Item = TypeVar("Item")
-
-_Claimed: TypeAlias = tuple[float, Item]
-"""When a row was claimed, and the row."""
 
 LEAST_DEMAND: Final = 16
 
@@ -18,33 +20,8 @@ PREFETCHED: Final = 8
 With one for one, a destination at its limit would get ten rows a claim, and claims would cost more than the requests
 (decision 34)."""
 
-
-class _Turns(Generic[Item]):
-    """A queue of several owners, who take turns; what belongs to one comes in order."""
-
-    def __init__(self) -> None:
-        self._by_owner: dict[str, deque[Item]] = {}
-        self._length = 0
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Item]:
-        for items in self._by_owner.values():
-            yield from items
-
-    def append(self, owner: str, item: Item) -> None:
-        self._by_owner.setdefault(owner, deque()).append(item)
-        self._length += 1
-
-    def popleft(self) -> Item:
-        owner = next(iter(self._by_owner))
-        items = self._by_owner.pop(owner)
-        item = items.popleft()
-        if items:
-            self._by_owner[owner] = items  # behind the others
-        self._length -= 1
-        return item
+MOST_REFUSED: Final = 1000
+"""How many destinations are remembered whose rows were refused, so that the next claims leave them out."""
 
 
 class ClaimRequest(NamedTuple):
@@ -60,30 +37,46 @@ class ClaimRequest(NamedTuple):
 
 
 class Slots(Generic[Item]):
-    """The slots of a worker, the per-destination limit, and the deliveries that wait for a slot.
+    """The slots of a worker, the limits, and the deliveries that wait for a slot.
 
-    While a claim is under way, slots become free. So a claim asks for `AHEAD` times as many more rows as were finished
+    While a claim is under way, slots become free. So a claim asks for `PREFETCHED` times as many more rows as were finished
     since the claim before, up to as many as there are slots: they wait here until their slot is free. With slow
     receivers nothing finishes, and nothing is claimed ahead. What waits too long, because its destination has begun to
     hang, is given back (`overdue`).
+
+    Receivers that hang cannot hold all slots (decision 69): a destination that hangs has one slot, destinations that have
+    not answered have half of the slots together, and while others wait, an organization has half at the most.
 
     Args:
         limit: deliveries in flight at once.
         per_destination: of these, how many to one destination.
         owner: returns the organization of a row. Organizations take turns with the slots.
+        limits: which destinations have answered, and which hang.
+        weight: returns for how many a row counts that is in doubt, 1 or more.
     """
 
     def __init__(
-        self, limit: int, per_destination: int, owner: Callable[[Item], str] = lambda _item: ""
+        self,
+        limit: int,
+        per_destination: int,
+        owner: Callable[[Item], str] = lambda _item: "",
+        limits: Limits | None = None,
+        weight: Callable[[Item], int] = lambda _item: 1,
     ) -> None:
         self.limit = limit
         self._per_destination = per_destination
-        self._in_flight = 0
-        self._begun: Counter[str] = Counter()  # in flight or ready
-        self._ready: _Turns[tuple[str, _Claimed[Item]]] = _Turns()
         self._owner = owner
-        self._queued: dict[str, deque[_Claimed[Item]]] = {}
+        self._limits = Limits() if limits is None else limits
+        self._share = max(1, limit // 2)
+        self._in_flight = 0
+        self._held: Counter[str] = Counter()  # in flight, by organization
+        self._begun: Counter[str] = Counter()  # in flight or with a place at the destination, by destination
+        self._ready: Turns[Placed[Item]] = Turns()
+        self._doubt: Doubt[Item] = Doubt(self._share, weight)
+        self._queued: dict[str, deque[Claimed[Item]]] = {}
         self._queue_length = 0
+        self._surplus: list[Item] = []
+        self._refused: dict[str, None] = {}  # destinations of which rows were refused
         self._refill: dict[str, int] = {}  # how few wait when the next claim is due, by destination
         self._finished: Counter[str] = Counter()
         self._claimed = 0
@@ -92,14 +85,24 @@ class Slots(Generic[Item]):
     @property
     def waiting(self) -> int:
         """How many claimed rows have no slot yet."""
-        return len(self._ready) + self._queue_length
+        return len(self._ready) + len(self._doubt.waiting) + self._queue_length
 
     @property
     def in_flight(self) -> Counter[str]:
-        """How many deliveries are in flight to each destination, with those that wait."""
+        """How many deliveries are in flight to each destination, with those that wait.
+
+        A destination of which a claim should bring fewer rows than the limit counts for more.
+        """
         used = Counter(self._begun)
         for destination, queued in self._queued.items():
             used[destination] += len(queued)
+        most, crowded = self._per_destination, self._doubt.is_crowded
+        for destination in self._limits.hanging:
+            used[destination] = most if crowded or used[destination] else most - 1
+        if self._refused and self._doubt.has_room:
+            self._refused.clear()
+        for destination in self._refused:
+            used[destination] = max(most, used[destination])
         return used
 
     def demand(self, *, beyond_head: bool = True) -> ClaimRequest:
@@ -108,11 +111,12 @@ class Slots(Generic[Item]):
         Args:
             beyond_head: whether rows may be due to other destinations than those at their limit.
         """
-        free = self.limit - self._in_flight - len(self._ready)
+        # What waits in doubt, and may not begin, leaves the free slots to others.
+        free = self.limit - self._in_flight - len(self._ready) - self._doubt.startable
         prefetched = min(PREFETCHED * self._finished.total(), self.limit)
-        # Rows that wait for their destination leave the free slots to others.
+        # So do rows that wait for their destination.
         room = max(0, free) + max(0, prefetched + min(0, free) - self._queue_length)
-        if free <= 0 and room < self.limit // 2 and self.waiting:
+        if free <= 0 and room < self.limit // 2 and (self._ready or self._queue_length):
             # What waits lasts for a while; a larger claim costs less a row.
             return ClaimRequest(0, Counter())
         if not beyond_head:
@@ -123,7 +127,13 @@ class Slots(Generic[Item]):
         # Where the per-destination limit keeps claims small, each would examine many rows in vain.
         limit = min(max(0, room), max(LEAST_DEMAND, 2 * self._claimed))
         in_flight = self.in_flight
-        in_flight.subtract({destination: PREFETCHED * count for destination, count in finished.items()})
+        in_flight.subtract(
+            {
+                destination: PREFETCHED * count
+                for destination, count in finished.items()
+                if not self._limits.hangs(destination) and destination not in self._refused
+            }
+        )
         return ClaimRequest(limit, in_flight)
 
     def _refillable(self) -> int:
@@ -132,11 +142,11 @@ class Slots(Generic[Item]):
         for destination, finished in self._finished.items():
             waiting = len(self._queued.get(destination, ()))
             if waiting <= self._refill.get(destination, 0):
-                rows += self._per_destination - self._begun[destination] - waiting + PREFETCHED * finished
+                rows += self._allowed(destination) - self._begun[destination] - waiting + PREFETCHED * finished
         return rows
 
     def add(self, request: ClaimRequest, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
-        """Add what a claim returned, by destination.
+        """Add what a claim returned, by destination; see `pop_surplus`.
 
         Args:
             request: what it was asked for.
@@ -152,48 +162,133 @@ class Slots(Generic[Item]):
         self._limited = {destination for destination, count in used.items() if count >= self._per_destination}
 
     def insert(self, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
-        """Add what was claimed beside the claims that `demand` asks for."""
+        """Add what was claimed beside the claims that `demand` asks for; see `pop_surplus`."""
         for destination, item in claimed:
-            if self._begun[destination] < self._per_destination:
+            if self._begun[destination] >= self._allowed(destination):
+                self._queue(destination, (now, item))
+            elif self._limits.answers(destination) or self._doubt.may_wait(self._owner(item)):
                 self._begun[destination] += 1
-                self._ready.append(self._owner(item), (destination, (now, item)))
+                self._place(destination, (now, item))
             else:
-                self._queued.setdefault(destination, deque()).append((now, item))
-                self._queue_length += 1
+                self._refused[destination] = None
+                if len(self._refused) > MOST_REFUSED:
+                    del self._refused[next(iter(self._refused))]
+                self._surplus.append(item)
+
+    def pop_surplus(self) -> list[Item]:
+        """Remove what should not wait here, and return it: too many rows in doubt, and rows of destinations that hang."""
+        surplus, self._surplus = self._surplus, []
+        return surplus
+
+    def _allowed(self, destination: str) -> int:
+        return 1 if self._limits.hangs(destination) else self._per_destination
+
+    def _queue(self, destination: str, claimed: Claimed[Item]) -> None:
+        """Have a row wait for its destination; not for one that hangs, whose rows others may send."""
+        if self._limits.hangs(destination):
+            self._surplus.append(claimed[1])
+        else:
+            self._queued.setdefault(destination, deque()).append(claimed)
+            self._queue_length += 1
+
+    def _place(self, destination: str, claimed: Claimed[Item]) -> None:
+        """Have a row wait for a slot, which has a place at its destination."""
+        owner = self._owner(claimed[1])
+        if self._limits.answers(destination):
+            self._ready.append(owner, (destination, claimed))
+        else:
+            self._doubt.append(owner, (destination, claimed))
 
     def start(self) -> Iterator[Item]:
-        """Yield what may start now, the oldest claim first."""
-        while self._ready and self._in_flight < self.limit:
+        """Yield what may start now: by turns of the organizations, and of each the oldest claim first."""
+        while self._in_flight < self.limit:
+            started = self._next()
+            if started is None:
+                return
+            owner, (destination, (_, item)) = started
+            if not self._limits.answers(destination):
+                self._doubt.begin(owner, started[1])
             self._in_flight += 1
-            yield self._ready.popleft()[1][1]
+            self._held[owner] += 1
+            yield item
 
-    def finish(self, destination: str) -> bool:
-        """Free the slot of a delivery.
+    def _next(self) -> tuple[str, Placed[Item]] | None:
+        """Remove the next row that may start; ``None``: none may."""
+        while True:
+            # First what is in doubt, within its share: where all slots are used, it would never be tried.
+            found = self._doubt.waiting.pop(self._may_begin_in_doubt) if len(self._doubt.waiting) else None
+            if found is not None:
+                self._doubt.leave(found[1])
+            else:
+                found = self._ready.pop(self._is_within_share if self._ready.owners > 1 else None)
+                found = found or self._ready.pop()
+                if found is None:
+                    return None
+                if not self._limits.answers(found[1][0]) and not self._doubt.may_begin(found[0]):
+                    # It has begun to hang since.
+                    self._doubt.append(*found)
+                    continue
+            destination, claimed = found[1]
+            if self._limits.hangs(destination) and self._begun[destination] > 1:
+                self._surplus.append(claimed[1])
+                self._leave(destination)
+                continue
+            return found
+
+    def _may_begin_in_doubt(self, owner: str) -> bool:
+        if self._ready.has_others(owner) and not self._is_within_share(owner):
+            return False
+        may = self._doubt.may_begin(owner)
+        if not may:
+            self._limits.pass_over(owner)
+        return may
+
+    def _is_within_share(self, owner: str) -> bool:
+        within = self._held[owner] < self._share
+        if not within:
+            self._limits.pass_over(owner)
+        return within
+
+    def finish(self, destination: str, item: Item) -> bool:
+        """Free the slot of a delivery, whose outcome is recorded in `Limits`.
 
         Returns:
             Whether the last claim reached the limit of its destination, and half of what waited for it is gone: more
             rows may be due for it.
         """
+        owner = self._owner(item)
         self._in_flight -= 1
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]
         self._finished[destination] += 1
-        queued = self._queued.get(destination)
-        remaining = len(queued or ())
+        remaining = len(self._queued.get(destination) or ())
+        if self._limits.answers(destination):
+            self._refused.pop(destination, None)
+            for each, placed in self._doubt.answered(destination):
+                self._ready.append(each, placed)
+        else:
+            self._doubt.end(destination, owner, item)
         self._leave(destination)
         return destination in self._limited and remaining <= self._refill.get(destination, 0)
 
     def _leave(self, destination: str) -> None:
         """Give the place of a delivery at its destination to the next that waits for it."""
+        self._begun[destination] -= 1
         queued = self._queued.get(destination)
-        if queued:
-            first = queued.popleft()
-            self._ready.append(self._owner(first[1]), (destination, first))
-            self._queue_length -= 1
+        if queued is not None:
+            self._queue_length -= len(queued)
+            if self._limits.hangs(destination):
+                self._surplus += [item for _, item in queued]
+                queued.clear()
+            while queued and self._begun[destination] < self._per_destination:
+                self._begun[destination] += 1
+                self._place(destination, queued.popleft())
+            self._queue_length += len(queued)
             if not queued:
                 del self._queued[destination]
-        else:
-            self._begun[destination] -= 1
-            if not self._begun[destination]:
-                del self._begun[destination]
+        if not self._begun[destination]:
+            del self._begun[destination]
 
     def overdue(self, before: float) -> list[Item]:
         """Remove what was claimed before a time and still waits, and return it."""
@@ -216,25 +311,20 @@ class Slots(Generic[Item]):
             else:
                 del self._queued[destination]
         self._queue_length -= len(removed)
-        ready, self._ready = self._ready, _Turns()
-        for destination, (claimed_at, item) in ready:
-            if unwanted(claimed_at, item):
-                removed.append(item)
-                self._leave(destination)
-            else:
-                self._ready.append(self._owner(item), (destination, (claimed_at, item)))
+        ready = self._ready.remove(lambda placed: unwanted(*placed[1]))
+        doubted = self._doubt.waiting.remove(lambda placed: unwanted(*placed[1]))
+        for _, placed in doubted:
+            self._doubt.leave(placed)
+        for _, (destination, (_, item)) in ready + doubted:
+            removed.append(item)
+            self._leave(destination)
         return removed
 
     def waiting_items(self) -> list[Item]:
         """Return what waits for a slot."""
-        ready = [item for _, (_, item) in self._ready]
-        return ready + [item for queued in self._queued.values() for _, item in queued]
+        placed = [item for _, (_, item) in chain(self._ready, self._doubt.waiting)]
+        return placed + [item for queued in self._queued.values() for _, item in queued]
 
     def clear(self) -> list[Item]:
         """Remove what waits for a slot, and return it."""
-        waiting = self.waiting_items()
-        self._begun -= Counter(destination for destination, _ in self._ready)
-        self._ready = _Turns()
-        self._queued.clear()
-        self._queue_length = 0
-        return waiting
+        return self.remove(lambda _claimed_at, _item: True) + self.pop_surplus()

@@ -350,6 +350,8 @@ workers: Final = Table(
     # Milliseconds by which its clock was ahead of the database's when it was last seen; less than 0: behind. NULL: not
     # known, or SQLite, which has no clock of its own.
     Column("clock_ahead_ms", BigInteger),
+    # The destinations and organizations that it limits, and since when: JSON (`queue.limits.Limited`). NULL: it limits none.
+    Column("limited", Text),
 )
 
 EVERY_ORGANIZATION: Final = ""

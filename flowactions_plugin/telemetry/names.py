@@ -145,6 +145,15 @@ IN_FLIGHT: Final = Metric(
     "{delivery}",
     "Deliveries for which this process is making an attempt. What it has only claimed is not counted.",
 )
+LIMITED: Final = Metric(
+    "flowactions.worker.limited",
+    "gauge",
+    "",
+    "What this process limits, so that receivers that hang do not hold all of its slots. `destination`: destinations that"
+    " get one delivery at a time, because attempts timed out; `organization`: organizations that have their share of the"
+    " slots, and whose further deliveries wait.",
+    {"kind": ("destination", "organization")},
+)
 VERDICT: Final = Metric(
     "flowactions.delivery.verdict",
     "gauge",
@@ -188,6 +197,7 @@ METRICS: Final = (
     DUE,
     OLDEST_DUE,
     IN_FLIGHT,
+    LIMITED,
     VERDICT,
     CHAT_SENDS,
     INBOUND,

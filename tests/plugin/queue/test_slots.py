@@ -5,9 +5,19 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.slots import LEAST_DEMAND, PREFETCHED, ClaimRequest, Slots
 
-PLACES = ["a", "b", "c"]
+PLACES = ["a", "b", "c", "d"]
+
+
+def of_places(limit: int, per_destination: int) -> Slots[str]:
+    """Make slots for destinations that have answered."""
+    limits = Limits()
+    for place in PLACES:
+        limits.record(place, Outcome(0, 1, 200))
+    return Slots(limit, per_destination, limits=limits)
 
 
 def claimed(*places: str) -> list[tuple[str, str]]:
@@ -16,45 +26,45 @@ def claimed(*places: str) -> list[tuple[str, str]]:
 
 def test_an_idle_worker_claims_for_its_slots_only() -> None:
     """Nothing has finished yet, so nothing is claimed ahead."""
-    assert Slots[str](10, 5).demand() == (10, {})
+    assert of_places(10, 5).demand() == (10, {})
 
 
 def test_rows_beyond_the_limit_of_their_destination_wait() -> None:
     """What waits starts when one to the same destination is over."""
-    slots: Slots[str] = Slots(10, 2)
+    slots = of_places(10, 2)
     slots.add(slots.demand(), claimed("a", "a", "a", "b"))
     assert list(slots.start()) == ["a", "a", "b"]
     assert slots.waiting == 1
-    slots.finish("b")
+    slots.finish("b", "b")
     assert list(slots.start()) == []
-    slots.finish("a")
+    slots.finish("a", "a")
     assert list(slots.start()) == ["a"]
 
 
 def test_what_finished_since_the_last_claim_is_claimed_ahead() -> None:
     """Ten were over since the last claim: the next brings ten for the slots and ten more, as there are ten slots."""
-    slots: Slots[str] = Slots(10, 10)
+    slots = of_places(10, 10)
     slots.add(slots.demand(), claimed(*"a" * 10))
     assert len(list(slots.start())) == 10
     assert slots.demand().limit == 0  # nothing finished: with slow receivers nothing is claimed ahead
     for _ in range(10):
-        slots.finish("a")
+        slots.finish("a", "a")
     assert slots.demand() == (20, {"a": -10 * PREFETCHED})
     assert slots.demand() == (10, {})  # counted once
 
 
 def test_a_destination_at_its_limit_demands_a_claim_when_a_delivery_ends() -> None:
     """Where a claim stopped at the limit of a destination, more rows may be due; elsewhere nothing was left."""
-    slots: Slots[str] = Slots(10, 2)
+    slots = of_places(10, 2)
     slots.add(slots.demand(), claimed("a", "a", "b"))
     list(slots.start())
-    assert slots.finish("a")
-    assert not slots.finish("b")
+    assert slots.finish("a", "a")
+    assert not slots.finish("b", "b")
 
 
 def test_a_small_claim_makes_the_next_small() -> None:
     """The limits keep it small, and more rows would be examined in vain; a claim that returns all doubles it."""
-    slots: Slots[str] = Slots(1000, 10)
+    slots = of_places(1000, 10)
     assert slots.demand().limit == LEAST_DEMAND
     slots.add(slots.demand(), claimed(*"a" * LEAST_DEMAND))
     assert slots.demand().limit == 2 * LEAST_DEMAND
@@ -62,11 +72,11 @@ def test_a_small_claim_makes_the_next_small() -> None:
 
 def test_a_destination_at_its_limit_is_claimed_ahead_for_several_times_what_it_has_finished() -> None:
     """With ten in flight to it, a claim of what those ten leave free would cost more than their requests."""
-    slots: Slots[str] = Slots(100, 10)
+    slots = of_places(100, 10)
     slots.add(slots.demand(), claimed(*"a" * 10))
     assert len(list(slots.start())) == 10
     for _ in range(10):
-        slots.finish("a")
+        slots.finish("a", "a")
     limit, in_flight = slots.demand()
     assert min(limit, 10 - in_flight["a"]) == 2 * LEAST_DEMAND - 12
     slots.add(ClaimRequest(limit, in_flight), claimed(*"a" * limit))
@@ -76,7 +86,7 @@ def test_a_destination_at_its_limit_is_claimed_ahead_for_several_times_what_it_h
 
 def test_rows_that_wait_for_their_destination_leave_the_slots_to_others() -> None:
     """A destination that has begun to hang, with rows that wait for it, keeps no other from being claimed."""
-    slots: Slots[str] = Slots(20, 2)
+    slots = of_places(20, 2)
     slots.add(slots.demand(), claimed(*"a" * 16))
     assert len(list(slots.start())) == 2
     assert slots.waiting == 14
@@ -85,29 +95,29 @@ def test_rows_that_wait_for_their_destination_leave_the_slots_to_others() -> Non
 
 def test_a_claim_waits_until_half_of_what_was_claimed_ahead_is_gone() -> None:
     """A claim for each request that ends would be small, and cost more a row."""
-    slots: Slots[str] = Slots(20, 2)
+    slots = of_places(20, 2)
     slots.add(slots.demand(), claimed(*"a" * 10))
     list(slots.start())
-    assert [slots.finish("a") for _ in range(6)] == [False] * 4 + [True] * 2
+    assert [slots.finish("a", "a") for _ in range(6)] == [False] * 4 + [True] * 2
 
 
 def test_a_destination_alone_is_claimed_for_when_half_of_what_waited_is_gone() -> None:
     """Where nothing is due elsewhere, a claim before that would find nothing."""
-    slots: Slots[str] = Slots(100, 10)
+    slots = of_places(100, 10)
     slots.add(ClaimRequest(50, Counter()), claimed(*"a" * 50))
     list(slots.start())
     assert slots.demand(beyond_head=False).limit == 0
     for _ in range(19):
-        slots.finish("a")
+        slots.finish("a", "a")
     assert slots.demand(beyond_head=False).limit == 0
-    slots.finish("a")
+    slots.finish("a", "a")
     limit, in_flight = slots.demand(beyond_head=False)
     assert (limit, in_flight["a"]) == (100, 30 - 20 * PREFETCHED)
 
 
 def test_a_claim_in_vain_halves_the_next() -> None:
     """One that finds nothing between two that are full must not make them small again."""
-    slots: Slots[str] = Slots(1000, 1000)
+    slots = of_places(1000, 1000)
     slots.add(ClaimRequest(64, Counter()), claimed(*"a" * 64))
     assert slots.demand().limit == 128
     slots.add(slots.demand(), [])
@@ -116,25 +126,25 @@ def test_a_claim_in_vain_halves_the_next() -> None:
 
 def test_what_waits_too_long_is_given_back() -> None:
     """Claimed before a time and not begun, for want of a slot or for its destination; the rest goes on."""
-    slots: Slots[str] = Slots(3, 2)
+    slots = of_places(3, 2)
     slots.add(slots.demand(), [("a", "a1"), ("a", "a2"), ("a", "a3"), ("b", "b1"), ("c", "c1")], 1.0)
     assert list(slots.start()) == ["a1", "a2", "b1"]
     slots.add(slots.demand(), [("a", "a4"), ("d", "d1")], 5.0)
     assert sorted(slots.overdue(5.0)) == ["a3", "c1"]
     assert slots.overdue(5.0) == []
     assert slots.waiting == 2
-    slots.finish("a")
-    slots.finish("b")
+    slots.finish("a", "a")
+    slots.finish("b", "b")
     assert sorted(slots.start()) == ["a4", "d1"]
 
 
 def test_what_waits_can_be_given_back() -> None:
     """A worker that stops gives back what has not begun."""
-    slots: Slots[str] = Slots(1, 1)
+    slots = of_places(1, 1)
     slots.add(slots.demand(), claimed("a", "a", "b"))
     assert list(slots.start()) == ["a"]
     assert sorted(slots.clear()) == ["a", "b"]
-    slots.finish("a")
+    slots.finish("a", "a")
     assert (list(slots.start()), slots.waiting) == ([], 0)
 
 
@@ -147,7 +157,7 @@ def test_the_limits_hold_and_nothing_is_lost(
     limit: int, per_destination: int, steps: list[list[str] | int]
 ) -> None:
     """Whatever claims bring and whatever ends: in flight within both limits, and every row starts once."""
-    slots: Slots[str] = Slots(limit, per_destination)
+    slots = of_places(limit, per_destination)
     flying: list[str] = []
     brought, begun = Counter[str](), Counter[str]()
     for step in steps:
@@ -155,7 +165,8 @@ def test_the_limits_hold_and_nothing_is_lost(
             slots.add(slots.demand(), claimed(*step))
             brought.update(step)
         elif flying:
-            slots.finish(flying.pop(step % len(flying)))
+            place = flying.pop(step % len(flying))
+            slots.finish(place, place)
         started = list(slots.start())
         flying += started
         begun.update(started)
@@ -166,7 +177,8 @@ def test_the_limits_hold_and_nothing_is_lost(
             Counter(flying)[place] == per_destination for place in PLACES if brought[place] > begun[place]
         )
     while flying:
-        slots.finish(flying.pop())
+        place = flying.pop()
+        slots.finish(place, place)
         started = list(slots.start())
         flying += started
         begun.update(started)

@@ -8,8 +8,10 @@ from typing import Any
 
 import httpx
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claims import turn_rows
 from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
 from flowactions_plugin.queue.slots import Slots
 from flowactions_plugin.queue.worker import Worker
@@ -109,6 +111,8 @@ async def test_an_enqueue_of_another_organization_waits_for_no_claim(queue: Queu
         return httpx.Response(200)
 
     executor = an_executor(queue, answer)
+    for number in range(3):
+        executor.limits.record(f"http://r{number}.example.com:80", Outcome(0, 1, 200))
     strategy = ContinuousClaims(queue.store, executor, slots=4, per_destination=100)
     claim = queue.store.claim
 
@@ -164,12 +168,16 @@ def test_a_turn_is_a_share_of_the_claim() -> None:
 
 def test_organizations_take_turns_with_the_slots() -> None:
     """What was claimed later for another organization starts before the rest of what waits."""
-    slots: Slots[str] = Slots(2, 10, owner=lambda item: item[0])
-    slots.add(slots.demand(), [("d", f"a{number}") for number in range(6)])
-    assert list(slots.start()) == ["a0", "a1"]
-    slots.insert([("e", "b0"), ("e", "b1")])
+    limits = Limits()
+    for place in ("d", "e"):
+        limits.record(place, Outcome(0, 1, 200))
+    slots: Slots[str] = Slots(4, 10, owner=lambda item: item[0], limits=limits)
+    slots.add(slots.demand(), [("d", f"a{number}") for number in range(8)])
+    assert list(slots.start()) == ["a0", "a1", "a2", "a3"]
+    slots.insert([("e", "b0"), ("e", "b1"), ("e", "b2"), ("e", "b3")])
     begun = []
-    for _ in range(4):
-        slots.finish("d")
+    for each in ("a0", "a1", "a2", "b0"):
+        slots.finish("d" if each[0] == "a" else "e", each)
         begun += list(slots.start())
-    assert begun == ["a2", "b0", "a3", "b1"]
+    # While others wait, each has half of the slots at the most.
+    assert begun == ["b0", "b1", "a4", "b2"]

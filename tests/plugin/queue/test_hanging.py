@@ -1,0 +1,172 @@
+"""A worker beside receivers that hang, over real connections: what it holds, and what operators read of it (decision 69)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import httpx
+import pytest
+
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.health.monitor import Monitor
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.worker import Worker
+from tests.loopback import listening
+from tests.queueing import Queue, an_executor
+from tests.recorder import OK, recorder
+from tests.sending import own_transport
+from tests.waiting import until
+
+HANGING = 12
+SLOTS = 20
+SHARE = SLOTS // 2
+PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
+"""No attempt times out while a test runs."""
+
+
+class Hanging:
+    """A receiver that takes requests and answers none, until it is healed."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.open = self.most = self.requests = self.given_up = 0
+        self.healed = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
+        self.most = max(self.most, self.open)
+        try:
+            while await reader.readuntil(b"\r\n\r\n"):
+                await reader.readexactly(2)
+                self.requests += 1
+                waits = asyncio.ensure_future(self.healed.wait())
+                leaves = asyncio.ensure_future(reader.read(1))
+                await asyncio.wait({waits, leaves}, return_when=asyncio.FIRST_COMPLETED)
+                if not self.healed.is_set():
+                    waits.cancel()
+                    self.given_up += 1
+                    return
+                leaves.cancel()
+                await asyncio.wait({leaves})
+                writer.write(OK)
+        finally:
+            self.open -= 1
+
+
+@asynccontextmanager
+async def hanging(number: int) -> AsyncIterator[Sequence[Hanging]]:
+    async with AsyncExitStack() as stack:
+        made = [Hanging() for _ in range(number)]
+        for each in made:
+            port = await stack.enter_async_context(listening(each.serve))
+            each.url = f"http://127.0.0.1:{port}"
+        yield made
+
+
+@asynccontextmanager
+async def delivering(
+    executor: Executor, queue: Queue, timing: Timing, receivers: Sequence[Hanging]
+) -> AsyncIterator[ContinuousClaims]:
+    claims = ContinuousClaims(queue.store, executor, slots=SLOTS, per_destination=10, timing=timing)
+    task = asyncio.create_task(Worker(queue.store, executor, claims, timing).run())
+    try:
+        yield claims
+    finally:
+        for each in receivers:
+            each.healed.set()  # what is in flight ends
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def put(queue: Queue, url: str, organization_id: str, rows: int = 1) -> None:
+    for _ in range(rows):
+        await queue.put(organization_id=organization_id, url=f"{url}/", destination=url, body=b"{}")
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "timed out before"])
+async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known: bool) -> None:
+    """Its deliveries arrive while all requests to twelve others of one organization are open, and none has ended."""
+    queue = Queue(queue.database, PATIENT.lease_seconds)
+    async with hanging(HANGING) as silent, recorder() as healthy, own_transport() as transport:
+        for each in silent:
+            await put(queue, each.url, "hung", rows=15)
+        executor = an_executor(queue, transport, timing=PATIENT)
+        if known:
+            for each in silent:
+                time_out(executor, each.url)
+
+        def held() -> int:
+            return sum(each.open for each in silent)
+
+        async with delivering(executor, queue, PATIENT, silent) as claims:
+            await until(lambda: held() == SHARE, seconds=300)
+            for number in range(1, 6):
+                await put(queue, healthy.url.rstrip("/"), "fine")
+                claims.wake(["fine"])
+                await until(lambda number=number: len(healthy.requests) == number, seconds=300)  # type: ignore[misc]
+            assert (held(), sum(each.given_up for each in silent)) == (SHARE, 0)
+            assert (max(each.most for each in silent) == 1) == known
+
+
+def time_out(executor: Executor, destination: str) -> None:
+    executor.limits.record(destination, Outcome(0, 0, error="timed out after 10 s while connecting"))
+
+
+async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) -> None:
+    """Then all that the limit allows; its rows use up one attempt for each time-out, and no more."""
+    timing = Timing(lease_seconds=30.0, deadline_seconds=0.3)
+    queue = Queue(queue.database, timing.lease_seconds)
+    async with hanging(1) as (silent,), own_transport() as transport:
+        await put(queue, silent.url, "hung", rows=40)
+        executor = an_executor(queue, transport, timing=timing)
+        async with delivering(executor, queue, timing, [silent]):
+            await until(lambda: silent.url in executor.limits.hanging and silent.open <= 1, seconds=300)
+            silent.most, before = silent.open, silent.given_up
+            await until(lambda: silent.given_up >= before + 3, seconds=300)
+            assert silent.most == 1
+            silent.healed.set()
+            await until(lambda: not executor.limits.hanging, seconds=300)
+            await until(lambda: _all_tried(queue), seconds=300)
+        given_up = silent.given_up
+    tried = await queue.queries._read(
+        lambda connection: connection.exec_driver_sql(
+            "SELECT sum(attempts) FROM flowactions_outbox WHERE status = 'retrying'"
+        ).scalar_one()
+    )
+    assert tried == given_up
+
+
+async def _all_tried(queue: Queue) -> bool:
+    def untried(connection: object) -> int:
+        statement = "SELECT count(*) FROM flowactions_outbox WHERE status = 'pending'"
+        return int(connection.exec_driver_sql(statement).scalar_one())  # type: ignore[attr-defined]
+
+    return await queue.queries._read(untried) == 0
+
+
+@pytest.mark.ci
+async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> None:
+    """Within seconds, by organizations that are concerned; and when the worker stops, it limits nothing."""
+    executor = an_executor(queue, lambda _request: httpx.Response(200))
+    queries = OperatorQueries(queue.database, destination_limit=10)
+    monitor = Monitor(queue.database, "continuous", SLOTS, None)
+    place = "http://hung.example.com:80"
+    row_id = await queue.put(destination=place)
+
+    async def limited(organization_id: str | None) -> int:
+        return (await queries.overview(Scope(organization_id))).limited.destinations
+
+    async with monitor.watching(executor.load):
+        await until(queries.status.workers, seconds=300)
+        time_out(executor, place)
+        await until(lambda: limited(None), seconds=300)
+        found = await queries.delivery(Scope("acme"), row_id)
+        assert found is not None
+        assert "limited to one delivery at a time since 1970-01-01T00:00:00Z, because attempts" in found.why
+    assert await limited(None) == 0
