@@ -87,7 +87,8 @@ def test_kills_within_transactions_lose_nothing_and_repeat_nothing(
 
 
 @pytest.mark.parametrize(
-    "database", [pytest.param("sqlite", marks=pytest.mark.ci), pytest.param("postgresql", marks=pytest.mark.full)]
+    "database",
+    [pytest.param("sqlite", marks=pytest.mark.ci), pytest.param("postgresql", marks=pytest.mark.full)],
 )
 def test_what_it_runs_again(
     database: str, python: Path, tmp_path: Path, request: pytest.FixtureRequest

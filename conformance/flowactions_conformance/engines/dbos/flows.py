@@ -42,16 +42,19 @@ def workflow_of(nodes: ActionNodes) -> Workflow:
             pass
         return await walker.show(None, done=True)
 
-    return flow
+    made: Workflow = flow
+    return made
 
 
 async def open_run(flow: Workflow, walk: Walk, items: list[Item], *, paced: bool) -> Turn:
     """Start a workflow, and return what the user sees: at its first step, or at its end."""
     with SetWorkflowID(walk.run_id):
         handle = await DBOS.start_workflow_async(flow, msgspec.to_builtins(walk), items, paced)
+    turn: Turn
     if not paced:
-        return await handle.get_result()
-    turn: Turn = await DBOS.get_event_async(walk.run_id, TURN, timeout_seconds=USER_SECONDS)
+        turn = await handle.get_result()
+        return turn
+    turn = await DBOS.get_event_async(walk.run_id, TURN, timeout_seconds=USER_SECONDS)
     return turn
 
 
@@ -66,10 +69,12 @@ async def next_turn(run_id: str, at: str | None) -> Turn:
     if turn["done"] or at != turn["step"]:
         return turn
     await DBOS.send_async(run_id, None, topic=f"next {at}")
-    while (then := await DBOS.get_event_async(run_id, f"{TURN} behind {at}", MOVES_SECONDS)) is None:
-        await DBOS.resume_workflow_async(run_id)
-    turn = then
-    return turn
+    then: Turn | None = None
+    while then is None:
+        then = await DBOS.get_event_async(run_id, f"{TURN} behind {at}", MOVES_SECONDS)
+        if then is None:
+            await DBOS.resume_workflow_async(run_id)
+    return then
 
 
 def with_sub_flows(items: Sequence[Item], flows: Callable[[str], Sequence[Item]]) -> list[Item]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, ParamSpec, TypeVar
+from typing import Final, Literal, ParamSpec, TypeVar
 
 from dbos import DBOS, AsyncSQLAlchemyDatasource, DBOSConfig
 from msgspec.structs import replace
@@ -146,7 +146,8 @@ class Run:
         )
         if halts:
             raise Halted(node.id)
-        return kept
+        wrote: R | None = kept
+        return wrote
 
     async def reach_outside(self, node: Node) -> None:
         """Run an action node now that acts outside the database, as ``chat_message``: no transaction is open meanwhile.

@@ -43,22 +43,38 @@ class Fault(NamedTuple):
 
 FAULTS: Final = {
     "one visit for all passages": Fault(
-        GLUE, 'visit=f"{DBOS.step_id}{self._place}")\n            return kept', 'visit="1")\n            return kept', "LOOPS-1"
+        GLUE,
+        'visit=f"{DBOS.step_id}{self._place}")\n            return kept',
+        'visit="1")\n            return kept',
+        "LOOPS-1",
     ),
-    "one visit for all that waits": Fault(GLUE, 'visit = f"{DBOS.step_id}{self._place}.{number}"', 'visit = "1"', "LOOPS-3"),
+    "one visit for all that waits": Fault(
+        GLUE, 'visit = f"{DBOS.step_id}{self._place}.{number}"', 'visit = "1"', "LOOPS-3"
+    ),
     "one step id for all passages": Fault(GLUE, 'f"{name}@{reserved.step_id}{self._place}"', "name", "LOOPS-2"),
     "waits for the end": Fault(GLUE, "pacing=Deferred(step)", "pacing=Deferred(None)", "PACING-2"),
     "always eager": Fault(GLUE, "visit=visit, pacing=Deferred(step)", "visit=visit", "PACING-12"),
-    "halt ignored at a step": Fault(GLUE, 'if state == "halted":\n            raise', 'if False:\n            raise', "PACING-7"),
-    "halt ignored at once": Fault(GLUE, "if await DBOS.run_step_async({\"name\": node.id}, alone):", "if await DBOS.run_step_async({\"name\": node.id}, alone) and False:", "HALT-2"),
+    "halt ignored at a step": Fault(
+        GLUE, 'if state == "halted":\n            raise', "if False:\n            raise", "PACING-7"
+    ),
+    "halt ignored at once": Fault(
+        GLUE,
+        'if await DBOS.run_step_async({"name": node.id}, alone):',
+        'if await DBOS.run_step_async({"name": node.id}, alone) and False:',
+        "HALT-2",
+    ),
     "no advance at the end": Fault(FLOWS, "await walker.run.end()", "pass", "PACING-3"),
     "running taken for done": Fault(GLUE, '.state == "running":', '.state == "never":', "SCALE-4"),
     "unavailable taken for done": Fault(GLUE, 'if state == "unavailable":\n', "if False:\n", "PACING-12"),
     "the client's step trusted": Fault(FLOWS, 'or at != turn["step"]', "", "PACING-6"),
     "one message for all steps": Fault(FLOWS, 'f"next {step}"', '"next"', "PACING-2"),
     "next walks again": Fault(FLOWS, 'await DBOS.send_async(run_id, None, topic=f"next {at}")', "", "PACING-2"),
-    "a dead process's runs are left": Fault(FLOWS, "await DBOS.resume_workflow_async(run_id)", "return turn", "SCALE-4"),
-    "workflows in memory": Fault(HOST, 'f"sqlite:///{url.database}-dbos"', 'f"sqlite:///{url.database}-{os.getpid()}"', "DURABILITY-1"),
+    "a dead process's runs are left": Fault(
+        FLOWS, "await DBOS.resume_workflow_async(run_id)", "return turn", "SCALE-4"
+    ),
+    "workflows in memory": Fault(
+        HOST, 'f"sqlite:///{url.database}-dbos"', 'f"sqlite:///{url.database}-{os.getpid()}"', "DURABILITY-1"
+    ),
 }
 
 

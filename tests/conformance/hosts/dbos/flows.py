@@ -27,7 +27,9 @@ RUN = "run-1"
 PATIENCE_SECONDS = 300.0
 
 metadata = sa.MetaData()
-stock = sa.Table("stock", metadata, sa.Column("item", sa.String, primary_key=True), sa.Column("left", sa.Integer))
+stock = sa.Table(
+    "stock", metadata, sa.Column("item", sa.String, primary_key=True), sa.Column("left", sa.Integer)
+)
 
 RESERVED, DISPATCHED, CANCELLED = (webhook(name) for name in ("reserved", "dispatched", "cancelled"))
 TOOL_USED, ANSWERED, PUBLISHED = (webhook(name) for name in ("tool_used", "answered", "published"))
@@ -129,7 +131,7 @@ async def run_to_its_end(answers: list[Any]) -> None:
     seen = None
     for answer in answers:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while (step := await DBOS.get_event_async(RUN, "shown", PATIENCE_SECONDS)) == seen:
+            while (step := await DBOS.get_event_async(RUN, "shown", PATIENCE_SECONDS)) == seen:  # noqa: ASYNC110  DBOS cannot wait for a change
                 await asyncio.sleep(0.05)
         await DBOS.send_async(RUN, answer, topic=step)
         seen = step
