@@ -273,6 +273,7 @@ MUTANTS = [
         "An adapter hands header values on in lower case.",
         changed(_header_values_lowered),
         kills="HTTP-3",
+        costly="INBOUND-1 INBOUND-2 INBOUND-4",
         spares="HTTP-1 HTTP-4 HTTP-5",
         message="the header idempotency-key reached the plugin changed",
     ),

@@ -151,7 +151,7 @@ MUTANTS = [
         "The process that serves opens the lifespan without tasks.",
         changed(_without_tasks),
         kills="TASK-1 TASK-3",
-        costly="TASK-2 TASK-4 EAGER-2 EAGER-4 EAGER-6 EAGER-7 EAGER-8 AUTH-5 PACING-10 LOAD-3 LOGIC-1 LOGIC-2 LOGIC-3 "
+        costly="DURABILITY-5 EAGER-10 TASK-5 TASK-2 TASK-4 EAGER-2 EAGER-4 EAGER-6 EAGER-7 EAGER-8 AUTH-5 PACING-10 LOAD-3 LOGIC-1 LOGIC-2 LOGIC-3 "
         "LOGIC-4 LOGIC-5 LOGIC-6 LOGIC-7 TENANCY-1 TENANCY-6 DURABILITY-1 DURABILITY-2 DURABILITY-3 DURABILITY-4 SCALE-1 SCALE-4",
         spares="LOAD-1 EAGER-1",
         message="the lifespan is opened with tasks=False",
