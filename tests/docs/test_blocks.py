@@ -34,6 +34,7 @@ class Run(NamedTuple):
 
 EXAMPLES = "tests.docs.test_examples"
 ENGINES = "tests.conformance.test_engines"
+SPIFF = "tests.conformance.test_engine_spiffworkflow"
 RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
@@ -50,6 +51,10 @@ RUN = [
     *(
         Run("docs/how-to/use-with-langgraph.md", language, None, f"{ENGINES}:test_its_guide_can_be_followed")
         for language in ("console", "python")
+    ),
+    *(
+        Run("docs/how-to/use-with-spiffworkflow.md", language, None, f"{SPIFF}:test_its_guide_can_be_followed")
+        for language in ("console", "python", "xml")
     ),
     *(
         Run(

@@ -48,7 +48,11 @@ FAULTS: Final = {
         "PACING-9",
     ),
     "the transaction is not joined": Fault(
-        HOST, "transaction=transaction\n", "transaction=None\n", "DURABILITY-3"
+        HOST,
+        "            async with self.host.database.begin() as transaction:\n                await transaction.execute(sa.insert(runs)",
+        "            await asyncio.to_thread(self._engine(run, workflow).run, workflow)\n"
+        "            async with self.host.database.begin() as transaction:\n                await transaction.execute(sa.insert(runs)",
+        "DURABILITY-3",
     ),
 }
 
