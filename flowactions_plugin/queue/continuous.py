@@ -37,8 +37,8 @@ MOST_ENQUEUED_FOR: Final = 1000
 IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """With so many bytes of bodies and headers in memory, nothing more is claimed."""
 
-DOUBT_BYTES: Final = IN_FLIGHT_BYTES // 4
-"""So many bytes of these may be in flight to destinations in doubt, and so many may wait for them, at the most: rows of
+UNPROVEN_BYTES: Final = IN_FLIGHT_BYTES // 4
+"""So many bytes of these may be in flight to unproven destinations, and so many may wait for them, at the most: rows of
 others are still claimed beside them."""
 
 
@@ -77,8 +77,8 @@ class ContinuousClaims:
         self._per_destination = per_destination
         self._held_seconds = timing.lease_seconds / 3
         heavy = max(
-            1, DOUBT_BYTES // max(1, slots // 2)
-        )  # a row of this size takes more than one place in doubt
+            1, UNPROVEN_BYTES // max(1, slots // 2)
+        )  # a row of this size takes several of the places for unproven destinations
         self._slots: Slots[_Item] = Slots(
             slots,
             per_destination,

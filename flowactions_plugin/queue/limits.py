@@ -14,10 +14,10 @@ from flowactions_plugin.queue.rules import failure_class
 Value = TypeVar("Value")
 
 MOST_ANSWERED: Final = 10_000
-"""How many destinations are remembered that have answered. One that is forgotten is in doubt until its next answer."""
+"""How many destinations are remembered that have answered. One that is forgotten is unproven until its next answer."""
 
 MOST_HANGING: Final = 1000
-"""How many destinations are remembered that hang. One that is forgotten is in doubt until it answers."""
+"""How many destinations are remembered that hang. One that is forgotten is unproven until it answers."""
 
 MOST_ORGANIZATIONS: Final = 1000
 """How many organizations are remembered that were passed over."""
@@ -35,7 +35,7 @@ class Limited(msgspec.Struct, frozen=True):
 
     Attributes:
         destinations: limited to one attempt at a time, because attempts time out.
-        organizations: limited to half of the slots, or to half of the slots for destinations in doubt.
+        organizations: limited to half of the slots, or to half of the slots for unproven destinations.
     """
 
     destinations: Mapping[str, int] = {}
@@ -48,7 +48,7 @@ NOTHING_LIMITED: Final = Limited()
 class Limits:
     """What one worker knows of its destinations and organizations; it is empty when the worker starts.
 
-    A destination is *in doubt* until it has answered. It *hangs* after an attempt has timed out, until one is answered,
+    A destination is *unproven* until it has answered. It *hangs* after an attempt has timed out, until one is answered,
     with whatever status. A failure that is neither an answer nor a timeout, like a refused connection, changes nothing.
 
     Args:

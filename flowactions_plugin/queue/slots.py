@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from flowactions_plugin.queue.doubt import Claimed, Doubt, Placed
 from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.turns import Turns
+from flowactions_plugin.queue.unproven import Claimed, Placed, Unproven
 
 Item = TypeVar("Item")
 
@@ -52,7 +52,7 @@ class Slots(Generic[Item]):
         per_destination: of these, how many to one destination.
         owner: returns the organization of a row. Organizations take turns with the slots.
         limits: which destinations have answered, and which hang.
-        weight: returns for how many a row counts that is in doubt, 1 or more.
+        weight: returns for how many a row to an unproven destination counts, 1 or more.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Slots(Generic[Item]):
         self._held: Counter[str] = Counter()  # in flight, by organization
         self._begun: Counter[str] = Counter()  # in flight or with a place at the destination, by destination
         self._ready: Turns[Placed[Item]] = Turns()
-        self._doubt: Doubt[Item] = Doubt(self._share, weight)
+        self._unproven: Unproven[Item] = Unproven(self._share, weight)
         self._queued: dict[str, deque[Claimed[Item]]] = {}
         self._queue_length = 0
         self._surplus: list[Item] = []
@@ -85,7 +85,7 @@ class Slots(Generic[Item]):
     @property
     def waiting(self) -> int:
         """How many claimed rows have no slot yet."""
-        return len(self._ready) + len(self._doubt.waiting) + self._queue_length
+        return len(self._ready) + len(self._unproven.waiting) + self._queue_length
 
     @property
     def in_flight(self) -> Counter[str]:
@@ -96,10 +96,10 @@ class Slots(Generic[Item]):
         used = Counter(self._begun)
         for destination, queued in self._queued.items():
             used[destination] += len(queued)
-        most, crowded = self._per_destination, self._doubt.is_crowded
+        most, crowded = self._per_destination, self._unproven.is_crowded
         for destination in self._limits.hanging:
             used[destination] = most if crowded or used[destination] else most - 1
-        if self._refused and self._doubt.has_room:
+        if self._refused and self._unproven.has_room:
             self._refused.clear()
         for destination in self._refused:
             used[destination] = max(most, used[destination])
@@ -111,8 +111,8 @@ class Slots(Generic[Item]):
         Args:
             beyond_head: whether rows may be due to other destinations than those at their limit.
         """
-        # What waits in doubt, and may not begin, leaves the free slots to others.
-        free = self.limit - self._in_flight - len(self._ready) - self._doubt.startable
+        # What waits for unproven destinations, and may not begin, leaves the free slots to others.
+        free = self.limit - self._in_flight - len(self._ready) - self._unproven.startable
         prefetched = min(PREFETCHED * self._finished.total(), self.limit)
         # So do rows that wait for their destination.
         room = max(0, free) + max(0, prefetched + min(0, free) - self._queue_length)
@@ -166,7 +166,7 @@ class Slots(Generic[Item]):
         for destination, item in claimed:
             if self._begun[destination] >= self._allowed(destination):
                 self._queue(destination, (now, item))
-            elif self._limits.answers(destination) or self._doubt.may_wait(self._owner(item)):
+            elif self._limits.answers(destination) or self._unproven.may_wait(self._owner(item)):
                 self._begun[destination] += 1
                 self._place(destination, (now, item))
             else:
@@ -176,7 +176,7 @@ class Slots(Generic[Item]):
                 self._surplus.append(item)
 
     def pop_surplus(self) -> list[Item]:
-        """Remove what should not wait here, and return it: too many rows in doubt, and rows of destinations that hang."""
+        """Remove what should not wait here, and return it: too many rows for unproven destinations, and rows for those that hang."""
         surplus, self._surplus = self._surplus, []
         return surplus
 
@@ -197,7 +197,7 @@ class Slots(Generic[Item]):
         if self._limits.answers(destination):
             self._ready.append(owner, (destination, claimed))
         else:
-            self._doubt.append(owner, (destination, claimed))
+            self._unproven.append(owner, (destination, claimed))
 
     def start(self) -> Iterator[Item]:
         """Yield what may start now: by turns of the organizations, and of each the oldest claim first."""
@@ -207,7 +207,7 @@ class Slots(Generic[Item]):
                 return
             owner, (destination, (_, item)) = started
             if not self._limits.answers(destination):
-                self._doubt.begin(owner, started[1])
+                self._unproven.begin(owner, started[1])
             self._in_flight += 1
             self._held[owner] += 1
             yield item
@@ -215,18 +215,20 @@ class Slots(Generic[Item]):
     def _next(self) -> tuple[str, Placed[Item]] | None:
         """Remove the next row that may start; ``None``: none may."""
         while True:
-            # First what is in doubt, within its share: where all slots are used, it would never be tried.
-            found = self._doubt.waiting.pop(self._may_begin_in_doubt) if len(self._doubt.waiting) else None
+            # First unproven destinations, within their share: where all slots are used, they would never be tried.
+            found = (
+                self._unproven.waiting.pop(self._may_begin_unproven) if len(self._unproven.waiting) else None
+            )
             if found is not None:
-                self._doubt.leave(found[1])
+                self._unproven.leave(found[1])
             else:
                 found = self._ready.pop(self._is_within_share if self._ready.owners > 1 else None)
                 found = found or self._ready.pop()
                 if found is None:
                     return None
-                if not self._limits.answers(found[1][0]) and not self._doubt.may_begin(found[0]):
+                if not self._limits.answers(found[1][0]) and not self._unproven.may_begin(found[0]):
                     # It has begun to hang since.
-                    self._doubt.append(*found)
+                    self._unproven.append(*found)
                     continue
             destination, claimed = found[1]
             if self._limits.hangs(destination) and self._begun[destination] > 1:
@@ -235,10 +237,10 @@ class Slots(Generic[Item]):
                 continue
             return found
 
-    def _may_begin_in_doubt(self, owner: str) -> bool:
+    def _may_begin_unproven(self, owner: str) -> bool:
         if self._ready.has_others(owner) and not self._is_within_share(owner):
             return False
-        may = self._doubt.may_begin(owner)
+        may = self._unproven.may_begin(owner)
         if not may:
             self._limits.pass_over(owner)
         return may
@@ -265,10 +267,10 @@ class Slots(Generic[Item]):
         remaining = len(self._queued.get(destination) or ())
         if self._limits.answers(destination):
             self._refused.pop(destination, None)
-            for each, placed in self._doubt.answered(destination):
+            for each, placed in self._unproven.answered(destination):
                 self._ready.append(each, placed)
         else:
-            self._doubt.end(destination, owner, item)
+            self._unproven.end(destination, owner, item)
         self._leave(destination)
         return destination in self._limited and remaining <= self._refill.get(destination, 0)
 
@@ -312,17 +314,17 @@ class Slots(Generic[Item]):
                 del self._queued[destination]
         self._queue_length -= len(removed)
         ready = self._ready.remove(lambda placed: unwanted(*placed[1]))
-        doubted = self._doubt.waiting.remove(lambda placed: unwanted(*placed[1]))
-        for _, placed in doubted:
-            self._doubt.leave(placed)
-        for _, (destination, (_, item)) in ready + doubted:
+        unproven = self._unproven.waiting.remove(lambda placed: unwanted(*placed[1]))
+        for _, placed in unproven:
+            self._unproven.leave(placed)
+        for _, (destination, (_, item)) in ready + unproven:
             removed.append(item)
             self._leave(destination)
         return removed
 
     def waiting_items(self) -> list[Item]:
         """Return what waits for a slot."""
-        placed = [item for _, (_, item) in chain(self._ready, self._doubt.waiting)]
+        placed = [item for _, (_, item) in chain(self._ready, self._unproven.waiting)]
         return placed + [item for queued in self._queued.values() for _, item in queued]
 
     def clear(self) -> list[Item]:

@@ -97,7 +97,7 @@ class TestDestinations:
         assert (limits.answers("a"), limits.hangs("a")) == was
 
     def test_memory_is_bounded(self) -> None:
-        """The oldest are forgotten, and in doubt again."""
+        """The oldest are forgotten, and unproven again."""
         limits = Limits(most_answered=2, most_hanging=2)
         for place in "abc":
             limits.record(place, ANSWERED)
@@ -151,7 +151,7 @@ class TestSlots:
         assert world.claimed(rows_of("y", "healthy")) == ["y healthy"]
         assert world.claimed(rows_of("x", "healthy")) == ["x healthy"]
 
-    def test_an_organization_with_nothing_in_doubt_begins_one_more(self) -> None:
+    def test_an_organization_with_nothing_unproven_begins_one_more(self) -> None:
         """Receivers of another that hang keep no new destination from being tried, which has more when it answers."""
         world = World(10, 3)
         world.claimed(rows_of("x", *"abcdefgh"))
@@ -161,7 +161,7 @@ class TestSlots:
         assert world.ended("y new", ANSWERED) == ["y new"]
         assert world.slots.demand().in_flight["new"] < 3
 
-    def test_a_first_answer_ends_the_doubt(self) -> None:
+    def test_a_first_answer_proves_a_destination(self) -> None:
         """What is in flight to the destination counts no more, and what waits for it starts."""
         world = World(10, 10)
         world.claimed(rows_of("x", *"a" * 8))
@@ -169,7 +169,7 @@ class TestSlots:
         assert world.ended("x a", FAILED) == ["x a"] * 3
         assert len(world.claimed(rows_of("x", *"bcdefgh"))) == 3  # the ten slots are full
 
-    def test_what_waits_in_doubt_leaves_claims_to_others(self) -> None:
+    def test_what_waits_for_the_unproven_leaves_claims_to_others(self) -> None:
         """It is no part of what a claim has to bring, and more of it is refused than half of the slots."""
         world = World(10, 1)
         world.claimed(rows_of("x", *"abcdefghij"))
@@ -184,7 +184,7 @@ class TestSlots:
             world.ended(f"x {place}", TIMED_OUT)
         assert world.slots.demand().in_flight["k"] == 0
 
-    def test_while_many_wait_in_doubt_none_is_claimed_for_one_that_hangs(self) -> None:
+    def test_while_many_unproven_wait_none_is_claimed_for_one_that_hangs(self) -> None:
         """Another of its rows would only wait."""
         world = World(10, 2)
         world.claimed(rows_of("x", "a"))
@@ -194,7 +194,7 @@ class TestSlots:
         assert world.slots.demand().in_flight["a"] == 2
 
     def test_large_rows_count_for_several(self) -> None:
-        """So the bytes in doubt are bounded, too."""
+        """So the bytes of these rows are bounded, too."""
         world = World(20, 20, weight=4)
         assert len(world.claimed(rows_of("x", *"a" * 20))) == 3
         assert (world.slots.waiting, len(world.slots.pop_surplus())) == (2, 15)
@@ -249,13 +249,12 @@ class TestSlots:
 def test_the_limits_hold_and_every_row_starts_or_is_given_back(
     limit: int, per_destination: int, steps: list[list[tuple[str, str]] | tuple[int, Outcome]]
 ) -> None:
-    """Whatever claims bring and attempts come to: one to what hangs, half to what is in doubt, and nothing is lost."""
+    """Whatever claims bring and attempts come to: one to what hangs, half to what is unproven, and nothing is lost."""
     world = World(limit, per_destination)
     share = max(1, limit // 2)
     brought: Counter[str] = Counter()
     begun: Counter[str] = Counter()
     returned: Counter[str] = Counter()
-    doubted: Counter[str] = Counter()
 
     def settle(started: list[str]) -> None:
         begun.update(started)
@@ -263,7 +262,6 @@ def test_the_limits_hold_and_every_row_starts_or_is_given_back(
         flying = Counter(item.split()[1] for item in world.flying.elements())
         assert world.flying.total() <= limit
         assert all(count <= per_destination for count in flying.values())
-        doubted.update(item for item in started if not world.limits.answers(item.split()[1]))
         for item in started:
             place = item.split()[1]
             assert not world.limits.hangs(place) or flying[place] == 1
@@ -276,12 +274,12 @@ def test_the_limits_hold_and_every_row_starts_or_is_given_back(
         elif world.flying:
             item = sorted(world.flying)[step[0] % len(world.flying)]
             settle(world.ended(item, step[1]))
-        in_doubt = sum(
+        open_unproven = sum(
             count for item, count in world.flying.items() if not world.limits.answers(item.split()[1])
         )
         hung = sum(count for item, count in world.flying.items() if world.limits.hangs(item.split()[1]))
         # What was in flight when its destination began to hang is over when its own time is.
-        assert in_doubt - hung <= share + len(ORGANIZATIONS)
+        assert open_unproven - hung <= share + len(ORGANIZATIONS)
     while world.flying:
         settle(world.ended(next(iter(world.flying)), ANSWERED))
     returned.update(world.slots.clear())

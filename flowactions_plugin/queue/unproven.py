@@ -17,7 +17,7 @@ Placed: TypeAlias = tuple[str, Claimed[Item]]
 """The destination of a row, and the row."""
 
 
-class Doubt(Generic[Item]):
+class Unproven(Generic[Item]):
     """Deliveries to destinations that have not answered: those that wait for a slot, and those that have one.
 
     Together these have at most half of the slots; only an organization that has none of them may begin one more. So
@@ -58,7 +58,7 @@ class Doubt(Generic[Item]):
         return 2 * (self._waits + self._begun) < 3 * self._share
 
     def may_wait(self, owner: str) -> bool:
-        """Return whether one more may wait: it may where few wait, or where nothing else of its organization is in doubt."""
+        """Return whether one more may wait: it may where few wait, or where its organization has nothing else here."""
         return not self.is_crowded or (self._of[owner] == 0 and owner not in self.waiting)
 
     def may_begin(self, owner: str) -> bool:
@@ -92,7 +92,7 @@ class Doubt(Generic[Item]):
             self._subtract(destination, owner, min(of[owner], self._weight(item)))
 
     def answered(self, destination: str) -> list[tuple[str, Placed[Item]]]:
-        """Take that a destination has answered: what is in flight to it is not in doubt. Return what waits for it."""
+        """Take that a destination has answered: what is in flight to it counts no more. Return what waits for it."""
         for owner, weight in list(self._in_flight.get(destination, {}).items()):
             self._subtract(destination, owner, weight)
         if destination not in self._waiting_of:
