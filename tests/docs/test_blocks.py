@@ -35,6 +35,7 @@ class Run(NamedTuple):
 EXAMPLES = "tests.docs.test_examples"
 ENGINES = "tests.conformance.test_engines"
 SPIFF = "tests.conformance.test_engine_spiffworkflow"
+DBOS = "tests.conformance.test_engine_dbos"
 RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
@@ -55,6 +56,10 @@ RUN = [
     *(
         Run("docs/how-to/use-with-spiffworkflow.md", language, None, f"{SPIFF}:test_its_guide_can_be_followed")
         for language in ("console", "python", "xml")
+    ),
+    *(
+        Run("docs/how-to/use-with-dbos.md", language, None, f"{DBOS}:test_its_guide_can_be_followed")
+        for language in ("console", "python")
     ),
     *(
         Run(

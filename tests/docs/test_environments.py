@@ -66,8 +66,8 @@ def installed(text: str) -> set[str]:
     names = {"flowactions-plugin"}
     for line in re.findall(r"pip install ([^`&|\n]+)", text):
         for word in line.replace("'", "").split():
-            if re.fullmatch(r"[a-z][\w-]*", word):
-                names.add(word)
+            if re.fullmatch(r"[A-Za-z][\w-]*", word):
+                names.add(canonicalize_name(word))
             names.update(re.findall(r"flowactions-plugin\[\w+\]", word))
     return closure(names)
 
