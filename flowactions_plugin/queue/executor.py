@@ -72,7 +72,7 @@ class Executor:
         self._retry_schedule = retry_schedule
         self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
-        self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
+        self._timing = timing
         self._end_margin = timing.margin_seconds / 2
         self._episodes = Episodes()
         self._in_flight = 0
@@ -193,7 +193,7 @@ class Executor:
 
     def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
         """Return whether the rest of a lease is too short for an attempt."""
-        return self._sender.monitor.now() + self._attempt_seconds > delivery.lease_end
+        return self._timing.is_too_late(self._sender.monitor.now(), delivery.lease_end)
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         latest = delivery.lease_end - self._end_margin

@@ -18,7 +18,15 @@ DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
 
 ORGANIZATIONS_A_CLAIM: Final = 16
-"""How many organizations have their turn in a claim."""
+"""How many organizations have their turn in a claim at the most."""
+
+
+def turn_organizations(limit: int) -> int:
+    """Return how many organizations have their turn in a claim of ``limit`` rows: a power of two, no more than the rows.
+
+    If more had it than the claim has rows, those with the oldest rows would have every claim.
+    """
+    return 1 << (max(1, min(ORGANIZATIONS_A_CLAIM, limit)).bit_length() - 1)
 
 
 class Found(NamedTuple):
@@ -59,13 +67,20 @@ class Owners:
         """Return the destinations."""
         return cls("destination", DESTINATIONS_A_CLAIM)
 
-    def next(self, database: Database, connection: Connection) -> Found:
-        """Return the next few."""
+    def next(self, database: Database, connection: Connection, most: int | None = None) -> Found:
+        """Return the next few.
+
+        Args:
+            database: where they are.
+            connection: the transaction's.
+            most: how many at the most; ``None``: as many as ever.
+        """
+        most = most or self._most
         begins = self._last is None
         given = {} if begins else {"owner": database.sql.text_value(self._last)}
-        query = database.built(_some_owners, self._column, self._most, begins)
+        query = database.built(_some_owners, self._column, most, begins)
         owners = [row.owner for row in read_all(connection, query, given)]
-        ends = len(owners) < self._most
+        ends = len(owners) < most
         self._last = None if ends else owners[-1]
         return Found(owners, begins and ends)
 
