@@ -112,6 +112,9 @@ class Executor:
         """
         self._claimed += len(claimed)
         claimed = self.completer.not_in_hand(claimed)
+        # Also while they wait for a slot: a second copy would be sent under a claim that the first one gives back.
+        for each in claimed:
+            self.completer.begin(each)
         admitted, surplus = self.completer.suspects.admit(claimed)
         if surplus:
             self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
@@ -124,7 +127,13 @@ class Executor:
 
     async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
         """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
-        return await self._source.secrets(each for each in claimed if each.defect is None)
+        try:
+            return await self._source.secrets(each for each in claimed if each.defect is None)
+        except BaseException:
+            # None of them is executed.
+            for each in claimed:
+                self.completer.forget(each)
+            raise
 
     async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         """Make an attempt, or end or give back a delivery that gets none.

@@ -49,33 +49,30 @@ class Owners:
 
     Args:
         column: which of the two.
-        most: how many at a time.
     """
 
-    def __init__(self, column: str, most: int) -> None:
+    def __init__(self, column: str) -> None:
         self._column = column
-        self._most = most
         self._last: Any = None
 
     @classmethod
     def of_organizations(cls) -> Self:
         """Return the organizations."""
-        return cls("organization_id", ORGANIZATIONS_A_CLAIM)
+        return cls("organization_id")
 
     @classmethod
     def of_destinations(cls) -> Self:
         """Return the destinations."""
-        return cls("destination", DESTINATIONS_A_CLAIM)
+        return cls("destination")
 
-    def next(self, database: Database, connection: Connection, most: int | None = None) -> Found:
+    def next(self, database: Database, most: int, connection: Connection) -> Found:
         """Return the next few.
 
         Args:
             database: where they are.
+            most: how many at the most.
             connection: the transaction's.
-            most: how many at the most; ``None``: as many as ever.
         """
-        most = most or self._most
         begins = self._last is None
         given = {} if begins else {"owner": database.sql.text_value(self._last)}
         query = database.built(_some_owners, self._column, most, begins)

@@ -27,7 +27,6 @@ RULES: Final = {
     "expired leases": f"{_QUEUE}.due.free",
     "no doubt": f"{_QUEUE}.due.undoubted",
     "no pause": f"{_QUEUE}.due.unpaused",
-    "not quarantined": f"{_QUEUE}.due.due_rows",
     "a reclaim is no attempt": f"{_QUEUE}.claims.claiming",
     "turns": f"{_QUEUE}.claims.turn_rows",
     "a turn each": f"{_QUEUE}.owners.turn_organizations",
@@ -203,8 +202,7 @@ class Claims:
         world, items = self.world, s.workers[w].items
         limit = world.holds - len(items)
         due = [r for r, row in enumerate(s.rows) if self.is_free(s, w, row)]
-        if self.has("not quarantined"):
-            due = [r for r in due if s.rows[r].takeovers < QUARANTINE_AFTER]
+        due = [r for r in due if s.rows[r].takeovers < QUARANTINE_AFTER]
         used = Counter(world.rows[item.row].destination for item in items)
         within = []
         for r in due:

@@ -241,11 +241,9 @@ class World(NamedTuple):
 
 
 WORLDS: Final = {
-    "leases": World(
-        (Kind(2, may_fail=True),), faults=(("kill", 1), ("lose", 1), ("slow", 1), ("stall", 1)), polls=True
-    ),
-    "two rows": World((Kind(), Kind()), slots=1, polls=True, faults=(("kill", 1), ("lose", 1), ("stall", 1))),
-    "a row waits": World((Kind(), Kind()), workers=1, slots=1, polls=True, faults=(("slow", 1), ("stall", 1))),
+    "crashes": World((Kind(2, may_fail=True),), polls=True, faults=(("kill", 2), ("lose", 1))),
+    "stalls": World((Kind(),), polls=True, faults=(("slow", 1), ("stall", 1))),
+    "two rows": World((Kind(), Kind()), slots=1, polls=True, faults=(("kill", 1),)),
     "outages": World((Kind(2, may_fail=True),), faults=(("outage", 1), ("away", 5)), once=True),
     "kills": World((Kind(2, may_fail=True),), workers=1, faults=(("kill", 9),)),
     "a row that kills": World((Kind(kills=True), Kind()), workers=1, polls=True, spares=True),
