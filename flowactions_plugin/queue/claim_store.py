@@ -253,15 +253,16 @@ class ClaimStore:
 
     def _others(self, connection: Connection, reach: ClaimScope, doubt: Mapping[str, Any]) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
+        given = {
+            name: self._database.sql.json_rows([{"owner": owner} for owner in owners if is_text(owner)])
+            for name, owners in (
+                ("organizations", reach.organizations),
+                ("destinations", reach.destinations),
+            )
+            if owners
+        }
         if self._database.sql.has_lateral:
-            return {
-                name: self._database.sql.json_rows([{"owner": owner} for owner in owners])
-                for name, owners in (
-                    ("organizations", reach.organizations),
-                    ("destinations", reach.destinations),
-                )
-                if owners
-            }
+            return given
         shape = reach.shape
         ids: list[Any] = []
         for kind, owners, rows in (
@@ -272,7 +273,7 @@ class ClaimStore:
         if not shape.turn and not shape.each:
             return {}
         # Any other id could not be a parameter; such a row waits for its place in the queue.
-        return {"found": self._database.sql.json_rows([{"id": each} for each in ids if is_text(each)])}
+        return {**given, "found": self._database.sql.json_rows([{"id": each} for each in ids if is_text(each)])}
 
     def _run(
         self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]

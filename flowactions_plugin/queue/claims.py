@@ -102,7 +102,7 @@ def eligible(sql: Dialect, shape: Shape) -> Select[Any]:
     """Select the oldest rows that are due, large ones within the bytes of the parameter ``room``, and within the per-destination limit.
 
     Beside the oldest of all, rows are found wherever they stand behind them: those of the parameters ``organizations``
-    and ``destinations``; on SQLite the parameter ``found`` holds their ids. The parameter ``in_flight`` says how much of
+    and ``destinations``; on SQLite the parameter ``found`` holds their ids. Those of ``organizations`` come first. The parameter ``in_flight`` says how much of
     the per-destination limit is used.
     """
     per_destination, turn = shape.per_destination, shape.turn
@@ -125,7 +125,10 @@ def eligible(sql: Dialect, shape: Shape) -> Select[Any]:
     behind: ColumnElement[int] = literal(0)
     if turn:
         own = func.row_number().over(partition_by=head.c.organization_id, order_by=order)
-        behind = case((own <= inline(turn), 0), else_=1)
+        # Others' oldest rows would come before those whose turn it is, in every claim of fewer rows than organizations.
+        owners = sql.values_table("organizations", owner=Text)
+        has_turn = head.c.organization_id.in_(select(owners.c.owner))
+        behind = case((has_turn & (own <= inline(turn)), 0), else_=1)
     ranked = (
         select(
             head.c.id,

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from flowactions_plugin.queue.claims import turn_rows
-from flowactions_plugin.queue.owners import turn_organizations
 from flowactions_plugin.queue.executor import SURPLUS_SECONDS
+from flowactions_plugin.queue.owners import turn_organizations
 from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS, Suspects
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.model.world import FAULTS, GONE, LEASE, Item, Row, State, World, contact_after, is_in_doubt, ticks
@@ -21,36 +21,55 @@ T = TypeVar("T")
 
 _QUEUE: Final = "flowactions_plugin.queue"
 
+
+class Rule(NamedTuple):
+    """A rule that may be left out.
+
+    Attributes:
+        code: what does it.
+        world: the one in which the model shows what happens without it.
+        breaks: words of the promise that is broken then.
+    """
+
+    code: str
+    world: str
+    breaks: str
+
+
 RULES: Final = {
-    "due": f"{_QUEUE}.due.due_rows",
-    "no live lease": f"{_QUEUE}.due.free",
-    "expired leases": f"{_QUEUE}.due.free",
-    "no doubt": f"{_QUEUE}.due.undoubted",
-    "no pause": f"{_QUEUE}.due.unpaused",
-    "a reclaim is no attempt": f"{_QUEUE}.claims.claiming",
-    "turns": f"{_QUEUE}.claims.turn_rows",
-    "a turn each": f"{_QUEUE}.owners.turn_organizations",
-    "share": f"{_QUEUE}.claims.eligible",
-    "lease from before": f"{_QUEUE}.claim_store.ClaimStore.claim",
-    "one copy": f"{_QUEUE}.completer.Completer.not_in_hand",
-    "waiting copies": f"{_QUEUE}.executor.Executor.admit",
-    "written tokens": f"{_QUEUE}.completer.Completer.not_in_hand",
-    "groups": f"{_QUEUE}.suspects.Suspects.admit",
-    "surplus first": f"{_QUEUE}.executor.Executor.admit",
-    "room in the lease": f"{_QUEUE}.rules.Timing.is_too_late",
-    "latest end": "flowactions_plugin.egress.deadline.Deadline.check",
-    "token": f"{_QUEUE}.outcomes.completing",
-    "settled": f"{_QUEUE}.outcome_store.OutcomeStore.complete",
-    "outcomes are kept": f"{_QUEUE}.completer.Completer.write",
-    "cap": f"{_QUEUE}.rules.transition",
-    "counts are cleared": f"{_QUEUE}.outcomes.completing",
-    "alone": f"{_QUEUE}.worker.ClaimStrategy.quiesce",
-    "begun is written": f"{_QUEUE}.recovery_store.RecoveryStore.begin_quarantined",
-    "rounds": f"{_QUEUE}.executor.Executor.execute_alone",
-    "paused rows go back": f"{_QUEUE}.continuous.ContinuousClaims._give_back_paused",
-    "pauses are locked": "flowactions_plugin.bulk.pauses.Pauses.park",
+    "due": Rule(f"{_QUEUE}.due.due_rows", "crashes", "before its time"),
+    "no live lease": Rule(f"{_QUEUE}.due.free", "crashes", "in flight"),
+    "expired leases": Rule(f"{_QUEUE}.due.free", "crashes", "lost"),
+    "no doubt": Rule(f"{_QUEUE}.due.undoubted", "outages", "sent again"),
+    "no pause": Rule(f"{_QUEUE}.due.unpaused", "pauses", "although its destination is paused"),
+    "a reclaim is no attempt": Rule(f"{_QUEUE}.claims.claiming", "crashes", "dead without"),
+    "turns": Rule(f"{_QUEUE}.claims.turn_rows", "organizations", "left a row behind"),
+    "a turn each": Rule(f"{_QUEUE}.owners.turn_organizations", "organizations", "left a row behind"),
+    "share": Rule(f"{_QUEUE}.claims.eligible", "destinations", "left a row behind"),
+    "lease from before": Rule(f"{_QUEUE}.claim_store.ClaimStore.claim", "stalls", "in flight"),
+    "one copy": Rule(f"{_QUEUE}.completer.Completer.not_in_hand", "stalls", "a row twice"),
+    "waiting copies": Rule(f"{_QUEUE}.executor.Executor.admit", "stalls", "a row twice"),
+    "written tokens": Rule(f"{_QUEUE}.completer.Completer.not_in_hand", "stalls", "in flight"),
+    "groups": Rule(f"{_QUEUE}.suspects.Suspects.admit", "a row that kills", "quarantine"),
+    "surplus first": Rule(f"{_QUEUE}.executor.Executor.admit", "a row that kills", "quarantine"),
+    "room in the lease": Rule(f"{_QUEUE}.rules.Timing.is_too_late", "stalls", "in flight"),
+    "latest end": Rule("flowactions_plugin.egress.deadline.Deadline.check", "stalls", "in flight"),
+    "token": Rule(f"{_QUEUE}.outcomes.completing", "crashes", "changes the row"),
+    "settled": Rule(f"{_QUEUE}.outcome_store.OutcomeStore.complete", "crashes", "believes"),
+    "outcomes are kept": Rule(f"{_QUEUE}.completer.Completer.write", "outages", "sent again"),
+    "cap": Rule(f"{_QUEUE}.rules.transition", "kills", "more attempts"),
+    "counts are cleared": Rule(f"{_QUEUE}.outcomes.completing", "kills", "dead without"),
+    "alone": Rule(f"{_QUEUE}.worker.ClaimStrategy.quiesce", "a row that kills", "quarantine"),
+    "begun is written": Rule(
+        f"{_QUEUE}.recovery_store.RecoveryStore.begin_quarantined", "a row that kills", "lost"
+    ),
+    "rounds": Rule(f"{_QUEUE}.executor.Executor.execute_alone", "kills", "dead without"),
+    "paused rows go back": Rule(
+        f"{_QUEUE}.continuous.ContinuousClaims._give_back_paused", "pauses", "although"
+    ),
+    "pauses are locked": Rule("flowactions_plugin.bulk.pauses.Pauses.park", "pauses", "lost"),
 }
-"""What may be left out, and the code that does it."""
+"""What may be left out."""
 
 CODE: Final = {
     "claim": f"{_QUEUE}.claim_store.ClaimStore.claim",
@@ -67,7 +86,6 @@ CODE: Final = {
     "claim_quarantined": f"{_QUEUE}.recovery_store.RecoveryStore.claim_quarantined",
     "begin_quarantined": f"{_QUEUE}.recovery_store.RecoveryStore.begin_quarantined",
     "execute_alone": f"{_QUEUE}.executor.Executor.execute_alone",
-    "probe": f"{_QUEUE}.recovery_store.RecoveryStore.probe",
     "pause": "flowactions_plugin.bulk.pauses.Pauses.pause",
     "park": "flowactions_plugin.bulk.pauses.Pauses.park",
     "resume": "flowactions_plugin.bulk.pauses.Pauses.resume",
@@ -194,7 +212,9 @@ class Claims:
             return False
         if row.token and not self.has("expired leases"):
             return False
-        doubted = self.world.doubts and row.token and row.owner != w and is_in_doubt(s.workers[w].contact, row.until)
+        doubted = (
+            self.world.doubts and row.token and row.owner != w and is_in_doubt(s.workers[w].contact, row.until)
+        )
         return not (doubted and self.has("no doubt"))
 
     def eligible(self, s: State, w: int) -> list[int]:
@@ -241,7 +261,9 @@ class Claims:
         most = turn_organizations(max(1, self.world.holds - len(s.workers[w].items)))
         after = s._replace(
             rows=rows,
-            passed=(s.passed + bool(left_behind)) * (last not in found) if self.world.patience is not None else 0,
+            passed=(s.passed + bool(left_behind)) * (last not in found)
+            if self.world.patience is not None
+            else 0,
             turn=0 if s.turn + most >= len(organizations) else s.turn + most,
         )
         return after, tuple(item_of(r, rows[r]) for r in found if rows[r].is_live)

@@ -102,7 +102,9 @@ class Model(Claims):
         after = s._replace(rows=put(s.rows, item.row, row._replace(begun=True)))
         after = self._turned(after, w, item, "sent")
         if kind.kills:
-            return Step("execute", f"worker {w}, row {item.row}, ends the worker", _killed(after, w), wrong=wrong)
+            return Step(
+                "execute", f"worker {w}, row {item.row}, ends the worker", _killed(after, w), wrong=wrong
+            )
         return Step("execute", f"worker {w}, row {item.row}", after, wrong=wrong)
 
     def _writing(self, s: State, w: int, item: Item) -> Iterator[Step]:
@@ -130,12 +132,16 @@ class Model(Claims):
             yield Step("ends", f"{who}, claimed again", _replaced(later, w, item, again))
         else:
             wrong = "a worker believes that another has what it has written itself"
-            yield Step("ends", f"{who}, lost", _dropped(s, w, item), wrong=wrong if row.settled == item.token else None)
+            yield Step(
+                "ends", f"{who}, lost", _dropped(s, w, item), wrong=wrong if row.settled == item.token else None
+            )
 
     def _written(self, row: Row, item: Item) -> Row:
         """`outcomes.completing`, `outcomes.giving_back`."""
         if item.phase == "back":
-            return freed(row, item.token)._replace(due=0, rounds=item.rounds, crashes=min(row.crashes, item.rounds))
+            return freed(row, item.token)._replace(
+                due=0, rounds=item.rounds, crashes=min(row.crashes, item.rounds)
+            )
         kind = self.world.rows[item.row]
         if kind.is_endless and item.phase == "ok":
             return Row()
@@ -197,19 +203,18 @@ class Model(Claims):
                 contact = contact_after(contact, "passes" if s.database > 0 else "fails")
             if worker.is_stalled:
                 pass
-            elif any(self._is_urgent(s, item) for item in worker.items):
-                return None
-            elif self.world.polls and s.database == 2 and not worker.asked and self.eligible(s, w):
+            elif any(self._is_urgent(s, item) for item in worker.items) or (self.world.polls and s.database == 2 and not worker.asked and self.eligible(s, w)):
                 return None
             items = tuple(
-                item._replace(
-                    left=max(0, item.left - 1), is_aged=item.is_aged or not worker.is_stalled
-                )
+                item._replace(left=max(0, item.left - 1), is_aged=item.is_aged or not worker.is_stalled)
                 for item in worker.items
             )
             workers.append(worker._replace(items=items, asked=left, contact=contact))
         rows = tuple(
-            row._replace(due=max(0, row.due - 1), until=max(LONG_AGO if self.world.doubts else 0, row.until - 1) if row.token else 0)
+            row._replace(
+                due=max(0, row.due - 1),
+                until=max(LONG_AGO if self.world.doubts else 0, row.until - 1) if row.token else 0,
+            )
             for row in s.rows
         )
         if s.database < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
@@ -114,7 +114,7 @@ class Worker(NamedTuple):
 STARTED: Final = Worker(contact=(None, math.inf, -math.inf))
 
 
-@lru_cache(maxsize=None)
+@cache
 def contact_after(fields: Fields, event: Literal["passes", "fails", "failed"]) -> Fields:
     """Return what a `Contact` remembers after a tick in which its worker writes or cannot write, or a failure."""
     now = 0.0
@@ -136,7 +136,7 @@ def contact_after(fields: Fields, event: Literal["passes", "fails", "failed"]) -
     return last, contact._since if math.isinf(contact._since) else contact._since - now, contact._until - now
 
 
-@lru_cache(maxsize=None)
+@cache
 def is_in_doubt(fields: Fields, until: int) -> bool:
     """Return whether a lease of another worker that ended ``until`` ticks from now is in doubt for a worker."""
     contact = Contact(TIMING.lease_seconds, lambda: 0.0)
@@ -194,7 +194,12 @@ def normal(s: State) -> State:
     """Return a state without what makes no difference any more: tokens that nobody knows, times of rows that have ended."""
     rows = []
     for r, row in enumerate(s.rows):
-        known = {item.token for w in s.workers for item in (*w.items, *((w.asked and w.asked[1]) or ())) if item.row == r}
+        known = {
+            item.token
+            for w in s.workers
+            for item in (*w.items, *((w.asked and w.asked[1]) or ()))
+            if item.row == r
+        }
         settled = row.settled if row.settled in known else 0
         if row.is_live:
             rows.append(row._replace(settled=settled))

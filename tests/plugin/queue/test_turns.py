@@ -12,9 +12,9 @@ import pytest
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.claims import turn_rows
-from flowactions_plugin.queue.rules import DELIVERED
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
+from flowactions_plugin.queue.rules import DELIVERED
 from flowactions_plugin.queue.slots import Slots
 from flowactions_plugin.queue.worker import Worker
 from tests.bulk import copy
