@@ -191,8 +191,9 @@ class ClaimStore:
 
         asked: dict[Owners, int] = {}
         # With fewer rows than organizations, each claim goes on with the next few of them.
-        if turns and (time.monotonic() >= self._organizations_at or len(self._taking_turns) > limit):
-            asked[self._organizations] = turn_organizations(limit)
+        most = turn_organizations(limit, per_destination)
+        if turns and (time.monotonic() >= self._organizations_at or len(self._taking_turns) > most):
+            asked[self._organizations] = most
         if looks:
             asked[self._destinations] = DESTINATIONS_A_CLAIM
         parameters = {**given, "limit": limit, "in_flight": self._in_flight(used)}

@@ -21,12 +21,17 @@ ORGANIZATIONS_A_CLAIM: Final = 16
 """How many organizations have their turn in a claim at the most."""
 
 
-def turn_organizations(limit: int) -> int:
-    """Return how many organizations have their turn in a claim of ``limit`` rows: a power of two, no more than the rows.
+def turn_organizations(limit: int, per_destination: int) -> int:
+    """Return how many organizations have their turn in a claim: a power of two.
 
-    If more had it than the claim has rows, those with the oldest rows would have every claim.
+    If more had it than there are rows, in the claim or of one destination, those with the oldest rows would have every
+    claim.
+
+    Args:
+        limit: rows of the claim at the most.
+        per_destination: the per-destination limit.
     """
-    return 1 << (max(1, min(ORGANIZATIONS_A_CLAIM, limit)).bit_length() - 1)
+    return 1 << (max(1, min(ORGANIZATIONS_A_CLAIM, limit, per_destination)).bit_length() - 1)
 
 
 class Found(NamedTuple):

@@ -1,98 +1,24 @@
-"""The steps of the model that claim, and the names of all (decision 71).
+"""The steps of the model that claim (decision 71).
 
-Each step bears the name of the code that takes it (`CODE`), and calls that code where it is a pure function: the state after
-an attempt, whether a lease has room for one, turns, suspects, leases in doubt. Each rule in `RULES` can be left out.
+Each step bears the name of the code that takes it (`names.CODE`), and calls that code where it is a pure function: the state after
+an attempt, whether a lease has room for one, turns, suspects, leases in doubt. Each rule in `names.RULES` can be left out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from flowactions_plugin.queue.claims import turn_rows
 from flowactions_plugin.queue.executor import SURPLUS_SECONDS
 from flowactions_plugin.queue.owners import turn_organizations
 from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS, Suspects
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+from tests.model.names import RULES
 from tests.model.world import FAULTS, GONE, LEASE, Item, Row, State, World, contact_after, is_in_doubt, ticks
 
 T = TypeVar("T")
-
-_QUEUE: Final = "flowactions_plugin.queue"
-
-
-class Rule(NamedTuple):
-    """A rule that may be left out.
-
-    Attributes:
-        code: what does it.
-        world: the one in which the model shows what happens without it.
-        breaks: words of the promise that is broken then.
-    """
-
-    code: str
-    world: str
-    breaks: str
-
-
-RULES: Final = {
-    "due": Rule(f"{_QUEUE}.due.due_rows", "crashes", "before its time"),
-    "no live lease": Rule(f"{_QUEUE}.due.free", "crashes", "in flight"),
-    "expired leases": Rule(f"{_QUEUE}.due.free", "crashes", "lost"),
-    "no doubt": Rule(f"{_QUEUE}.due.undoubted", "outages", "sent again"),
-    "no pause": Rule(f"{_QUEUE}.due.unpaused", "pauses", "although its destination is paused"),
-    "a reclaim is no attempt": Rule(f"{_QUEUE}.claims.claiming", "crashes", "dead without"),
-    "turns": Rule(f"{_QUEUE}.claims.turn_rows", "organizations", "left a row behind"),
-    "a turn each": Rule(f"{_QUEUE}.owners.turn_organizations", "organizations", "left a row behind"),
-    "share": Rule(f"{_QUEUE}.claims.eligible", "destinations", "left a row behind"),
-    "lease from before": Rule(f"{_QUEUE}.claim_store.ClaimStore.claim", "stalls", "in flight"),
-    "one copy": Rule(f"{_QUEUE}.completer.Completer.not_in_hand", "stalls", "a row twice"),
-    "waiting copies": Rule(f"{_QUEUE}.executor.Executor.admit", "stalls", "a row twice"),
-    "written tokens": Rule(f"{_QUEUE}.completer.Completer.not_in_hand", "stalls", "in flight"),
-    "groups": Rule(f"{_QUEUE}.suspects.Suspects.admit", "a row that kills", "quarantine"),
-    "surplus first": Rule(f"{_QUEUE}.executor.Executor.admit", "a row that kills", "quarantine"),
-    "room in the lease": Rule(f"{_QUEUE}.rules.Timing.is_too_late", "stalls", "in flight"),
-    "latest end": Rule("flowactions_plugin.egress.deadline.Deadline.check", "stalls", "in flight"),
-    "token": Rule(f"{_QUEUE}.outcomes.completing", "crashes", "changes the row"),
-    "settled": Rule(f"{_QUEUE}.outcome_store.OutcomeStore.complete", "crashes", "believes"),
-    "outcomes are kept": Rule(f"{_QUEUE}.completer.Completer.write", "outages", "sent again"),
-    "cap": Rule(f"{_QUEUE}.rules.transition", "kills", "more attempts"),
-    "counts are cleared": Rule(f"{_QUEUE}.outcomes.completing", "kills", "dead without"),
-    "alone": Rule(f"{_QUEUE}.worker.ClaimStrategy.quiesce", "a row that kills", "quarantine"),
-    "begun is written": Rule(
-        f"{_QUEUE}.recovery_store.RecoveryStore.begin_quarantined", "a row that kills", "lost"
-    ),
-    "rounds": Rule(f"{_QUEUE}.executor.Executor.execute_alone", "kills", "dead without"),
-    "paused rows go back": Rule(
-        f"{_QUEUE}.continuous.ContinuousClaims._give_back_paused", "pauses", "although"
-    ),
-    "pauses are locked": Rule("flowactions_plugin.bulk.pauses.Pauses.park", "pauses", "lost"),
-}
-"""What may be left out."""
-
-CODE: Final = {
-    "claim": f"{_QUEUE}.claim_store.ClaimStore.claim",
-    "ask": f"{_QUEUE}.claim_store.ClaimStore.claim",
-    "claiming": f"{_QUEUE}.claims.claiming",
-    "admit": f"{_QUEUE}.executor.Executor.admit",
-    "execute": f"{_QUEUE}.executor.Executor.execute",
-    "send": "flowactions_plugin.egress.sender.Sender.send",
-    "complete": f"{_QUEUE}.outcome_store.OutcomeStore.complete",
-    "overdue": f"{_QUEUE}.slots.Slots.overdue",
-    "remove": f"{_QUEUE}.slots.Slots.remove",
-    "give_back": f"{_QUEUE}.outcome_store.OutcomeStore.give_back",
-    "ends": f"{_QUEUE}.outcome_store.OutcomeStore.ends",
-    "claim_quarantined": f"{_QUEUE}.recovery_store.RecoveryStore.claim_quarantined",
-    "begin_quarantined": f"{_QUEUE}.recovery_store.RecoveryStore.begin_quarantined",
-    "execute_alone": f"{_QUEUE}.executor.Executor.execute_alone",
-    "pause": "flowactions_plugin.bulk.pauses.Pauses.pause",
-    "park": "flowactions_plugin.bulk.pauses.Pauses.park",
-    "resume": "flowactions_plugin.bulk.pauses.Pauses.resume",
-    "make_due": "flowactions_plugin.bulk.pauses.Pauses.make_due",
-    "catch_up": f"{_QUEUE}.executor.Executor.catch_up",
-}
-"""The steps of the code. All others are the clock's, and accidents."""
 
 
 class Step(NamedTuple):
@@ -223,26 +149,26 @@ class Claims:
         limit = world.holds - len(items)
         due = [r for r, row in enumerate(s.rows) if self.is_free(s, w, row)]
         due = [r for r in due if s.rows[r].takeovers < QUARANTINE_AFTER]
+        owners = self._turns(s, limit)
+        ranks: Counter[str] = Counter()
+        turn: dict[int, tuple[bool, int]] = {}
+        for r in due:
+            owner = world.rows[r].organization
+            ranks[owner] += 1
+            first = owner in owners and ranks[owner] <= turn_rows(limit, len(owners)) and self.has("turns")
+            turn[r] = (not first, ranks[owner] if first else 0)
         used = Counter(world.rows[item.row].destination for item in items)
         within = []
-        for r in due:
+        for r in sorted(due, key=lambda r: (turn[r], r) if self.has("turns at a destination") else r):
             used[world.rows[r].destination] += 1
             if used[world.rows[r].destination] <= world.share or not self.has("share"):
                 within.append(r)
-        owners = self._turns(s, limit)
-        ranks: Counter[str] = Counter()
-        behind = {}
-        for r in within:
-            owner = world.rows[r].organization
-            ranks[owner] += 1
-            first = owner in owners and ranks[owner] <= turn_rows(limit, len(owners))
-            behind[r] = not (first and self.has("turns"))
-        return sorted(within, key=lambda r: (behind[r], r))[: max(0, limit)]
+        return sorted(within, key=lambda r: (turn[r][0], r))[: max(0, limit)]
 
     def _turns(self, s: State, limit: int) -> Sequence[str]:
         """`owners.Owners.next`: the organizations that have their turn."""
         owners = sorted({kind.organization for kind in self.world.rows})
-        most = turn_organizations(limit) if self.has("a turn each") else len(owners)
+        most = turn_organizations(limit, self.world.share) if self.has("a turn each") else len(owners)
         return owners if len(owners) <= most else owners[s.turn : s.turn + most]
 
     def claimed(self, s: State, w: int) -> tuple[State, tuple[Item, ...]]:
@@ -258,7 +184,7 @@ class Claims:
         last = len(rows) - 1
         left_behind = found and last not in found and self.is_free(s, w, s.rows[last])
         organizations = {kind.organization for kind in self.world.rows}
-        most = turn_organizations(max(1, self.world.holds - len(s.workers[w].items)))
+        most = turn_organizations(self.world.holds - len(s.workers[w].items), self.world.share)
         after = s._replace(
             rows=rows,
             passed=(s.passed + bool(left_behind)) * (last not in found)

@@ -3,7 +3,7 @@
     python -m tests.model.search [--without RULE]
 
 It prints how many states and steps each world has, and ends with an error if a promise is broken. With ``--without``, a rule
-of `claim.RULES` is left out, and the shortest way to a broken promise is printed.
+of `names.RULES` is left out, and the shortest way to a broken promise is printed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from tests.model.claim import RULES
+from tests.model.names import RULES
 from tests.model.work import Model
 from tests.model.world import WORLDS, State, World, normal
 
@@ -59,16 +59,16 @@ def search(world: World, without: str | None = None) -> Found:
         if model.has_ended(s):
             ended.append(s)
         for step in model.steps(s):
-            step = step._replace(state=normal(step.state))
+            after = normal(step.state)
             steps += 1
             names.add(step.name)
             if not step.is_fault:
-                before.setdefault(step.state, []).append(s)
-            is_new = step.state not in came
+                before.setdefault(after, []).append(s)
+            is_new = after not in came
             if is_new:
-                came[step.state] = (s, f"{step.name} {step.detail}".strip())
-                queue.append(step.state)
-            wrong = step.wrong or (model.wrong(step.state) if is_new else None)
+                came[after] = (s, f"{step.name} {step.detail}".strip())
+                queue.append(after)
+            wrong = step.wrong or (model.wrong(after) if is_new else None)
             if wrong is not None:
                 trace = (*_trace(came, s), f"{step.name} {step.detail}".strip())
                 return Found(len(came), steps, wrong, trace, frozenset(names))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.claim import CODE, RULES
+from tests.model.names import CODE, RULES
 from tests.model.search import search
 from tests.model.world import WORLDS
 

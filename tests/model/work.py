@@ -203,7 +203,9 @@ class Model(Claims):
                 contact = contact_after(contact, "passes" if s.database > 0 else "fails")
             if worker.is_stalled:
                 pass
-            elif any(self._is_urgent(s, item) for item in worker.items) or (self.world.polls and s.database == 2 and not worker.asked and self.eligible(s, w)):
+            elif any(self._is_urgent(s, item) for item in worker.items) or (
+                self.world.polls and s.database == 2 and not worker.asked and self.eligible(s, w)
+            ):
                 return None
             items = tuple(
                 item._replace(left=max(0, item.left - 1), is_aged=item.is_aged or not worker.is_stalled)
@@ -242,27 +244,38 @@ class Model(Claims):
 
     def wrong(self, s: State) -> str | None:
         """Return which promise a state breaks."""
-        for r, (row, kind) in enumerate(zip(s.rows, self.world.rows, strict=True)):
-            if row.attempts > kind.attempts:
-                return f"row {r} has more attempts than it may have"
-            if row.status == "delivered" and not row.arrived:
-                return f"row {r} is delivered and has not arrived"
-            used_up = row.begun and row.attempts >= kind.attempts
-            if row.status == "dead" and not used_up and row.crashes < QUARANTINE_ROUNDS:
-                return f"row {r} is dead without the attempts that it may have"
-            if self.world.spares and not kind.kills and row.takeovers >= QUARANTINE_AFTER:
-                return f"row {r} is in quarantine and has ended no worker"
-        for w, worker in enumerate(s.workers):
-            rows = [item.row for item in worker.items]
-            if len(rows) > len(set(rows)):
-                return f"worker {w} has a row twice"
-            for item in worker.items:
-                row = s.rows[item.row]
-                lives = row.token == item.token and row.until > 0
-                if item.phase == "sent" and not worker.is_stalled and not lives:
-                    return f"row {item.row} is in flight in worker {w}, which has no lease of it"
         if self.world.patience is not None and s.passed > self.world.patience:
             return f"{s.passed} claims have left a row behind that is due"
+        found = (
+            *(self._wrong_row(s.rows[r], r) for r in range(len(s.rows))),
+            *(self._wrong_worker(s, w) for w in range(len(s.workers))),
+        )
+        return next((each for each in found if each is not None), None)
+
+    def _wrong_row(self, row: Row, r: int) -> str | None:
+        kind = self.world.rows[r]
+        used_up = row.begun and row.attempts >= kind.attempts
+        if row.attempts > kind.attempts:
+            return f"row {r} has more attempts than it may have"
+        if row.status == "delivered" and not row.arrived:
+            return f"row {r} is delivered and has not arrived"
+        if row.status == "dead" and not used_up and row.crashes < QUARANTINE_ROUNDS:
+            return f"row {r} is dead without the attempts that it may have"
+        if self.world.spares and not kind.kills and row.takeovers >= QUARANTINE_AFTER:
+            return f"row {r} is in quarantine and has ended no worker"
+        return None
+
+    @staticmethod
+    def _wrong_worker(s: State, w: int) -> str | None:
+        worker = s.workers[w]
+        rows = [item.row for item in worker.items]
+        if len(rows) > len(set(rows)):
+            return f"worker {w} has a row twice"
+        for item in worker.items:
+            row = s.rows[item.row]
+            lives = row.token == item.token and row.until > 0
+            if item.phase == "sent" and not worker.is_stalled and not lives:
+                return f"row {item.row} is in flight in worker {w}, which has no lease of it"
         return None
 
     def has_ended(self, s: State) -> bool:

@@ -268,6 +268,14 @@ WORLDS: Final = {
         share=3,
         patience=2,
     ),
+    "one destination": World(
+        (*(Kind(organization="a", is_endless=True),) * 3, Kind(organization="b")),
+        workers=1,
+        holds=3,
+        slots=2,
+        share=2,
+        patience=2,
+    ),
     "destinations": World(
         (*(Kind(destination="x", is_endless=True),) * 3, Kind(destination="y")),
         workers=1,

@@ -72,6 +72,23 @@ async def test_a_claim_of_fewer_rows_than_organizations(queue: Queue, limit: int
     assert found.keys() == {*names, "small"}
 
 
+async def test_a_destination_of_several_organizations(queue: Queue) -> None:
+    """They take turns with its places, too: the backlog of one for it delays no row of another for it."""
+    for _ in range(100):
+        await queue.put(organization_id="big", destination="d")
+    others = {f"o{number}" for number in range(11)}
+    for name in others:
+        await queue.put(organization_id=name, destination="d")
+    found: Counter[str] = Counter()
+    for _ in range(5):
+        claimed = await queue.store.claim(20, per_destination=10)
+        assert len(claimed) == 10
+        found.update(each.organization_id for each in claimed)
+        outcome = Outcome(0, 0, status_code=200)
+        await queue.store.complete([Completion(each, outcome, DELIVERED) for each in claimed])
+    assert others < found.keys()
+
+
 async def test_an_organizations_rows_come_oldest_first(queue: Queue) -> None:
     """A turn changes whose row is next, and not which of its rows."""
     await a_backlog(queue)
