@@ -20,7 +20,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import CLAIM_BYTES, ClaimScope, Shape, claiming, eligible, size_of
 from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.due import paused_now
-from flowactions_plugin.queue.owners import NONE_FOUND, Found, Owners
+from flowactions_plugin.queue.owners import DESTINATIONS_A_CLAIM, NONE_FOUND, Found, Owners, turn_organizations
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.text import is_text, read_all
@@ -129,7 +129,7 @@ class ClaimStore:
             "in_flight": self._in_flight(in_flight),
         }
         reach = ClaimScope(0, per_destination, limit, organizations)
-        rows, _ = await self._examine([], lambda _found: reach, parameters)
+        rows, _ = await self._examine({}, lambda _found: reach, parameters)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
 
     async def _claim_within_limits(
@@ -189,10 +189,13 @@ class ClaimStore:
             window = 1 << (max(limit, LEAST_WINDOW) - 1).bit_length()
             return ClaimScope(window, per_destination, limit, owners, free)
 
-        asked = [
-            *([self._organizations] if turns and time.monotonic() >= self._organizations_at else []),
-            *([self._destinations] if looks else []),
-        ]
+        asked: dict[Owners, int] = {}
+        # With fewer rows than organizations, each claim goes on with the next few of them.
+        most = turn_organizations(limit, per_destination)
+        if turns and (time.monotonic() >= self._organizations_at or len(self._taking_turns) > most):
+            asked[self._organizations] = most
+        if looks:
+            asked[self._destinations] = DESTINATIONS_A_CLAIM
         parameters = {**given, "limit": limit, "in_flight": self._in_flight(used)}
         rows, found = await self._examine(asked, reach, parameters)
         used.update(row.destination for row in rows)
@@ -205,14 +208,14 @@ class ClaimStore:
 
     async def _examine(
         self,
-        asked: Sequence[Owners],
+        asked: Mapping[Owners, int],
         reach: Callable[[Mapping[Owners, Found]], ClaimScope],
         parameters: dict[str, Any],
     ) -> tuple[list[Row[Any]], Mapping[Owners, Found]]:
         """Find organizations and destinations, and claim: in one transaction where there is one writer, else in one each.
 
         Args:
-            asked: which are found.
+            asked: which are found, and how many at the most.
             reach: returns which rows are examined then.
             parameters: of the claim.
         """
@@ -220,12 +223,12 @@ class ClaimStore:
         database = self._database
         one_writer = database.sql.one_writer
         if not one_writer:
-            for each in asked:
-                found[each] = await database.in_transaction(partial(each.next, database))
+            for each, most in asked.items():
+                found[each] = await database.in_transaction(partial(each.next, database, most))
 
         def claim(connection: Connection) -> list[Row[Any]]:
             if one_writer:
-                found.update({each: each.next(database, connection) for each in asked})
+                found.update({each: each.next(database, most, connection) for each, most in asked.items()})
             examined = reach(found)
             doubt = self._doubt()
             others = self._others(connection, examined, doubt)
@@ -251,15 +254,16 @@ class ClaimStore:
 
     def _others(self, connection: Connection, reach: ClaimScope, doubt: Mapping[str, Any]) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
+        given = {
+            name: self._database.sql.json_rows([{"owner": owner} for owner in owners if is_text(owner)])
+            for name, owners in (
+                ("organizations", reach.organizations),
+                ("destinations", reach.destinations),
+            )
+            if owners
+        }
         if self._database.sql.has_lateral:
-            return {
-                name: self._database.sql.json_rows([{"owner": owner} for owner in owners])
-                for name, owners in (
-                    ("organizations", reach.organizations),
-                    ("destinations", reach.destinations),
-                )
-                if owners
-            }
+            return given
         shape = reach.shape
         ids: list[Any] = []
         for kind, owners, rows in (
@@ -270,7 +274,7 @@ class ClaimStore:
         if not shape.turn and not shape.each:
             return {}
         # Any other id could not be a parameter; such a row waits for its place in the queue.
-        return {"found": self._database.sql.json_rows([{"id": each} for each in ids if is_text(each)])}
+        return {**given, "found": self._database.sql.json_rows([{"id": each} for each in ids if is_text(each)])}
 
     def _run(
         self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]

@@ -102,8 +102,8 @@ def eligible(sql: Dialect, shape: Shape) -> Select[Any]:
     """Select the oldest rows that are due, large ones within the bytes of the parameter ``room``, and within the per-destination limit.
 
     Beside the oldest of all, rows are found wherever they stand behind them: those of the parameters ``organizations``
-    and ``destinations``; on SQLite the parameter ``found`` holds their ids. The parameter ``in_flight`` says how much of
-    the per-destination limit is used.
+    and ``destinations``; on SQLite the parameter ``found`` holds their ids. Those of ``organizations`` come
+    first, at each destination, too. The parameter ``in_flight`` says how much of the per-destination limit is used.
     """
     per_destination, turn = shape.per_destination, shape.turn
     due = due_rows(sql, sql.now(), shape.window, in_doubt=shape.in_doubt)
@@ -120,21 +120,29 @@ def eligible(sql: Dialect, shape: Shape) -> Select[Any]:
         head = union(select(head), *others).cte("all_heads")
     in_flight = sql.values_table("in_flight", destination=Text, number=Integer)
     order = (head.c.next_attempt_at, head.c.id)
-    position = func.row_number().over(partition_by=head.c.destination, order_by=order)
-    used = func.coalesce(in_flight.c.number, 0)
     behind: ColumnElement[int] = literal(0)
+    place: ColumnElement[int] = literal(0)
     if turn:
         own = func.row_number().over(partition_by=head.c.organization_id, order_by=order)
-        behind = case((own <= inline(turn), 0), else_=1)
+        # Others' oldest rows would come before those whose turn it is, in every claim of fewer rows than organizations.
+        owners = sql.values_table("organizations", owner=Text)
+        has_turn = head.c.organization_id.in_(select(owners.c.owner)) & (own <= inline(turn))
+        behind, place = case((has_turn, 0), else_=1), case((has_turn, own), else_=0)
+    columns = (head.c[name] for name in ("id", "next_attempt_at", "destination", "size"))
+    turned = select(*columns, behind.label("behind"), place.label("place")).cte("turned")
+    # The places at a destination are shared as the claim is: its backlog may be of one organization.
+    by_turn = (turned.c.behind, turned.c.place, turned.c.next_attempt_at, turned.c.id)
+    position = func.row_number().over(partition_by=turned.c.destination, order_by=by_turn)
+    used = func.coalesce(in_flight.c.number, 0)
     ranked = (
         select(
-            head.c.id,
-            head.c.next_attempt_at,
-            head.c.size,
-            behind.label("behind"),
+            turned.c.id,
+            turned.c.next_attempt_at,
+            turned.c.size,
+            turned.c.behind,
             (position + used).label("position"),
         )
-        .join_from(head, in_flight, in_flight.c.destination == head.c.destination, isouter=True)
+        .join_from(turned, in_flight, in_flight.c.destination == turned.c.destination, isouter=True)
         .cte("ranked")
     )
     return _within_bytes(

@@ -63,6 +63,7 @@ class Completer:
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
         self._in_hand: set[str] = set()
+        self._written_ahead: set[tuple[str, str]] = set()
         self.suspects = Suspects()
 
     @property
@@ -76,7 +77,7 @@ class Completer:
         return self._failed or len(self._completions) + len(self._returns) > BATCH
 
     def begin(self, delivery: ClaimedDelivery) -> None:
-        """Record that a delivery is being executed; it is in hand until its outcome was written."""
+        """Record that a delivery will be executed; it is in hand until its outcome was written."""
         self._in_hand.add(delivery.id)
 
     def forget(self, delivery: ClaimedDelivery) -> None:
@@ -87,8 +88,13 @@ class Completer:
         """Return what of a claim this process does not have in hand already.
 
         It has the rest when it stood still between a look at its leases and the claim. What comes of these is written
-        under the new claim.
+        under the new claim, and may have been before the claim's answer came.
         """
+        ahead = self._written_ahead
+        if ahead:
+            written = {(each.id, each.token) for each in claimed} & ahead
+            ahead -= written
+            claimed = [each for each in claimed if (each.id, each.token) not in written]
         return [each for each in claimed if each.id not in self._in_hand]
 
     def complete(self, completion: Completion) -> None:
@@ -208,6 +214,7 @@ class Completer:
             end = ends[each.id]
             if end.own_token is not None:
                 own[each.id] = msgspec.structs.replace(each, token=end.own_token)
+                self._written_ahead.add((each.id, end.own_token))
                 continue
             if end.kind == "purged":
                 purged.add(each.id)

@@ -76,7 +76,7 @@ class Executor:
         self._retry_schedule = retry_schedule
         self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
-        self._attempt_seconds = timing.deadline_seconds + timing.margin_seconds
+        self._timing = timing
         self._end_margin = timing.margin_seconds / 2
         self._episodes = Episodes()
         self._in_flight = 0
@@ -117,6 +117,9 @@ class Executor:
         """
         self._claimed += len(claimed)
         claimed = self.completer.not_in_hand(claimed)
+        # Also while they wait for a slot: a second copy would be sent under a claim that the first one gives back.
+        for each in claimed:
+            self.completer.begin(each)
         admitted, surplus = self.completer.suspects.admit(claimed)
         if surplus:
             self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
@@ -129,7 +132,13 @@ class Executor:
 
     async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
         """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
-        return await self._source.secrets(each for each in claimed if each.defect is None)
+        try:
+            return await self._source.secrets(each for each in claimed if each.defect is None)
+        except BaseException:
+            # None of them is executed.
+            for each in claimed:
+                self.completer.forget(each)
+            raise
 
     async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         """Make an attempt, or end or give back a delivery that gets none.
@@ -198,7 +207,7 @@ class Executor:
 
     def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
         """Return whether the rest of a lease is too short for an attempt."""
-        return self._sender.monitor.now() + self._attempt_seconds > delivery.lease_end
+        return self._timing.is_too_late(self._sender.monitor.now(), delivery.lease_end)
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         latest = delivery.lease_end - self._end_margin

@@ -18,7 +18,20 @@ DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
 
 ORGANIZATIONS_A_CLAIM: Final = 16
-"""How many organizations have their turn in a claim."""
+"""How many organizations have their turn in a claim at the most."""
+
+
+def turn_organizations(limit: int, per_destination: int) -> int:
+    """Return how many organizations have their turn in a claim: a power of two.
+
+    If more had it than there are rows, in the claim or of one destination, those with the oldest rows would have every
+    claim.
+
+    Args:
+        limit: rows of the claim at the most.
+        per_destination: the per-destination limit.
+    """
+    return 1 << (max(1, min(ORGANIZATIONS_A_CLAIM, limit, per_destination)).bit_length() - 1)
 
 
 class Found(NamedTuple):
@@ -41,31 +54,35 @@ class Owners:
 
     Args:
         column: which of the two.
-        most: how many at a time.
     """
 
-    def __init__(self, column: str, most: int) -> None:
+    def __init__(self, column: str) -> None:
         self._column = column
-        self._most = most
         self._last: Any = None
 
     @classmethod
     def of_organizations(cls) -> Self:
         """Return the organizations."""
-        return cls("organization_id", ORGANIZATIONS_A_CLAIM)
+        return cls("organization_id")
 
     @classmethod
     def of_destinations(cls) -> Self:
         """Return the destinations."""
-        return cls("destination", DESTINATIONS_A_CLAIM)
+        return cls("destination")
 
-    def next(self, database: Database, connection: Connection) -> Found:
-        """Return the next few."""
+    def next(self, database: Database, most: int, connection: Connection) -> Found:
+        """Return the next few.
+
+        Args:
+            database: where they are.
+            most: how many at the most.
+            connection: the transaction's.
+        """
         begins = self._last is None
         given = {} if begins else {"owner": database.sql.text_value(self._last)}
-        query = database.built(_some_owners, self._column, self._most, begins)
+        query = database.built(_some_owners, self._column, most, begins)
         owners = [row.owner for row in read_all(connection, query, given)]
-        ends = len(owners) < self._most
+        ends = len(owners) < most
         self._last = None if ends else owners[-1]
         return Found(owners, begins and ends)
 

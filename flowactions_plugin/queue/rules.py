@@ -144,6 +144,15 @@ class Timing(NamedTuple):
         """The rest of a lease after the deadline of the attempt that began last."""
         return START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
 
+    def is_too_late(self, now: float, lease_end: float) -> bool:
+        """Return whether the rest of a lease is too short for an attempt.
+
+        Args:
+            now: seconds, by the clock of leases.
+            lease_end: when the lease ends, by the same clock.
+        """
+        return now + self.deadline_seconds + self.margin_seconds > lease_end
+
 
 class Transition(NamedTuple):
     """The state a row goes to.

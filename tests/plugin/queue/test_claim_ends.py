@@ -16,11 +16,11 @@ from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.claimed import Completion, Return
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.executor import LARGE_BYTES
+from flowactions_plugin.queue.executor import LARGE_BYTES, Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, an_executor
@@ -131,6 +131,68 @@ async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: i
     assert (kept is None) == (size > LARGE_BYTES)
 
 
+class TestClaimedAgain:
+    """A worker that stood still for longer than its lease, while it claimed, has its own row a second time."""
+
+    @pytest.fixture
+    def asked(self) -> list[str]:
+        return []
+
+    @pytest.fixture
+    def executor(self, queue: Queue, asked: list[str]) -> Executor:
+        def answer(request: httpx.Request) -> httpx.Response:
+            asked.append(request.url.host)
+            return httpx.Response(200)
+
+        queue.store.contact.token_prefix = "aaaaaaaa"
+        return an_executor(queue, answer)
+
+    async def claim_again(self, queue: Queue) -> ClaimedDelivery:
+        await queue.expire_claims()
+        (claim,) = await queue.store.claim(1)
+        return claim
+
+    async def test_a_row_that_waits_for_a_slot_is_not_held_twice(
+        self, queue: Queue, executor: Executor, asked: list[str]
+    ) -> None:
+        """The later copy is dropped. The first one is given back under the later claim, and nothing is in flight then."""
+        await queue.put()
+        (first,) = await executor.admit(await queue.store.claim(1))
+        assert await executor.admit([await self.claim_again(queue)]) == []
+        executor.abandon([first])
+        await executor.completer.flush()
+        (again,) = await executor.admit(await queue.store.claim(1))
+        await executor.execute(again, {})
+        await executor.completer.flush()
+        assert (again.reclaims, len(asked), (await queue.row(again.id)).status) == (1, 1, "delivered")
+
+    async def test_what_was_written_before_the_claim_was_answered_is_not_sent_again(
+        self, queue: Queue, executor: Executor, asked: list[str]
+    ) -> None:
+        """Its outcome is written under the later claim, whose answer comes after that."""
+        await queue.put()
+        (first,) = await executor.admit(await queue.store.claim(1))
+        later = await self.claim_again(queue)
+        await executor.execute(first, {})
+        await executor.completer.flush()
+        assert (await queue.row(first.id)).status == "delivered"
+        assert await executor.admit([later]) == []
+        assert len(asked) == 1
+
+    async def test_a_row_whose_secret_could_not_be_asked_for_is_executed_when_it_is_claimed_again(
+        self, queue: Queue, executor: Executor
+    ) -> None:
+        """A claim that ends before its rows are executed leaves nothing in hand."""
+        await queue.put()
+        admitted = await executor.admit(await queue.store.claim(1))
+        asking = asyncio.ensure_future(executor.secrets(admitted))
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait({asking})
+        assert asking.cancelled()
+        assert await executor.admit([await self.claim_again(queue)]) != []
+
+
 class TestLost:
     async def lose(self, queue: Queue, how: str) -> str:
         """Claim a row, take it away, and write its outcome; give its id."""
@@ -202,7 +264,10 @@ class TestLost:
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.claimed_by) == ("pending" if waits else "delivered", None)
-        assert await executor.admit([again]) == [again]
+        assert await executor.admit([again]) == []  # all is written under this claim
+        if waits:
+            (later,) = await queue.store.claim(1)
+            assert await executor.admit([later]) == [later]
         assert caplog.text == ""
 
 

@@ -7,12 +7,15 @@ from collections import Counter
 from typing import Any
 
 import httpx
+import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.claims import turn_rows
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
+from flowactions_plugin.queue.rules import DELIVERED
 from flowactions_plugin.queue.slots import Slots
 from flowactions_plugin.queue.worker import Worker
 from tests.bulk import copy
@@ -51,6 +54,40 @@ async def test_every_organization_has_its_turn(queue: Queue) -> None:
     for _ in range(10):
         found.update(each.organization_id for each in await queue.store.claim(40, per_destination=10))
     assert others <= found.keys()
+
+
+@pytest.mark.parametrize("limit", [1, 4, 7])
+async def test_a_claim_of_fewer_rows_than_organizations(queue: Queue, limit: int) -> None:
+    """They take turns with the claims: none waits until the older rows of as many others as there are rows have gone."""
+    names = [f"o{number}" for number in range(8)]
+    for name in names:
+        for _ in range(12):
+            await queue.put(organization_id=name, destination=name)
+    await queue.put(organization_id="small", destination="small")
+    found: Counter[str] = Counter()
+    for _ in range(12):
+        claimed = await queue.store.claim(limit, per_destination=100)
+        found.update(each.organization_id for each in claimed)
+        outcome = Outcome(0, 0, status_code=200)
+        await queue.store.complete([Completion(each, outcome, DELIVERED) for each in claimed])
+    assert found.keys() == {*names, "small"}
+
+
+async def test_a_destination_of_several_organizations(queue: Queue) -> None:
+    """They take turns with its places, too: the backlog of one for it delays no row of another for it."""
+    for _ in range(100):
+        await queue.put(organization_id="big", destination="d")
+    others = {f"o{number}" for number in range(11)}
+    for name in others:
+        await queue.put(organization_id=name, destination="d")
+    found: Counter[str] = Counter()
+    for _ in range(5):
+        claimed = await queue.store.claim(20, per_destination=10)
+        assert len(claimed) == 10
+        found.update(each.organization_id for each in claimed)
+        outcome = Outcome(0, 0, status_code=200)
+        await queue.store.complete([Completion(each, outcome, DELIVERED) for each in claimed])
+    assert others < found.keys()
 
 
 async def test_an_organizations_rows_come_oldest_first(queue: Queue) -> None:

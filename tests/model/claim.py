@@ -1,0 +1,231 @@
+"""The steps of the model that claim (decision 71).
+
+Each step bears the name of the code that takes it (`names.CODE`), and calls that code where it is a pure function: the state after
+an attempt, whether a lease has room for one, turns, suspects, leases in doubt. Each rule in `names.RULES` can be left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from flowactions_plugin.queue.claims import turn_rows
+from flowactions_plugin.queue.executor import SURPLUS_SECONDS
+from flowactions_plugin.queue.owners import turn_organizations
+from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS, Suspects
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+from tests.model.names import RULES
+from tests.model.world import FAULTS, GONE, LEASE, Item, Row, State, World, contact_after, is_in_doubt, ticks
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """A step to another state.
+
+    Attributes:
+        name: what happens; a key of `CODE`, unless it is an accident or the clock.
+        detail: to whom.
+        state: the one after it.
+        is_fault: whether it need not happen.
+        wrong: what it breaks that no state shows.
+    """
+
+    name: str
+    detail: str
+    state: State
+    is_fault: bool = False
+    wrong: str | None = None
+
+
+def put(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    """Return a tuple with another value in one place."""
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def with_worker(s: State, w: int, **changes: Any) -> State:
+    """Return a state with a changed worker."""
+    return s._replace(workers=put(s.workers, w, s.workers[w]._replace(**changes)))
+
+
+def cannot_write(s: State, w: int, **changes: Any) -> State:
+    """Return a state in which a statement of a worker has failed: `Contact.failed`."""
+    contact = contact_after(s.workers[w].contact, "failed") if s.database < 1 else s.workers[w].contact
+    return with_worker(s, w, contact=contact, **changes)
+
+
+def spend(s: State, fault: str) -> State | None:
+    """Return a state in which a fault may happen once less; ``None``: it may not."""
+    at = FAULTS.index(fault)
+    return s._replace(faults=put(s.faults, at, s.faults[at] - 1)) if s.faults[at] else None
+
+
+def item_of(r: int, row: Row) -> Item:
+    """Return a row as a claim returns it."""
+    return Item(r, "waits", row.token, LEASE, row.takeovers, row.attempts, row.rounds)
+
+
+def freed(row: Row, token: int) -> Row:
+    """Return a row without its claim, whose end was written under a token: `outcomes.FREED`."""
+    return row._replace(token=0, owner=GONE, until=0, settled=token)
+
+
+class Claims:
+    """The steps of a world that claim.
+
+    Args:
+        world: what there is.
+        without: a rule of `RULES` that is left out.
+    """
+
+    def __init__(self, world: World, without: str | None = None) -> None:
+        assert without is None or without in RULES
+        self.world = world
+        self._without = without
+
+    def has(self, rule: str) -> bool:
+        """Return whether a rule holds."""
+        return rule != self._without
+
+    def claiming(self, s: State, w: int) -> Iterator[Step]:
+        worker, who = s.workers[w], f"worker {w}"
+        alone = any(item.is_alone for item in worker.items) and self.has("alone")
+        if worker.asked is not None:
+            left, claimed = worker.asked
+            if claimed is not None:
+                left = left if self.has("lease from before") else LEASE
+                yield Step("admit", who, self._admitted(with_worker(s, w, asked=None), w, claimed, left))
+            return
+        if worker.has_failed or alone or s.database < 1:
+            return
+        if self.eligible(s, w):
+            after, claimed = self.claimed(s, w)
+            yield Step("claim", who, self._admitted(after, w, claimed, LEASE))
+            if spent := spend(s, "lose"):
+                lost = self.claimed(spent, w)[0]
+                yield Step("claim", f"{who}, whose answer is lost", cannot_write(lost, w), is_fault=True)
+        if (spent := spend(s, "slow")) and any(row.is_live for row in s.rows):
+            yield Step("ask", who, with_worker(spent, w, asked=(LEASE, None)), is_fault=True)
+        # Nothing else is in flight in its process, and all is written.
+        if not worker.items or not self.has("alone"):
+            yield from self._claiming_quarantined(s, w)
+
+    def _claiming_quarantined(self, s: State, w: int) -> Iterator[Step]:
+        """`RecoveryStore.claim_quarantined`; a reclaim is not counted."""
+        for r, row in enumerate(s.rows):
+            if row.takeovers < QUARANTINE_AFTER or not self.is_free(s, w, row):
+                continue
+            if any(item.row == r for item in s.workers[w].items):
+                continue
+            if row.rounds >= QUARANTINE_ROUNDS or not self.has("rounds"):
+                dead = freed(row._replace(status="dead"), row.token)
+                yield Step("execute_alone", f"worker {w}, row {r} dead", s._replace(rows=put(s.rows, r, dead)))
+                return
+            held = self._held(s, w, r, row)
+            item = item_of(r, held)._replace(is_alone=True)
+            after = with_worker(s, w, items=tuple(sorted((*s.workers[w].items, item))))
+            yield Step("claim_quarantined", f"worker {w}, row {r}", after._replace(rows=put(s.rows, r, held)))
+            return
+
+    def is_free(self, s: State, w: int, row: Row) -> bool:
+        """`due.due_rows`, apart from what is in quarantine."""
+        if not row.is_live or row.parked or (row.due and self.has("due")):
+            return False
+        if s.pause in {"new", "old"} and self.has("no pause"):
+            return False
+        if row.token and row.until > 0 and self.has("no live lease"):
+            return False
+        if row.token and not self.has("expired leases"):
+            return False
+        doubted = (
+            self.world.doubts and row.token and row.owner != w and is_in_doubt(s.workers[w].contact, row.until)
+        )
+        return not (doubted and self.has("no doubt"))
+
+    def eligible(self, s: State, w: int) -> list[int]:
+        """`claims.eligible`: which rows a claim takes; the first rows are the oldest."""
+        world, items = self.world, s.workers[w].items
+        limit = world.holds - len(items)
+        due = [r for r, row in enumerate(s.rows) if self.is_free(s, w, row)]
+        due = [r for r in due if s.rows[r].takeovers < QUARANTINE_AFTER]
+        owners = self._turns(s, limit)
+        ranks: Counter[str] = Counter()
+        turn: dict[int, tuple[bool, int]] = {}
+        for r in due:
+            owner = world.rows[r].organization
+            ranks[owner] += 1
+            first = owner in owners and ranks[owner] <= turn_rows(limit, len(owners)) and self.has("turns")
+            turn[r] = (not first, ranks[owner] if first else 0)
+        used = Counter(world.rows[item.row].destination for item in items)
+        within = []
+        for r in sorted(due, key=lambda r: (turn[r], r) if self.has("turns at a destination") else r):
+            used[world.rows[r].destination] += 1
+            if used[world.rows[r].destination] <= world.share or not self.has("share"):
+                within.append(r)
+        return sorted(within, key=lambda r: (turn[r][0], r))[: max(0, limit)]
+
+    def _turns(self, s: State, limit: int) -> Sequence[str]:
+        """`owners.Owners.next`: the organizations that have their turn."""
+        owners = sorted({kind.organization for kind in self.world.rows})
+        most = turn_organizations(limit, self.world.share) if self.has("a turn each") else len(owners)
+        return owners if len(owners) <= most else owners[s.turn : s.turn + most]
+
+    def claimed(self, s: State, w: int) -> tuple[State, tuple[Item, ...]]:
+        """`claims.claiming`: the rows with their new claims, and what the statement returns."""
+        rows, found = s.rows, self.eligible(s, w)
+        for r in found:
+            row = s.rows[r]
+            if row.token and not self.has("a reclaim is no attempt"):
+                row = row._replace(attempts=row.attempts + 1)
+                if row.attempts >= self.world.rows[r].attempts:
+                    row = row._replace(status="dead")
+            rows = put(rows, r, self._held(s, w, r, row._replace(takeovers=row.takeovers + (row.token > 0))))
+        last = len(rows) - 1
+        left_behind = found and last not in found and self.is_free(s, w, s.rows[last])
+        organizations = {kind.organization for kind in self.world.rows}
+        most = turn_organizations(self.world.holds - len(s.workers[w].items), self.world.share)
+        after = s._replace(
+            rows=rows,
+            passed=(s.passed + bool(left_behind)) * (last not in found)
+            if self.world.patience is not None
+            else 0,
+            turn=0 if s.turn + most >= len(organizations) else s.turn + most,
+        )
+        return after, tuple(item_of(r, rows[r]) for r in found if rows[r].is_live)
+
+    def _held(self, s: State, w: int, r: int, row: Row) -> Row:
+        """Return a row with a lease, and a token that nobody has had of those that are still known."""
+        known = {row.token, row.settled}
+        for worker in s.workers:
+            asked = (worker.asked and worker.asked[1]) or ()
+            known |= {item.token for item in (*worker.items, *asked) if item.row == r}
+            known |= {token for of, token in worker.written if of == r}
+        token = next(number for number in range(1, 99) if number not in known)
+        return row._replace(token=token, owner=w, until=LEASE)
+
+    def _admitted(self, s: State, w: int, claimed: Sequence[Item], left: int) -> State:
+        """`Executor.admit`: what the worker has already is dropped; of suspects, what is too many is given back."""
+        worker = s.workers[w]
+        in_hand = {item.row for item in worker.items if self.has("waiting copies") or item.phase != "waits"}
+        if not self.has("one copy"):
+            in_hand = set()
+        written = worker.written if self.has("written tokens") else frozenset()
+        fresh = [
+            item._replace(left=left)
+            for item in claimed
+            if item.row not in in_hand and (item.row, item.token) not in written
+        ]
+        suspects: Any = Suspects()
+        suspects._held = {item.row: item.reclaims for item in worker.items if item.reclaims > 1}
+        admitted, surplus = suspects.admit(fresh) if self.has("groups") else (fresh, [])
+        rows, items = s.rows, worker.items
+        for item in surplus:
+            if self.has("surplus first"):
+                row = rows[item.row]
+                rows = put(rows, item.row, freed(row, item.token)._replace(due=ticks(SURPLUS_SECONDS)))
+            else:
+                items += (item._replace(phase="back"),)
+        written = worker.written - {(item.row, item.token) for item in claimed}
+        items = tuple(sorted((*items, *admitted)))
+        return with_worker(s._replace(rows=rows), w, items=items, written=written)

@@ -1,0 +1,287 @@
+"""What a state of the model consists of, and the worlds that are searched: rows, workers, faults (decision 71)."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
+from flowactions_plugin.queue.contact import LATE_MS, Contact
+from flowactions_plugin.queue.rules import Status, Timing
+
+TIMING: Final = Timing()
+TICK: Final = DEADLINE_SECONDS
+"""Seconds of a step of the clock: an attempt takes one at the most."""
+
+LEASE: Final = int(TIMING.lease_seconds // TICK)
+LONG_AGO: Final = -10
+"""Ticks before now. An earlier time is as good as this one: no outage and no doubt is as old."""
+
+PROBES: Final = 5
+"""How often a worker writes to the queue in a tick."""
+
+GONE: Final = -1
+"""The owner of a claim whose worker was killed."""
+
+
+def ticks(seconds: float) -> int:
+    """Return how many ticks a delay takes."""
+    return math.ceil(seconds / TICK)
+
+
+class Row(NamedTuple):
+    """A row of the outbox; times are ticks from now. What follows ``parked`` is history, which no rule reads.
+
+    Attributes:
+        arrived: whether the receiver has answered 2xx.
+        begun: whether a request was begun.
+        crashes: rounds in quarantine that began since an attempt was finished, and did not finish.
+    """
+
+    status: Status = "pending"
+    attempts: int = 0
+    due: int = 0
+    token: int = 0
+    owner: int = GONE
+    until: int = 0
+    takeovers: int = 0
+    rounds: int = 0
+    settled: int = 0
+    parked: bool = False
+    arrived: bool = False
+    begun: bool = False
+    crashes: int = 0
+
+    @property
+    def is_live(self) -> bool:
+        return self.status in {"pending", "retrying"}
+
+
+class Item(NamedTuple):
+    """A claimed row in a worker's memory.
+
+    Attributes:
+        row: which.
+        phase: it waits, is in flight, has succeeded, has failed, or is to be given back without an attempt.
+        left: ticks of its lease, by the worker's clock.
+        reclaims: as the claim returned it; ``attempts``, ``rounds``, too.
+        is_aged: whether it is in flight since before the last tick.
+        is_alone: whether it is sent in quarantine.
+    """
+
+    row: int
+    phase: Literal["waits", "begun", "sent", "ok", "bad", "back"]
+    token: int
+    left: int
+    reclaims: int
+    attempts: int
+    rounds: int
+    is_aged: bool = False
+    is_alone: bool = False
+
+    @property
+    def id(self) -> int:
+        return self.row
+
+    @property
+    def is_unwritten(self) -> bool:
+        return self.phase in {"ok", "bad", "back"}
+
+
+Fields: TypeAlias = tuple[float | None, float, float]
+"""Of a `Contact`: its last success, and since and until when leases are in doubt; seconds from now."""
+
+
+class Worker(NamedTuple):
+    """A process that delivers.
+
+    Attributes:
+        is_stalled: whether it stands still.
+        has_failed: whether outcomes were not accepted.
+        asked: a claim that is under way: the rest of its lease, and what the database has claimed; ``None``: not yet.
+        written: tokens of later claims of its own under which it has written; as pairs with their rows.
+    """
+
+    items: tuple[Item, ...] = ()
+    is_stalled: bool = False
+    has_failed: bool = False
+    asked: tuple[int, tuple[Item, ...] | None] | None = None
+    written: frozenset[tuple[int, int]] = frozenset()
+    contact: Fields = (0.0, math.inf, -math.inf)
+
+
+STARTED: Final = Worker(contact=(None, math.inf, -math.inf))
+
+
+@cache
+def contact_after(fields: Fields, event: Literal["passes", "fails", "failed"]) -> Fields:
+    """Return what a `Contact` remembers after a tick in which its worker writes or cannot write, or a failure."""
+    now = 0.0
+    contact = Contact(TIMING.lease_seconds, lambda: now)
+    contact._last, contact._since, contact._until = fields
+    if event == "failed":
+        contact.failed()
+    else:
+        for _ in range(PROBES):
+            now += TICK / PROBES
+            if event == "passes":
+                contact.succeeded(now)
+            elif event == "fails":
+                contact.failed()
+    oldest = LONG_AGO * TICK
+    last = None if contact._last is None else max(oldest, contact._last - now)
+    if now >= contact._until:
+        return last, math.inf, -math.inf
+    return last, contact._since if math.isinf(contact._since) else contact._since - now, contact._until - now
+
+
+@cache
+def is_in_doubt(fields: Fields, until: int) -> bool:
+    """Return whether a lease of another worker that ended ``until`` ticks from now is in doubt for a worker."""
+    contact = Contact(TIMING.lease_seconds, lambda: 0.0)
+    contact._last, contact._since, contact._until = fields
+    seconds = contact.doubt_seconds()
+    return seconds is not None and -until * TICK < seconds + LATE_MS / 1000
+
+
+class Kind(NamedTuple):
+    """What does not change about a row.
+
+    Attributes:
+        attempts: how many it has.
+        may_fail: whether its receiver may answer 500.
+        kills: whether it ends its worker as soon as it is sent.
+        is_endless: whether the next one of its kind follows as soon as it has ended: a backlog.
+    """
+
+    attempts: int = 1
+    organization: str = "a"
+    destination: str = "x"
+    may_fail: bool = False
+    kills: bool = False
+    is_endless: bool = False
+
+
+class State(NamedTuple):
+    """All of it.
+
+    Attributes:
+        database: -1: it is away since this tick; 0: for longer; 1: it came back in this tick; 2: it is there.
+        pause: of destination ``x``; ``new``: since this tick.
+        parking: whether a process has read that ``x`` is paused and has not parked its rows yet.
+        turn: where the next organizations are looked up.
+        passed: how many claims have left the last row behind that was due and free.
+        faults: what may still happen, by the order of `FAULTS`.
+    """
+
+    rows: tuple[Row, ...]
+    workers: tuple[Worker, ...]
+    faults: tuple[int, ...]
+    database: int = 2
+    pause: Literal["", "new", "old", "resumed"] = ""
+    parking: bool = False
+    turn: int = 0
+    passed: int = 0
+
+
+FAULTS: Final = ("kill", "lose", "slow", "stall", "outage", "away", "pause")
+"""A killed process; a statement whose answer is lost; one whose answer is late; a process that stands still; an outage of
+the database; ticks that it lasts; a pause by an operator."""
+
+
+def normal(s: State) -> State:
+    """Return a state without what makes no difference any more: tokens that nobody knows, times of rows that have ended."""
+    rows = []
+    for r, row in enumerate(s.rows):
+        known = {
+            item.token
+            for w in s.workers
+            for item in (*w.items, *((w.asked and w.asked[1]) or ()))
+            if item.row == r
+        }
+        settled = row.settled if row.settled in known else 0
+        if row.is_live:
+            rows.append(row._replace(settled=settled))
+        else:
+            rows.append(row._replace(settled=settled, due=0, takeovers=0, rounds=0, parked=False))
+    return s._replace(rows=tuple(rows))
+
+
+class World(NamedTuple):
+    """What is searched.
+
+    Attributes:
+        holds: rows that a worker has claimed at once, at the most; ``slots``: those in flight; ``share``: to a destination.
+        polls: whether a worker claims once a tick at least, as in continuous mode: fewer states than with ticks without claims.
+        once: whether a row that has arrived is never sent again: it must not be by an outage alone.
+        spares: whether no row but the one that ends its worker gets into quarantine.
+        patience: how many claims may leave the last row behind; ``None``: it is not watched.
+    """
+
+    rows: tuple[Kind, ...]
+    workers: int = 2
+    faults: tuple[tuple[str, int], ...] = ()
+    holds: int = 2
+    slots: int = 2
+    share: int = 2
+    polls: bool = False
+    once: bool = False
+    spares: bool = False
+    patience: int | None = None
+
+    @property
+    def doubts(self) -> bool:
+        """Whether leases can be in doubt: only in outages. Elsewhere the model claims more than workers do."""
+        return "outage" in dict(self.faults)
+
+    @property
+    def start(self) -> State:
+        faults = dict(self.faults)
+        return State(
+            tuple(Row() for _ in self.rows),
+            tuple(Worker() for _ in range(self.workers)),
+            tuple(faults.get(name, 0) for name in FAULTS),
+        )
+
+
+WORLDS: Final = {
+    "crashes": World((Kind(2, may_fail=True),), polls=True, faults=(("kill", 2), ("lose", 1))),
+    "stalls": World((Kind(),), polls=True, faults=(("slow", 1), ("stall", 1))),
+    "two rows": World((Kind(), Kind()), slots=1, polls=True, faults=(("kill", 1),)),
+    "outages": World((Kind(2, may_fail=True),), faults=(("outage", 1), ("away", 5)), once=True),
+    "kills": World((Kind(2, may_fail=True),), workers=1, faults=(("kill", 9),)),
+    "a row that kills": World((Kind(kills=True), Kind()), workers=1, polls=True, spares=True),
+    "pauses": World((Kind(),), workers=1, faults=(("pause", 2),)),
+    "organizations": World(
+        tuple(Kind(organization=name, destination=name, is_endless=name < "d") for name in "abcd"),
+        workers=1,
+        holds=2,
+        slots=2,
+        patience=2,
+    ),
+    "a share of the claim": World(
+        (*(Kind(organization="a", is_endless=True),) * 3, Kind(organization="b", destination="y")),
+        workers=1,
+        holds=2,
+        slots=2,
+        share=3,
+        patience=2,
+    ),
+    "one destination": World(
+        (*(Kind(organization="a", is_endless=True),) * 3, Kind(organization="b")),
+        workers=1,
+        holds=3,
+        slots=2,
+        share=2,
+        patience=2,
+    ),
+    "destinations": World(
+        (*(Kind(destination="x", is_endless=True),) * 3, Kind(destination="y")),
+        workers=1,
+        holds=2,
+        slots=2,
+        share=1,
+        patience=2,
+    ),
+}
