@@ -67,7 +67,9 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
 
         clock.now += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
-            ("flowactions.worker.in_flight", 3)
+            ("flowactions.worker.in_flight", 3),
+            ("flowactions.worker.limited", 0),
+            ("flowactions.worker.limited", 0),
         ]
 
 
