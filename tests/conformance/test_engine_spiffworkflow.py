@@ -83,8 +83,6 @@ def sent(
         (
             "shipping",
             [
-                ("labelled", "parcel for Rome"),
-                ("labelled", "parcel for Oslo"),
                 ("packed", "parcel for Rome"),
                 ("packed", "parcel for Oslo"),
                 ("billed", "the bill"),

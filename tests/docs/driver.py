@@ -74,6 +74,8 @@ def render() -> str:
     ]
     for name in names:
         lines += ["", f"## {name}", "", *_of(found[name])]
+    marker = under_test.one_host_per_process
+    lines += ["", f"## {marker.__name__}", "", documented(marker.__doc__ or "").about]
     return "\n".join(lines) + "\n"
 
 

@@ -47,7 +47,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
                 for reading in gauges.readings()
             }
 
-        nothing = {"due": 0, "oldest_due_age": 0, "in_flight": 3}
+        nothing = {"due": 0, "oldest_due_age": 0, "in_flight": 3, "limited": 0}
         assert await shown() == {**nothing, **dict.fromkeys(names.VERDICTS, 0), "idle": 1}
 
         for url in (URL, URL, "http://127.0.0.1:10/"):
@@ -67,7 +67,9 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
 
         clock.now += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
-            ("flowactions.worker.in_flight", 3)
+            ("flowactions.worker.in_flight", 3),
+            ("flowactions.worker.limited", 0),
+            ("flowactions.worker.limited", 0),
         ]
 
 
