@@ -93,7 +93,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
         paused: whether it is paused, by the organization or for all.
-        limited_since: when a worker began to send it one delivery at a time, because attempts timed out; ``None``: none does.
+        limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``: none does.
     """
 
     destination: str
@@ -114,9 +114,9 @@ class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """What workers limit, so that receivers that hang do not hold all slots.
 
     Attributes:
-        destinations: how many destinations get one delivery at a time, because attempts timed out.
-        since: when the first of these began to; ``None``: there are none.
-        organizations: those that have their share of the slots of a worker, and whose further rows wait; since when.
+        destinations: how many destinations get one delivery at a time, because attempts time out.
+        since: the first time that one of these was limited; ``None``: none is.
+        organizations: the organizations that wait because their share of a worker's slots is used up, and since when.
     """
 
     destinations: int = 0

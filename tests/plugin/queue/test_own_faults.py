@@ -259,7 +259,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
     database_url: str, delivery: str, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """600 requests are in flight when the task crashes, and each is answered 200: all are delivered, none twice."""
-    count = 600
+    count = 601  # the first is answered at once: a destination that has not answered gets half of the slots
     settings = development(
         database_url,
         FLOWACTIONS_DELIVERY=delivery,
@@ -274,7 +274,8 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         nonlocal arrived
         await reader.readuntil(b"\r\n\r\n")
         arrived += 1
-        await answer.wait()
+        if arrived > 1:
+            await answer.wait()
         writer.write(OK)
         await writer.drain()
 
