@@ -112,7 +112,7 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         sealed=b"x",
     )
     await site.execute(
-        "INSERT INTO flowactions_workers VALUES ('w', :value, :value, :value, 1, 'x', 1, 1, 1, 1, NULL, NULL, 1)",
+        "INSERT INTO flowactions_workers VALUES ('w', :value, :value, :value, 1, 'x', 1, 1, 1, 1, NULL, NULL, 1, :value)",
         value=value,
     )
     for path in (
