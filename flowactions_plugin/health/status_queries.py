@@ -68,8 +68,6 @@ DAY_BUCKETS: Final = 24 * HOUR_BUCKETS
 
 MOST_WORKERS: Final = 1000
 
-_LIMITED: Final = msgspec.json.Decoder(Limited)
-
 
 class Due(NamedTuple):
     """Rows that may be claimed now.
@@ -429,7 +427,7 @@ def _worker(row: Row[Any], now: int) -> Worker:
 def _limited_of(text: Any) -> Limited:
     """Return what a worker has written; nothing, where no worker of this release can have written it."""
     try:
-        return _LIMITED.decode(text)
+        return msgspec.json.decode(text, type=Limited)
     except (msgspec.DecodeError, UnicodeError, TypeError):
         return NOTHING_LIMITED
 

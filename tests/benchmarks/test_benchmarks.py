@@ -238,6 +238,11 @@ OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
         ("--database", "postgres", "--rows", "500", "--destinations", "5", "--seconds", "1", "--rounds", "1"),
         {"postgres_p99_ratio", "postgres_alone_p50_ms"},
     ),
+    (
+        "hanging",
+        ("--database", "sqlite", "--receivers", "2", "--rows", "3", "--seconds", "2"),
+        {"sqlite_2_p99_ratio", "sqlite_alone_p50_ms"},
+    ),
     ("operator", ("--rows", "3000", "--drain", "100", "--rounds", "2"), {"sqlite", "postgres"}),
     ("node", ("--count", "20"), {"sqlite_webhook_p50_ms", "postgres_chat_p99_ms"}),
 ]

@@ -193,6 +193,15 @@ class TestSlots:
         world.claimed(rows_of("x", *"bcdefghijk"))
         assert world.slots.demand().in_flight["a"] == 2
 
+    def test_one_row_waits_for_one_that_hangs(self) -> None:
+        """Where no slot is free for it either: the places are for other destinations."""
+        world = World(10, 2)
+        world.claimed(rows_of("x", "a"))
+        world.ended("x a", TIMED_OUT)
+        world.claimed(rows_of("x", *"bcdef"))
+        world.claimed(rows_of("x", "a", "a"))
+        assert (world.slots.waiting, world.slots.pop_surplus()) == (1, ["x a"])
+
     def test_large_rows_count_for_several(self) -> None:
         """So the bytes of these rows are bounded, too."""
         world = World(20, 20, weight=4)

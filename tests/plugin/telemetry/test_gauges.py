@@ -7,6 +7,7 @@ from sqlalchemy import insert, update
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.health.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.schema import outbox, pauses
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
@@ -37,7 +38,10 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         services = services_of(host)
         database = services._database
         gauges = Gauges(
-            Meters(), QueueStatus.of(database, services._settings, uptime_ms=lambda: 0), lambda: 3, clock
+            Meters(),
+            QueueStatus.of(database, services._settings, uptime_ms=lambda: 0),
+            lambda: 3,
+            clock,
         )
 
         async def shown() -> dict[str, float]:
@@ -71,6 +75,17 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             ("flowactions.worker.limited", 0),
             ("flowactions.worker.limited", 0),
         ]
+
+
+async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> None:
+    """Destinations and organizations apart, also while the database is away."""
+    status = QueueStatus(services_of(SmallHost(development(database_url)))._database)
+    limited = Limited({"http://a:80": 1, "http://b:80": 1}, {"acme": 1})
+    readings = Gauges(Meters(), status, lambda: 0, limited=lambda: limited).readings()
+    assert {each.labels["kind"]: each.value for each in readings if each.metric is names.LIMITED} == {
+        "destination": 2,
+        "organization": 1,
+    }
 
 
 async def test_every_open_process_reports_them(database_url: str) -> None:

@@ -1,0 +1,101 @@
+"""What workers limit, on pages and in commands: to those whom it concerns, since when, and nothing of others."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import insert
+
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.health.fleet import Fleet
+from flowactions_plugin.health.results import LimitedNow
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.limits import Limited
+from flowactions_plugin.storage.schema import destinations
+from tests.commanding import command
+from tests.plugin.pages.conftest import Site
+from tests.queueing import Queue
+
+HUNG = "http://127.0.0.1:9"
+SINCE, EARLIER = 1_700_000_000_000, 1_600_000_000_000
+
+
+async def limit(queue: Queue, limited: Limited) -> Fleet:
+    fleet = Fleet(queue.database, "continuous", 10)
+    fleet.begin()
+    await fleet.beat(0, 0, limited)
+    return fleet
+
+
+async def fail(queue: Queue, organization_id: str) -> None:
+    """Have a delivery of an organization fail at the destination, so that it is listed."""
+    values = {
+        "organization_id": organization_id,
+        "destination": HUNG,
+        "failures_in_row": 1,
+        "updated_at": int(time.time() * 1000),
+    }
+    async with queue.database.write() as connection:
+        await connection.execute(insert(destinations).values(values))
+
+
+async def test_pages_name_what_is_limited(site: Site) -> None:
+    """The destination, with the time, on both pages and at its delivery; the organization on the overview."""
+    await limit(site.queue, Limited({HUNG: SINCE}, {"acme": EARLIER, "globex": EARLIER}))
+    await fail(site.queue, "acme")
+    row_id = await site.put(organization_id="acme", destination=HUNG)
+    for role, others in (("reader", False), ("operator reader", True)):
+        site.sign_in(role)
+        overview = (await site.get()).text
+        assert "1 destination is limited to one delivery at a time since" in overview
+        assert ("Organization globex" in overview) == others
+        assert ("Organization acme is" if others else "Your deliveries are") in overview
+        for page in ("/destinations", ""):
+            assert '<time datetime="2023-11-14T22:13:20' in (await site.get(page)).text
+        assert "one at a time" in (await site.get("/destinations")).text
+        said = (await site.get(f"/deliveries/{row_id}")).text
+        assert "its destination is limited to one delivery at a time since" in said
+        assert '<time datetime="2023-11-14T22:13:20' in said
+    site.sign_in("other")
+    overview = (await site.get()).text
+    assert "one delivery at a time" not in overview
+    assert "Your deliveries are limited" in overview
+    assert "acme" not in overview
+
+
+async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
+    """The first of several says since when; one that was killed or has stopped counts no more, and nonsense is nothing."""
+    first, second = await limit(queue, Limited({HUNG: SINCE})), await limit(queue, Limited({HUNG: EARLIER}))
+    status = OperatorQueries(queue.database)
+
+    async def now() -> LimitedNow:
+        return (await status.overview(Scope(None))).limited
+
+    assert await now() == LimitedNow(destinations=1, since=EARLIER)
+    await second.stop()
+    assert await now() == LimitedNow(destinations=1, since=SINCE)
+    await first.beat(0, 0, Limited())
+    assert await now() == LimitedNow()
+    await first.beat(0, 0, Limited({HUNG: SINCE}))
+    await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
+    assert await now() == LimitedNow()
+    await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at + 46000, limited = '[1'")
+    assert await now() == LimitedNow()
+
+
+@pytest.mark.ci
+async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tmp_path: Path) -> None:
+    """`destinations list`, `outbox stats` and `outbox show`."""
+    await limit(queue, Limited({HUNG: SINCE}, {"acme": EARLIER}))
+    await fail(queue, "acme")
+    row_id = await queue.put(organization_id="acme", destination=HUNG)
+    settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}
+    listed = await command("destinations", "list", cwd=tmp_path, **settings)
+    assert "2023-11-14T22:13:20Z" in listed.out
+    stats = await command("outbox", "stats", cwd=tmp_path, **settings)
+    assert "1 destination to one delivery at a time since 2023-11-14T22:13:20Z" in stats.out
+    assert "organization acme to its share of a worker's slots since 2020-09-13T12:26:40Z" in stats.out
+    shown = await command("outbox", "show", row_id, cwd=tmp_path, **settings)
+    assert "limited to one delivery at a time since 2023-11-14T22:13:20Z" in shown.out
