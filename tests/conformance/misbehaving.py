@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowactions_conformance import Env, HostDriver, Login, Turn, World
+from flowactions_conformance import Env, HostDriver, Login, Turn, World, one_host_per_process
 from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.testing import ReferenceDriver
@@ -295,3 +295,16 @@ async def leaves_thread(env: Env) -> AsyncIterator[ReferenceDriver]:
     """Leaves a thread that keeps an interpreter from ending."""
     threading.Thread(target=time.sleep, args=(1e6,), name="left").start()
     yield _reference(env)
+
+
+@one_host_per_process
+@asynccontextmanager
+async def alone_in_its_process(env: Env) -> AsyncIterator[ReferenceDriver]:
+    """A host of which one process has one only: whether it has a second one is seen at its start."""
+    if ALONE:
+        raise RuntimeError("this process has a host already")
+    ALONE.append(env.base_url)
+    yield ReferenceDriver(create_app(env.settings, env.database_url), env)
+
+
+ALONE: list[str] = []

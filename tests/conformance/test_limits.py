@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -236,6 +238,15 @@ async def test_the_machine_is_measured_while_the_kit_runs() -> None:
     await until(lambda: not Path(f"/proc/{child}").exists())
     machine = Machine()
     assert await machine.slowness() == 1.0
+
+
+async def test_a_machine_whose_process_has_ended_is_left_without_an_error() -> None:
+    """Ctrl+C in a terminal, and a signal to the kit's group, end that process before the kit does."""
+    async with Machine().running() as machine:
+        assert machine.pid is not None
+        os.kill(machine.pid, signal.SIGTERM)
+        await until(lambda: not Path(f"/proc/{machine.pid}").exists())
+        assert await machine.slowness() > 1.0, "nobody answers"
 
 
 class TestRunner:

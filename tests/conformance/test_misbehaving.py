@@ -211,6 +211,12 @@ def hanging(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
             process.kill()
 
 
+async def test_a_factory_may_ask_for_a_process_for_each_host() -> None:
+    """Its hosts run as with --child: the kit's own process never has one."""
+    report = await run_checks(f"{HOSTS}:alone_in_its_process", ["EAGER-1", "TASK-3"])
+    assert (report.mode, report.passed) == ("child", True)
+
+
 @pytest.mark.parametrize("child", [False, True])
 def test_an_interrupt_ends_the_run(child: bool, tmp_path: Path) -> None:
     """Ctrl+C stops the hosts; the exit status is 130, without a traceback, and the report is written."""

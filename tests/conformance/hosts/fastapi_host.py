@@ -61,6 +61,8 @@ class ShopHost(Host):
     database: AsyncEngine
     _opens_plugins: ClassVar = False
     """Whether `_open` opens them; else the server's lifespan does."""
+    _kept: ClassVar = 5
+    """Connections that are kept open while they are idle."""
 
     def __init__(self, settings: Mapping[str, str], database_url: str) -> None:
         self.settings = settings
@@ -109,7 +111,7 @@ class ShopHost(Host):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
         # The plugins start after the app, and read `database` then: so the engine can be of the app's event loop.
-        self.database = create_async_engine(self._url, pool_pre_ping=True)
+        self.database = create_async_engine(self._url, pool_pre_ping=True, pool_size=self._kept)
         if self.database.dialect.name == "sqlite":
             sa.event.listen(self.database.sync_engine, "connect", _let_writers_wait)
         async with self.database.begin() as connection:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar
 
 import msgspec
+import sqlalchemy as sa
 from dbos import DBOSConfig
 from sqlalchemy.engine import make_url
 
@@ -28,6 +29,7 @@ class DbosHost(FullHost):
     """The host, with DBOS open while its app is, and with its database shared with the plugin and DBOS's transactions."""
 
     _opens_plugins: ClassVar = True
+    _kept: ClassVar = 3  # the kit has many hosts on one PostgreSQL, which has a hundred connections
     _nodes: ActionNodes
 
     @asynccontextmanager
@@ -37,13 +39,14 @@ class DbosHost(FullHost):
             "name": "host",
             "log_level": "WARNING",
             "notification_listener_polling_interval_sec": 0.05,
-            "sys_db_pool_size": 3,  # the kit starts many hosts on one PostgreSQL
         }
         if url.get_backend_name() == "sqlite":  # a file of its own: see the guide
             config["system_database_url"] = f"sqlite:///{url.database}-dbos"
         else:
             plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
             config["system_database_url"] = plain
+            psycopg = url.set(drivername="postgresql+psycopg")
+            config["system_database_engine"] = sa.create_engine(psycopg, poolclass=sa.NullPool)
         async with super()._open(), self._nodes.opened(config, self.database):
             yield
 
