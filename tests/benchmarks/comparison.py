@@ -2,6 +2,10 @@
 
 On a machine that does other things too, microseconds and rates are as noisy as the machine; what disturbs one drain
 disturbs the next one of the other revision as well, so the median of the ratios of such pairs holds.
+
+Each drain begins with the same table: rows are due a millisecond apart (`spread_sql`), and on PostgreSQL the table is vacuumed and
+analyzed. Otherwise the first reader of each page pays for what the inserts have left, and autovacuum comes in the middle of
+some drains and not of others.
 """
 
 from __future__ import annotations
@@ -43,6 +47,23 @@ LIVE_SQL = "SELECT count(*) FROM (SELECT 1 FROM flowactions_outbox WHERE status 
 ENDED_SQL = (
     "SELECT count(*), sum(attempts), max(finished_at) FROM flowactions_outbox WHERE status = 'delivered'"
 )
+
+
+def spread_sql(now: float) -> str:
+    """Return the statement that makes the rows that wait due a millisecond apart, the last one a second ago.
+
+    Rows that are enqueued as fast as possible are due in a few milliseconds. Then claims find no place in the index from
+    which on nothing is delivered yet, and read the entries of what is. How many they read depends on chance, and on the
+    revision.
+    """
+    return f"""
+        UPDATE flowactions_outbox SET next_attempt_at = {int(now * 1000) - 1000} - waiting.place
+        FROM (
+            SELECT id, row_number() OVER (ORDER BY id DESC) AS place FROM flowactions_outbox
+            WHERE status IN ('pending', 'retrying')
+        ) AS waiting
+        WHERE flowactions_outbox.id = waiting.id"""  # noqa: S608  a number only
+
 
 OLD_SQL = "SELECT count(*) FROM flowactions_outbox WHERE status = 'dead'"
 
@@ -105,8 +126,8 @@ class _Watched(Protocol):
     async def wal(self) -> int | None:
         """Returns the position in the write-ahead log, bytes."""
 
-    async def analyze(self) -> None:
-        """Give the planner what autovacuum would soon."""
+    async def prepare(self) -> None:
+        """Spread the due times of what waits, and do what autovacuum would soon."""
 
     async def close(self) -> None:
         """Close the connection."""
@@ -126,9 +147,9 @@ class _SQLite:
     async def wal(self) -> None:
         return None
 
-    async def analyze(self) -> None:
+    async def prepare(self) -> None:
         # SQLite gathers no statistics unless it is told to, and the plugin does not tell it.
-        pass
+        self._connection.execute(spread_sql(time.time()))
 
     async def close(self) -> None:
         self._connection.close()
@@ -156,8 +177,9 @@ class _PostgreSQL:
         written: int = await self._connection.fetchval("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
         return int(written)
 
-    async def analyze(self) -> None:
-        await self._connection.execute("ANALYZE")
+    async def prepare(self) -> None:
+        await self._connection.execute(spread_sql(time.time()))
+        await self._connection.execute("VACUUM (ANALYZE) flowactions_outbox")
 
     async def close(self) -> None:
         await self._connection.close()
@@ -236,7 +258,7 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
     before_delivered, before_attempts, _ = await database.row(ENDED_SQL)
     with _stopped(processes, field.url) as resume:
         field.tree.fill(field.url, load.rows, receivers)
-        await database.analyze()
+        await database.prepare()
 
         def processor_times() -> tuple[float, float | None, float]:
             worker = sum(tree_seconds(process.pid) for process in processes)

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import runpy
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,29 @@ def use_only(tree: Path) -> None:
     assert Path(imported.__file__).resolve().is_relative_to(tree)
 
 
+def hide_missing_plugins() -> None:
+    """Hide the entry points of the installed tree whose modules the tree in use does not have.
+
+    The environment is installed from another revision, which may have more plugins.
+    """
+    found_by: Any = metadata.Distribution.entry_points.fget  # type: ignore[attr-defined]
+
+    def entry_points(distribution: metadata.Distribution) -> metadata.EntryPoints:
+        found: metadata.EntryPoints = found_by(distribution)
+        return metadata.EntryPoints(
+            each for each in found if each.group != "flowactions" or _is_there(each.module)
+        )
+
+    metadata.Distribution.entry_points = property(entry_points)  # type: ignore[assignment,method-assign]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,6 +69,7 @@ def main() -> None:
     if options.without:
         sys.modules[options.without] = None  # type: ignore[assignment]  # an import of it fails
     use_only(options.tree.resolve())
+    hide_missing_plugins()
     module, _, function = options.run.partition(":")
     if function:
         call = getattr(importlib.import_module(module), function)
