@@ -75,7 +75,6 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.queue.enqueue:_test": "a context variable: each task has its own value",
     "flowactions_plugin.egress.request_head:_is_free": "caches a pure function of header names",
     "flowactions_plugin.egress.request_head:_is_token": "caches a pure function of header names",
-    "flowactions_plugin.health.status_queries:_LIMITED": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.claimed:_HEADERS": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.claimed:_ORIGIN": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.rules:_is_name": "caches a pure function of header names",
