@@ -86,7 +86,7 @@ def test_deliver(database: str) -> None:
 @pytest.mark.parametrize("database", ["sqlite", "postgres"])
 def test_deliver_against(database: str) -> None:
     """Both trees deliver every row once, retried ones included, and the ratios of their costs are printed."""
-    small = ("--rows", "400", "--destinations", "3", "--rounds", "1", "--seconds", "0.5", "--retries", "0.7")
+    small = ("--rows", "2000", "--destinations", "3", "--rounds", "1", "--seconds", "0.5", "--retries", "0.7")
     found = printed("deliver", "--against", "HEAD", "--database", database, "--loop", "asyncio", *small)
     of_postgresql = {"database_us", "database_ratio", "wal_bytes", "wal_ratio", "apart_p99_ratio"}
     of_both = {"worker_us", "receiver_us", "deliveries_per_s", "peak_rss_mib", "p99_ms"}

@@ -173,7 +173,7 @@ MUTANTS = [
         "The routes are mounted below a path of which FlowActions.load was not told.",
         changed(_unknown_prefix),
         kills="HTTP-2 HTTP-10 TENANCY-2 TENANCY-3 TENANCY-5",
-        costly="DURABILITY-1 DURABILITY-2 EAGER-9 INBOUND-4",
+        costly="DURABILITY-1 DURABILITY-2 EAGER-9 INBOUND-4 TASK-5",
         spares="HTTP-1 HTTP-3 HTTP-7 EDIT-4 AUTH-1",
         message="where the palette has it",
     ),

@@ -292,6 +292,7 @@ MUTANTS = [
         "The walk has the run's id as the user's.",
         changed(user_id_wrong),
         kills="EAGER-2 EAGER-3 EAGER-9 PACING-2 PACING-9 PACING-10",
+        costly="LOAD-3",
         spares="EAGER-1 EAGER-4",
         message="userId of the walk is not the run's",
     ),
