@@ -16,6 +16,7 @@ import msgspec
 from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Node, Operator, Walk
 from flowactions_hookspecs.checks import id_fault
 from flowactions_plugin.errors import HostAnswerInvalid, HostFailed
+from flowactions_plugin.structs import fields_of
 
 log = logging.getLogger("flowactions")
 
@@ -150,7 +151,7 @@ def _fault(value: object, expected: Any, path: str) -> str | None:
 
 
 def _struct_fault(struct: msgspec.Struct, kind: type[msgspec.Struct], path: str) -> str | None:
-    for field in msgspec.structs.fields(kind):
+    for field in fields_of(kind):
         value = getattr(struct, field.name)
         at = f"{path}.{field.name}" if path else field.name
         fault = _fault(value, field.type, at) or (

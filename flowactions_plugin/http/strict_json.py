@@ -13,6 +13,7 @@ from flowactions_hookspecs.checks import MAX_ID_LENGTH
 from flowactions_plugin.errors import JSONInvalid
 from flowactions_plugin.http.json_text import parse
 from flowactions_plugin.http.problems import MAX_ERRORS, WRONG_FORM, Problem
+from flowactions_plugin.structs import fields_of
 
 T = TypeVar("T")
 
@@ -75,7 +76,7 @@ class StrictJSON(AbstractDTO[T]):
 
 
 def _errors(value: dict[str, Any], kind: Any) -> list[dict[str, str]]:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    fields = {field.encode_name: field for field in fields_of(kind)}
     errors = []
     for name, field in fields.items():
         if name not in value:

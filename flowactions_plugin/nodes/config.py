@@ -7,6 +7,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
+from flowactions_plugin.structs import fields_of
+
 Config = TypeVar("Config", bound=msgspec.Struct)
 Item = TypeVar("Item")
 
@@ -26,7 +28,7 @@ def read_config(kind: type[Config], stored: Mapping[str, Any]) -> tuple[Config, 
     """
     values: dict[str, Any] = {}
     unusable: set[str] = set()
-    for field in msgspec.structs.fields(kind):
+    for field in fields_of(kind):
         value = stored.get(field.encode_name)
         if value is not None:
             try:

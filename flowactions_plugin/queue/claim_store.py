@@ -16,7 +16,7 @@ from sqlalchemy import Executable, Row
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
+from flowactions_plugin.queue.claimed import COLUMNS, NEW, ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import CLAIM_BYTES, ClaimScope, Shape, claiming, eligible, size_of
 from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.due import paused_now
@@ -102,6 +102,16 @@ class ClaimStore:
             rows = await self._claim_within_limits(limit, per_destination, Counter(in_flight or {}), given)
         self.contact.succeeded(began)
         return sorted((read_row(row, lease_end) for row in rows), key=lambda each: str(each.id))
+
+    def claim_with_enqueue(self, values: Mapping[str, Any]) -> ClaimedDelivery:
+        """Return a new row as the statement that enqueues it will claim it.
+
+        Args:
+            values: of its columns.
+        """
+        lease_end = lease_clock() + self.contact.lease_seconds
+        row = {**NEW, **values, "claimed_by": new_token(self.contact.token_prefix)}
+        return read_row([row.get(name) for name in COLUMNS], lease_end)
 
     async def claim_of(
         self,

@@ -52,6 +52,9 @@ _COUNTS: Final = ("attempts", "earlier_attempts", "max_attempts", "takeovers", "
 COLUMNS: Final = ("id", "claimed_by", *_TEXTS, "body", *_COUNTS, "waiting_since", "trace")
 """What `read_row` needs of a row, in this order."""
 
+NEW: Final = {"status": "pending", "attempts": 0, "earlier_attempts": 0, "takeovers": 0, "quarantine_rounds": 0}
+"""What all new rows have in these columns."""
+
 
 class ClaimedDelivery(msgspec.Struct, frozen=True):
     """A row that one worker has claimed. Up to ``waiting_since``, its fields are in the order of `COLUMNS`.

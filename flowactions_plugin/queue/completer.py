@@ -107,6 +107,16 @@ class Completer:
         self._returns += returns
         self._linger()
 
+    async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
+        """Give back claims of which the database has not said whether it has them.
+
+        Unlike `give_back`, it leaves alone what this worker has claimed since.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        await self._store.release(claimed)
+
     async def flush(self) -> None:
         """Write everything that waits, and wait until the host was notified.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Final, TypeAlias
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from typing import Any, Final, TypeAlias
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claim_store import ClaimStore
@@ -98,6 +99,9 @@ class ContinuousClaims:
         self._pauses_at = 0.0
         self._claimed_at = 0.0
         self._woken = asyncio.Event()
+        self._settled = asyncio.Event()  # a reserved slot was given up
+        self._disclaiming: set[asyncio.Task[None]] = set()
+        self.lease_seconds = timing.lease_seconds
 
     def wake(self, organizations: Iterable[str] = ()) -> None:
         """Have the queue claimed from soon: something was enqueued, for whatever destination.
@@ -116,6 +120,48 @@ class ContinuousClaims:
         )
         if self._enqueued_for and self._claiming_for_enqueued is None:
             self._claiming_for_enqueued = asyncio.create_task(self._claim_for_enqueued())
+
+    def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
+        """Keep a slot for a row that is about to be written; see `new_rows.Claimant`.
+
+        None is kept while anything may be due that waits longer: rows of other processes, and of other organizations,
+        would wait for a slot behind what this process enqueues.
+        """
+        if (
+            not self._claiming
+            or self._more
+            or self._executor.behind
+            or self._in_flight_bytes >= IN_FLIGHT_BYTES
+            or not self._slots.reserve(values["organization_id"], values["destination"])
+        ):
+            return None
+        claim = self._store.claim_with_enqueue(values)
+        self._in_flight_bytes += claim.size
+        return claim
+
+    def take(
+        self,
+        claimed: Sequence[ClaimedDelivery],
+        unclaimed: Sequence[ClaimedDelivery],
+        unknown: Sequence[ClaimedDelivery],
+    ) -> None:
+        """Send what was claimed, and give up the slots of the rest; see `new_rows.Claimant`."""
+        for each in chain(claimed, unclaimed, unknown):
+            self._slots.unreserve(each.destination)
+            self._in_flight_bytes -= each.size
+        self._settled.set()
+        if unknown:
+            task = asyncio.create_task(self._disclaim(unknown))
+            self._disclaiming.add(task)
+            task.add_done_callback(self._disclaiming.discard)
+        if claimed:
+            self._executor.take(claimed)
+            self._slots.insert(self._placed(claimed), asyncio.get_running_loop().time())
+            self._start()
+
+    async def _disclaim(self, unknown: Sequence[ClaimedDelivery]) -> None:
+        with suppress(StorageUnavailable):  # then it is due when its lease has ended
+            await self._executor.completer.disclaim(unknown)
 
     async def settle(self) -> None:
         """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
@@ -190,7 +236,10 @@ class ContinuousClaims:
 
     async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
         """Return what of a claim may be sent, by destination."""
-        admitted = await self._executor.admit(claimed)
+        return self._placed(await self._executor.admit(claimed))
+
+    def _placed(self, admitted: Sequence[ClaimedDelivery]) -> list[tuple[str, _Item]]:
+        """Return deliveries by destination, with their secrets to come."""
         self._in_flight_bytes += sum(each.size for each in admitted)
         self._waiting.update(each.organization_id for each in admitted)
         secrets = asyncio.ensure_future(self._executor.secrets(admitted))
@@ -208,11 +257,14 @@ class ContinuousClaims:
     async def quiesce(self) -> None:
         """Give back what waits for a slot, and wait for what has one."""
         self._claiming = False
+        while self._slots.reserved:
+            self._settled.clear()
+            await self._settled.wait()
         if self._claiming_for_enqueued is not None:
             await asyncio.wait({self._claiming_for_enqueued})
         self._give_back(self._slots.clear())
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks or self._disclaiming:
+            await asyncio.wait(self._tasks | self._disclaiming)
 
     async def _give_back_paused(self) -> None:
         """Give back what waits for a slot, and is for a destination that was paused since it was claimed."""

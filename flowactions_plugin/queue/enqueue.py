@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
+from flowactions_plugin.queue.new_rows import NewRows, enqueuing
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -29,15 +30,10 @@ from flowactions_plugin.queue.rules import (
 from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import reason_of
-from flowactions_plugin.storage.schema import NO_AGENT, outbox
+from flowactions_plugin.storage.schema import NO_AGENT
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
-
-if TYPE_CHECKING:
-    from sqlalchemy import Executable
-    from sqlalchemy.engine import Connection
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -159,7 +155,9 @@ class Outbox:
 
     Attributes:
         database: the same.
-        on_commit: called with the organization of whatever was written and committed; ``None``: nobody waits for it.
+        rows: writes what needs no transaction of others.
+        on_commit: called with the organization of whatever was written, committed and not claimed; ``None``: nobody waits for
+            it.
     """
 
     def __init__(
@@ -179,9 +177,7 @@ class Outbox:
         self.standard_webhooks = standard_webhooks
         self.retry_schedule = retry_schedule
         self.on_commit: Callable[[str], None] | None = None
-        self._rows = GroupCommit(
-            self._write_rows, _row_bytes, is_interruptible=lambda: database.sql.is_interruptible
-        )
+        self.rows = NewRows(database)
         self._works = GroupCommit(
             self._run_group,
             lambda work: work.size,
@@ -302,12 +298,15 @@ class Outbox:
         row["flow_id"], row["node_id"] = delivery.flow_and_node
         row["origin"] = msgspec.json.encode(delivery.origin).decode()
         row["headers"] = msgspec.json.encode(delivery.headers).decode()
+        is_claimed = False
         if connection is None:
-            await self._rows.write(row)
+            is_claimed = await self.rows.write(row)
         else:
             async with self.database.write(connection) as joined:
-                await joined.execute(self.database.built(_enqueuing), row)
-        call = None if self.on_commit is None else partial(self.on_commit, delivery.organization_id)
+                await joined.execute(self.database.built(enqueuing), row)
+        call = None
+        if self.on_commit is not None and not is_claimed:
+            call = partial(self.on_commit, delivery.organization_id)
         if self._telemetry.meters.is_open:
             call = partial(self._count, origin_kind(delivery.origin), call)
         if call is None:
@@ -360,17 +359,6 @@ class Outbox:
             for work in works:
                 work.result = await work.run(connection)
 
-    async def _write_rows(self, group: Group[dict[str, Any]]) -> None:
-        """Write the rows of several callers in one transaction: PostgreSQL gets them as one."""
-        statement = self.database.built(_enqueuing)
-
-        def write(connection: Connection) -> None:
-            rows = group.begin()
-            if rows:
-                connection.execute(statement, rows if len(rows) > 1 else rows[0])
-
-        await self.database.in_transaction(write, group.deadline)
-
     def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
         """Count a webhook that was not queued because of the database, or of its size."""
         reason = "too_large" if isinstance(exc, TooLarge) else reason_of(exc)
@@ -380,21 +368,3 @@ class Outbox:
 def origin_kind(origin: Origin) -> str:
     """Return the kind of an origin, as it is stored and as metrics have it."""
     return str(origin.__struct_config__.tag)
-
-
-def _row_bytes(row: Mapping[str, Any]) -> int:
-    return len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
-
-
-def _enqueuing(sql: Dialect) -> Executable:
-    now = sql.now()
-    # A row that is written again is the same row.
-    return sql.insert_unless_there(outbox).values(
-        status="pending",
-        attempts=0,
-        earlier_attempts=0,
-        takeovers=0,
-        next_attempt_at=now,
-        created_at=now,
-        updated_at=now,
-    )

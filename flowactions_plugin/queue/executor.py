@@ -130,6 +130,12 @@ class Executor:
                 raise
         return admitted
 
+    def take(self, claimed: Sequence[ClaimedDelivery]) -> None:
+        """Record as in hand what was claimed with its enqueue: no other claim can have returned it."""
+        self._claimed += len(claimed)
+        for each in claimed:
+            self.completer.begin(each)
+
     async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
         """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
         try:

@@ -200,7 +200,7 @@ class OutboxService:
             per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
         )
-        self._claiming = claims
+        self._claiming = self.outbox.rows.claimant = claims
         listening: asyncio.Task[None] | None = None
         if self._notifier is not None:
 
@@ -212,7 +212,7 @@ class OutboxService:
         try:
             yield claims
         finally:
-            self._claiming = None
+            self._claiming = self.outbox.rows.claimant = None
             if listening is not None:
                 listening.cancel()
                 await asyncio.wait({listening})

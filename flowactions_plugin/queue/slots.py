@@ -20,6 +20,10 @@ PREFETCHED: Final = 8
 With one for one, a destination at its limit would get ten rows a claim, and claims would cost more than the requests
 (decision 34)."""
 
+PLACES_AHEAD: Final = 2
+"""For how many times the per-destination limit rows are enqueued ahead that this worker will send: at a thousand a second, ten
+are enqueued while a commit to a disk is under way."""
+
 MOST_REFUSED: Final = 1000
 """How many destinations are remembered whose rows were refused, so that the next claims leave them out."""
 
@@ -53,6 +57,10 @@ class Slots(Generic[Item]):
         owner: returns the organization of a row. Organizations take turns with the slots.
         limits: which destinations have answered, and which hang.
         weight: returns for how many a row to an unproven destination counts, 1 or more.
+
+    Attributes:
+        limit: the same.
+        reserved: how many slots are kept for rows that are being enqueued.
     """
 
     def __init__(
@@ -69,6 +77,8 @@ class Slots(Generic[Item]):
         self._limits = Limits() if limits is None else limits
         self._share = max(1, limit // 2)
         self._in_flight = 0
+        self._reserved: Counter[str] = Counter()  # slots for rows that are being enqueued, by destination
+        self.reserved = 0
         self._held: Counter[str] = Counter()  # in flight, by organization
         self._begun: Counter[str] = Counter()  # in flight or with a place at the destination, by destination
         self._ready: Turns[Placed[Item]] = Turns()
@@ -93,7 +103,7 @@ class Slots(Generic[Item]):
 
         A destination of which a claim should bring fewer rows than the limit counts for more.
         """
-        used = Counter(self._begun)
+        used = self._begun + self._reserved
         for destination, queued in self._queued.items():
             used[destination] += len(queued)
         most, crowded = self._per_destination, self._unproven.is_crowded
@@ -112,7 +122,7 @@ class Slots(Generic[Item]):
             beyond_head: whether rows may be due to other destinations than those at their limit.
         """
         # What waits for unproven destinations, and may not begin, leaves the free slots to others.
-        free = self.limit - self._in_flight - len(self._ready) - self._unproven.startable
+        free = self.limit - self._in_flight - self.reserved - len(self._ready) - self._unproven.startable
         prefetched = min(PREFETCHED * self._finished.total(), self.limit)
         # So do rows that wait for their destination.
         room = max(0, free) + max(0, prefetched + min(0, free) - self._queue_length)
@@ -144,6 +154,41 @@ class Slots(Generic[Item]):
             if waiting <= self._refill.get(destination, 0):
                 rows += self._allowed(destination) - self._begun[destination] - waiting + PREFETCHED * finished
         return rows
+
+    def reserve(self, owner: str, destination: str) -> bool:
+        """Keep a slot for a row that is being enqueued, where it could start at once or soon.
+
+        It could not where others of its destination may be due that are not claimed.
+
+        Returns:
+            Whether it could; `unreserve` ends it.
+        """
+        expected = self._begun[destination] + self._reserved[destination]
+        if self._limits.answers(destination):
+            waiting = len(self._queued.get(destination, ()))
+            may = (
+                destination not in self._limited
+                and waiting + expected < self._per_destination * (1 + PLACES_AHEAD)
+                and self.waiting + self.reserved < self.limit
+            )
+        else:
+            may = (
+                not self.waiting
+                and self._in_flight + self.reserved < self.limit
+                and expected < self._allowed(destination)
+                and self._unproven.may_begin(owner)
+            )
+        if may:
+            self._reserved[destination] += 1
+            self.reserved += 1
+        return may
+
+    def unreserve(self, destination: str) -> None:
+        """Give up a slot of `reserve`, also for the row itself."""
+        self.reserved -= 1
+        self._reserved[destination] -= 1
+        if not self._reserved[destination]:
+            del self._reserved[destination]
 
     def add(self, request: ClaimRequest, claimed: Sequence[tuple[str, Item]], now: float = 0.0) -> None:
         """Add what a claim returned, by destination; see `pop_surplus`.

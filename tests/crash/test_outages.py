@@ -101,7 +101,8 @@ async def test_an_outage_of_the_database_repeats_nothing(
         field.settings.update(
             FLOWACTIONS_DELIVERY=delivery,
             FLOWACTIONS_CLAIM_LIMIT=str(ROWS_A_WORKER),
-            FLOWACTIONS_CONCURRENCY=str(ROWS_A_WORKER),
+            # A destination that has not answered gets half of the slots.
+            FLOWACTIONS_CONCURRENCY=str(2 * ROWS_A_WORKER),
         )
         field.receiver.held = asyncio.Event()
         rows = count * ROWS_A_WORKER

@@ -1,0 +1,16 @@
+"""What is known of a struct's fields."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec
+from msgspec.structs import FieldInfo
+
+
+@cache
+def fields_of(kind: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
+    """Return the fields of a struct. msgspec evaluates their annotations each time, which takes a quarter of a millisecond."""
+    found: Any = msgspec.structs.fields(kind)
+    return tuple(found)
