@@ -170,14 +170,17 @@ class NewRows:
         except StorageUnavailable as exc:
             _settle(begun, None if exc.may_be_written else {})
             raise
-        except BaseException as exc:
+        except Exception:
             had_claims = any(row.claim is not None for row in begun)
-            _settle(begun, None)
-            if not had_claims or not isinstance(exc, Exception):
+            _settle(begun, {})
+            if not had_claims:
                 raise
             # A value may be none that the parameter of a claim can have.
             await self._write_group(group)
             return
+        except BaseException:
+            _settle(begun, None)
+            raise
         _settle(begun, tokens)
 
     def _write_rows(self, connection: Connection, rows: Sequence[_Row]) -> dict[str, str | None]:

@@ -1,0 +1,316 @@
+"""Rows that their enqueue claims for the worker of its process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import text
+
+from flowactions_hookspecs import UnsignedTestOrigin
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue import continuous
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.new_rows import MOST_CLAIMED_BYTES
+from flowactions_plugin.queue.rules import NewDelivery
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import pauses
+from tests.queueing import Queue, a_delivery, an_executor
+from tests.waiting import until
+
+DESTINATION = "http://127.0.0.1/"
+
+
+class Process:
+    """What enqueues, and the worker of the same process, which makes no claim after its first.
+
+    Attributes:
+        asked: the bodies that have arrived.
+        answers: is set where receivers answer.
+        woken: of which organizations something was enqueued that is not claimed.
+    """
+
+    def __init__(self, queue: Queue, slots: int, per_destination: int) -> None:
+        self.asked: list[bytes] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.woken: list[str] = []
+        self.queue = queue
+        self.executor = an_executor(queue, self.answer)
+        self.claims = ContinuousClaims(queue.store, self.executor, slots=slots, per_destination=per_destination)
+        self.outbox = queue.store._outbox
+        self.outbox.rows.claimant = self.claims
+        self.outbox.on_commit = self.woken.append
+
+    async def answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request.content)
+        await self.answers.wait()
+        return httpx.Response(200)
+
+    async def enqueue(self, **changes: Any) -> NewDelivery:
+        delivery = a_delivery(**{"id": new_id(1_700_000_000), "url": DESTINATION, **changes})
+        await self.outbox.write(delivery)
+        return delivery
+
+    async def together(self, count: int) -> list[NewDelivery]:
+        return await asyncio.gather(
+            *(self.enqueue(event_id=f"evt_{number}", body=b"%d" % number) for number in range(count))
+        )
+
+    async def proves(self, *destinations: str) -> None:
+        """Have destinations answer once: until then they get half of the slots."""
+        for each in destinations:
+            await self.enqueue(destination=each)
+        await self.is_done()
+        self.asked.clear()
+        self.woken.clear()
+
+    async def is_done(self) -> None:
+        await until(lambda: not self.claims._tasks)
+        await self.executor.completer.flush()
+
+    async def states(self) -> Sequence[Any]:
+        async with self.queue.database.read() as connection:
+            query = "SELECT status, claimed_by FROM flowactions_outbox ORDER BY id"
+            return (await connection.execute(text(query))).all()
+
+
+@pytest.fixture
+async def process(queue: Queue) -> AsyncIterator[Process]:
+    """One with twenty slots, five of them for a destination."""
+    made = Process(queue, 20, 5)
+    await made.claims.run_once()
+    yield made
+    await made.claims.quiesce()
+    assert made.claims._slots.reserved == 0
+    assert made.claims._in_flight_bytes == 0
+
+
+def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("claim", "claim_of"):
+        monkeypatch.setattr(process.queue.store, name, None)
+
+
+async def test_what_can_be_sent_at_once_needs_no_claim(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row, and rows that share a transaction."""
+    makes_no_claim(process, monkeypatch)
+    await process.enqueue(body=b"first")
+    await process.is_done()
+    await process.together(10)
+    await process.is_done()
+    assert process.asked[0] == b"first"
+    assert sorted(process.asked[1:]) == [b"%d" % number for number in range(10)]
+    assert {state for state, _ in await process.states()} == {"delivered"}
+    assert process.woken == []
+    assert process.executor.load().claimed == 11
+
+
+async def test_a_row_is_held_while_it_is_sent(process: Process) -> None:
+    """By a claim as any other, so that no other worker can have it."""
+    process.answers.clear()
+    await process.enqueue()
+    await until(lambda: process.asked)
+    ((status, token),) = await process.states()
+    assert (status, len(token)) == ("pending", 32)
+    assert await process.queue.store.claim(10) == []
+    process.answers.set()
+
+
+@pytest.mark.parametrize("organization", ["", "acme"])
+async def test_a_paused_destination_gets_nothing(process: Process, organization: str) -> None:
+    """Whoever paused it, and in whatever process."""
+    other = "http://other/"
+    await process.proves(DESTINATION, other)
+    paused = {
+        "organization_id": organization,
+        "destination": DESTINATION,
+        "paused_at": 1,
+        "paused_by": "",
+        "reason": "",
+    }
+    async with process.queue.database.write() as connection:
+        await connection.execute(pauses.insert().values(paused))
+    await asyncio.gather(process.enqueue(body=b"paused"), process.enqueue(body=b"sent", destination=other))
+    await process.is_done()
+    assert process.asked == [b"sent"]
+    assert ("pending", None) in await process.states()
+
+
+async def test_a_destination_has_no_more_than_its_places(process: Process) -> None:
+    """Rows beyond them wait here, for three times the limit at the most; the rest is claimed later as any other."""
+    await process.proves(DESTINATION)
+    process.answers.clear()
+    await process.together(20)
+    await until(lambda: len(process.asked) == 5)
+    held = [token for status, token in await process.states() if status == "pending" and token is not None]
+    assert (len(held), len(process.woken)) == (15, 5)
+    process.answers.set()
+
+
+async def test_a_destination_that_has_not_answered_has_half_of_the_slots(queue: Queue) -> None:
+    """And nothing is enqueued ahead for it."""
+    process = Process(queue, 8, 8)
+    await process.claims.run_once()
+    process.answers.clear()
+    await process.together(8)
+    await until(lambda: len(process.asked) == 4)
+    process.answers.set()
+    await process.claims.quiesce()
+
+
+@pytest.mark.parametrize("reason", ["more is due", "behind", "too much in memory", "the worker pauses"])
+async def test_nothing_is_claimed_before_what_waits_longer(
+    process: Process, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """While rows may be due that this process has not claimed, and while it should claim nothing."""
+    if reason == "more is due":
+        process.claims._more = True
+    elif reason == "behind":
+        monkeypatch.setattr(process.executor.completer, "_failed", True)
+    elif reason == "too much in memory":
+        monkeypatch.setattr(continuous, "IN_FLIGHT_BYTES", 0)
+    else:
+        await process.claims.quiesce()
+    await process.enqueue()
+    assert await process.states() == [("pending", None)]
+    assert process.woken == ["acme"]
+
+
+async def test_a_backlog_of_a_destination_goes_first(process: Process) -> None:
+    """Where a claim has left rows to it, because it brought as many as its limit allows, new ones wait behind them."""
+    await process.proves(DESTINATION)
+    process.answers.clear()
+    process.outbox.rows.claimant = None
+    await process.together(20)
+    await process.claims.run_once()
+    process.outbox.rows.claimant = process.claims
+    process.woken.clear()
+    await process.enqueue(body=b"new")
+    assert process.woken == ["acme"]
+    process.answers.set()
+
+
+@pytest.mark.parametrize(
+    "body", [None, b"", b"\xff\x00", b"\0", "ä€😀".encode(), b"x" * (MOST_CLAIMED_BYTES + 1)]
+)
+async def test_a_row_is_the_same_with_a_claim_and_without(process: Process, body: bytes | None) -> None:
+    """In each column but those of the claim and the times; and so is what is sent."""
+    await process.proves(DESTINATION)
+    await process.queue.run("DELETE FROM flowactions_outbox")
+    process.answers.clear()
+    changes = {
+        "headers": (("x-ä", "€ \\ \" '"), ("content-type", "text/plain")),
+        "body": body,
+        "agent_id": None,
+        "event_type": "ä.€",
+        "idempotency_key": "key\u2028",
+        "trace": "00-" + "a" * 52,
+        "origin": UnsignedTestOrigin(organization_id="acme", agent_id="a", flow_id="fä", node_id="n"),
+    }
+    for claimant in (process.claims, None):
+        process.outbox.rows.claimant = claimant
+        await process.enqueue(**changes)
+    async with process.queue.database.read() as connection:
+        rows = (await connection.execute(text("SELECT * FROM flowactions_outbox ORDER BY id"))).mappings()
+        with_claim, without = (dict(row) for row in rows)
+    differing = {name for name in without if with_claim[name] != without[name]}
+    assert differing <= {"id", "created_at", "updated_at", "next_attempt_at", "claimed_by", "claimed_until"}
+    process.answers.set()
+    await process.is_done()
+
+
+async def test_a_value_that_no_claim_can_have_is_enqueued_without(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the statement that claims is no error of the enqueue."""
+
+    def fails(_rows: object) -> str:
+        raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    monkeypatch.setattr(Dialect, "json_rows", staticmethod(fails))
+    await process.enqueue()
+    assert await process.states() == [("pending", None)]
+    assert process.woken == ["acme"]
+
+
+async def test_a_row_that_is_written_again_is_not_sent_again(process: Process) -> None:
+    """A caller that got no answer may write the same row once more."""
+    delivery = await process.enqueue()
+    await process.is_done()
+    await process.outbox.write(delivery)
+    await process.is_done()
+    assert len(process.asked) == 1
+    assert [status for status, _ in await process.states()] == ["delivered"]
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_an_enqueue_without_an_answer_leaves_no_claim(
+    process: Process, monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
+    """Where the commit may have been made, the claim is given back at once: nobody waits for the end of its lease."""
+    in_transaction = process.queue.database.in_transaction
+
+    async def loses_the_answer(work: Any, deadline: Any = None) -> Any:
+        monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
+        if is_written:
+            await in_transaction(work, deadline)
+        error = StorageUnavailable("the connection was lost")
+        error.may_be_written = is_written
+        raise error
+
+    monkeypatch.setattr(process.queue.database, "in_transaction", loses_the_answer)
+    with pytest.raises(StorageUnavailable):
+        await process.enqueue()
+    await process.claims.quiesce()
+    assert await process.states() == ([("pending", None)] if is_written else [])
+    assert process.asked == []
+
+
+async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is cancelled before its transaction has begun."""
+    in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
+
+    async def waits(work: Any, deadline: Any = None) -> Any:
+        await may_begin.wait()
+        return await in_transaction(work, deadline)
+
+    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    callers = [asyncio.create_task(process.enqueue(body=b"%d" % number)) for number in range(3)]
+    await until(lambda: process.claims._slots.reserved == 3)
+    callers[1].cancel()
+    await asyncio.wait({callers[1]})
+    assert process.claims._slots.reserved == 2
+    may_begin.set()
+    await asyncio.gather(callers[0], callers[2])
+    await until(lambda: len(process.asked) == 2)
+    assert sorted(process.asked) == [b"0", b"2"]
+
+
+async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a row that is enqueued meanwhile would wait for the end of a lease."""
+    in_transaction, may_commit = process.queue.database.in_transaction, asyncio.Event()
+
+    async def waits(work: Any, deadline: Any = None) -> Any:
+        await may_commit.wait()
+        return await in_transaction(work, deadline)
+
+    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    caller = asyncio.create_task(process.enqueue())
+    await until(lambda: process.claims._slots.reserved == 1)
+    stopping = asyncio.create_task(process.claims.quiesce())
+    await asyncio.sleep(0.01)
+    assert not stopping.done()
+    process.executor.stopping = True
+    may_commit.set()
+    await asyncio.gather(caller, stopping)
+    await process.executor.completer.flush()
+    assert await process.states() == [("pending", None)]
+    assert process.asked == []
