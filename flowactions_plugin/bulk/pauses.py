@@ -24,7 +24,7 @@ from flowactions_plugin.queue.due import free
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, outbox, pauses
 from flowactions_plugin.storage.text import is_text, read_all
@@ -228,19 +228,23 @@ class Pauses:
         async with self._database.read() as connection:
             return [pause_of(row, scope) for row in await connection.execute(query)]
 
+    async def any(self) -> bool:
+        """Return whether anything is paused, or was resumed and may still have parked rows."""
+        return bool(await self._database.rows(self._database.built(_any)))
+
     async def resumed(self) -> Sequence[Target]:
         """Return what was resumed and may still have parked rows, the longest ago first, `TARGETS` at the most."""
-        query = select(*_TARGET).where(pauses.c.resumed_at.is_not(None)).order_by(pauses.c.resumed_at)
-        return await self._targets(query)
+        return await self._targets(self._database.built(_resumed))
 
     async def paused_targets(self, after: Target | None) -> Sequence[Target]:
         """Return the next `TARGETS` that are paused, behind one of them."""
-        return await self._targets(_paused_behind(select(*_TARGET), after))
+        if after is None:
+            return await self._targets(self._database.built(_paused))
+        return await self._targets(_paused_behind(select(*_TARGET), after).limit(inline(TARGETS)))
 
     async def _targets(self, query: Select[Any]) -> Sequence[Target]:
-        async with self._database.read() as connection:
-            found = await connection.execute(query.limit(inline(TARGETS)))
-            return [(row.organization_id, row.destination) for row in found]
+        found = await self._database.rows(query)
+        return [(row.organization_id, row.destination) for row in found]
 
     @repeated
     async def park(self, targets: Sequence[Target]) -> bool:
@@ -342,6 +346,19 @@ class Pauses:
         return len(rows) == BATCH and bool(ids)
 
 
+def _any(_sql: Dialect) -> Select[Any]:
+    return select(pauses.c.destination).limit(inline(1))
+
+
+def _resumed(_sql: Dialect) -> Select[Any]:
+    query = select(*_TARGET).where(pauses.c.resumed_at.is_not(None))
+    return query.order_by(pauses.c.resumed_at).limit(inline(TARGETS))
+
+
+def _paused(_sql: Dialect) -> Select[Any]:
+    return _paused_behind(select(*_TARGET), None).limit(inline(TARGETS))
+
+
 def _paused_behind(query: Select[Any], after: Target | None) -> Select[Any]:
     query = query.where(pauses.c.resumed_at.is_(None)).order_by(*_TARGET)
     return query if after is None else query.where(tuple_(*_TARGET) > after)
@@ -364,6 +381,8 @@ async def parking_loop(database: Database) -> None:
 
     async def park() -> float:
         nonlocal last
+        if not await store.any():
+            return POLL_SECONDS
         paused = await store.paused_targets(last)
         more = await _share(partial(store.park, paused)) if paused else False
         # The others are next: rows that are not parked yet are not claimed either.

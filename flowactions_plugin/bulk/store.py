@@ -27,7 +27,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
 from flowactions_plugin.storage.schema import LIVE, OPEN_ACTION, actions, outbox, statistics
 from flowactions_plugin.storage.text import as_text, is_text, read_all
@@ -216,17 +216,8 @@ class ActionStore:
 
     async def open(self, holder: str) -> Sequence[str]:
         """Return the ids of the actions that a process may carry on now."""
-        now = self._database.now()
-        begins = or_(
-            actions.c.state != "waiting",
-            actions.c.starts_at <= now,
-            and_(actions.c.kind == "cancel", actions.c.stage.is_(None)),
-        )
-        query = select(actions.c.id).where(
-            OPEN_ACTION, begins, _free(now, holder), actions.c.kind.in_(sorted(KINDS))
-        )
-        async with self._database.read() as connection:
-            return (await connection.execute(query.order_by(actions.c.id))).scalars().all()
+        found = await self._database.rows(self._database.built(_open, holder))
+        return [row.id for row in found]
 
     def lock(self, connection: Connection, action_id: str, holder: str | None) -> ActionRow | None:
         """Lock an action that is not finished, unless another process carries it on, and return it with the time."""
@@ -394,6 +385,19 @@ def _one(scope: Scope, action_id: str) -> Select[Any]:
     if scope.organization_id is not None:
         query = query.where(actions.c.organization_id == scope.organization_id)
     return query
+
+
+def _open(sql: Dialect, holder: str) -> Select[Any]:
+    now = sql.now()
+    begins = or_(
+        actions.c.state != "waiting",
+        actions.c.starts_at <= now,
+        and_(actions.c.kind == "cancel", actions.c.stage.is_(None)),
+    )
+    query = select(actions.c.id).where(
+        OPEN_ACTION, begins, _free(now, holder), actions.c.kind.in_(sorted(KINDS))
+    )
+    return query.order_by(actions.c.id)
 
 
 def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:

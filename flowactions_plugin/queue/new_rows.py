@@ -214,7 +214,7 @@ def _settle(rows: Sequence[_Row], tokens: Mapping[str, str | None] | None) -> No
         if claim is None or row.claimant is None:
             continue
         claimed, unclaimed, unknown = settled.setdefault(row.claimant, ([], [], []))
-        if tokens is None or (tokens and claim.id not in tokens):
+        if tokens is None:
             unknown.append(claim)
         elif tokens.get(claim.id) == claim.token:
             row.is_claimed = True

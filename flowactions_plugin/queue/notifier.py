@@ -19,8 +19,11 @@ log = logging.getLogger("flowactions.outbox")
 
 CHANNEL: Final = "flowactions_outbox"
 
-DEBOUNCE_SECONDS: Final = 0.005
+DEBOUNCE_SECONDS: Final = 0.001
 """The least time between two notifications: one for each enqueue would limit how many there can be."""
+
+CLOSE_SECONDS: Final = 1.0
+"""How long a process that stops waits for its last notification. Without it, what was enqueued last waits for a poll."""
 
 RELISTEN_SECONDS: Final = 5.0
 
@@ -65,12 +68,14 @@ class Notifier:
         self._open = True
 
     async def __aexit__(self, *_exc: object) -> None:
-        """Stop sending: the commit of a host's transaction may be reported after this."""
+        """Send what is left, and stop: the commit of a host's transaction may be reported after this."""
         self._open = False
-        self._organizations.clear()
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.wait({self._sending})
+        sending = self._sending
+        if sending is not None:
+            await asyncio.wait({sending}, timeout=CLOSE_SECONDS)
+            self._organizations.clear()
+            sending.cancel()
+            await asyncio.wait({sending})
 
     def notify(self, organization_id: str) -> None:
         """Have a notification sent: at once, or together with others of the same moment.

@@ -201,18 +201,18 @@ class OutboxService:
             timing=self._timing,
         )
         self._claiming = self.outbox.rows.claimant = claims
-        listening: asyncio.Task[None] | None = None
-        if self._notifier is not None:
+        if self._notifier is None:
+            listen = partial(self._database.watch_inserts, claims.wake)
+        else:
 
             def notified(payload: str) -> None:
                 claims.wake(organizations_in(payload))
 
             listen = partial(self._database.listen, CHANNEL, notified)
-            listening = asyncio.create_task(Listener(listen, claims.wake).run())
+        listening = asyncio.create_task(Listener(listen, claims.wake).run())
         try:
             yield claims
         finally:
             self._claiming = self.outbox.rows.claimant = None
-            if listening is not None:
-                listening.cancel()
-                await asyncio.wait({listening})
+            listening.cancel()
+            await asyncio.wait({listening})

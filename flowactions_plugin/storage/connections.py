@@ -254,6 +254,15 @@ class SQLiteThread:
         loop = asyncio.get_running_loop()
         return await shielded(loop.run_in_executor(self._executor, self._run, work, deadline))
 
+    async def read(self, work: Callable[[SyncConnection], T]) -> T:
+        """Run a query in the thread, after what it is doing, and without a lock.
+
+        Raises:
+            DBAPIError: the database failed.
+        """
+        loop = asyncio.get_running_loop()
+        return await shielded(loop.run_in_executor(self._executor, self._read, work))
+
     def close(self) -> None:
         """Close the connections. A transaction that is running ends by itself."""
         self._executor.shutdown(wait=False)
@@ -274,3 +283,7 @@ class SQLiteThread:
                 connection.invalidate()
                 raise
         return done
+
+    def _read(self, work: Callable[[SyncConnection], T]) -> T:
+        with self.engine.connect() as connection:
+            return work(connection)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -14,7 +15,7 @@ from contextlib import (
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
-from sqlalchemy import Column, ColumnElement, Table, delete, func, select, text
+from sqlalchemy import Column, ColumnElement, Row, Select, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -22,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from flowactions_hookspecs import HostInvalid
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
-from flowactions_plugin.storage import postgresql, waiting
+from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
@@ -306,6 +307,31 @@ class Database:
         """Give a transaction of `write` to another plugin, which cannot end it; see `Transactions.guarded`."""
         return self._transactions.guarded(transaction)
 
+    async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
+        """Return the rows of one query, with as few thread switches and round trips as possible.
+
+        It is for what is asked again and again: on SQLite it may wait until a write is over.
+
+        Args:
+            query: a SELECT, best one of `built`.
+            given: its parameters.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+
+        def work(connection: SyncConnection) -> Sequence[Row[Any]]:
+            return connection.execute(query, given).all()
+
+        if not self.sql.one_writer:
+            return await self.in_transaction(work)
+        with self._outages.translated():
+            await self._prepare(Deadline())
+            if self._engines.thread is not None:
+                return await self._engines.thread.read(work)
+        async with self.read() as connection:
+            return await connection.run_sync(work)
+
     @repeated
     async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
@@ -405,6 +431,20 @@ class Database:
         with self._outages.translated():
             async with self._engines.connect() as connection:
                 await postgresql.listen(connection, channel, on_notify)
+
+    async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
+        """Call when rows of the outbox were inserted into an SQLite file that no claim holds, by whatever process.
+
+        Raises:
+            StorageUnavailable: the file cannot be watched.
+        """
+        path = sqlite_path(self._url)
+        if path is None:
+            raise StorageUnavailable("there is no file to watch")
+        try:
+            await sqlite.watch_inserts(path, on_insert)
+        except sqlite3.Error as exc:
+            raise StorageUnavailable(f"the file cannot be watched: {exc}") from exc
 
     def after_commit(self, transaction: AsyncConnection, call: Callable[[], None]) -> None:
         """Call something quick that does not raise when a transaction has committed, and never when it is rolled back.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -38,6 +39,14 @@ WAIT_SECONDS: Final = 10.0
 
 MIN_CHANGE_SECONDS: Final = 0.1
 """The busy timeout is not changed for a difference below this, to save a statement."""
+
+WATCH_SECONDS: Final = 0.002
+"""Seconds between two looks for new rows, for `RECENT_SECONDS` after some came."""
+
+IDLE_WATCH_SECONDS: Final = 0.05
+"""The same when none came lately: an idle worker uses little time."""
+
+RECENT_SECONDS: Final = 1.0
 
 WAL_LOCK_WAIT_MS: Final = 50
 
@@ -242,3 +251,32 @@ def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
                 raise
         else:
             return
+
+
+async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
+    """Call whenever rows of the outbox were inserted that no claim holds, by whatever process, until cancelled.
+
+    A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
+    no lock.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened or read.
+    """
+    clock = asyncio.get_running_loop().time
+    version, newest, recent_until = None, 0, clock() + RECENT_SECONDS
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)) as connection:
+        while True:
+            with suppress(sqlite3.OperationalError):  # it is locked: the next look will see
+                seen = connection.execute("PRAGMA data_version").fetchone()
+                if seen != version:
+                    last = connection.execute("SELECT max(rowid) FROM flowactions_outbox").fetchone()[0] or 0
+                    if last > newest and connection.execute(_UNCLAIMED, (newest,)).fetchone():
+                        recent_until = clock() + RECENT_SECONDS
+                        on_insert()
+                    version, newest = seen, last
+            await asyncio.sleep(WATCH_SECONDS if clock() < recent_until else IDLE_WATCH_SECONDS)
+
+
+_UNCLAIMED: Final = (
+    "SELECT 1 FROM flowactions_outbox WHERE rowid > ? AND claimed_by IS NULL AND status = 'pending' LIMIT 1"
+)

@@ -6,6 +6,7 @@ as lone surrogates (PEP 383), and decides afterwards which rows are corrupt.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +26,9 @@ def read_all(connection: Connection, statement: Executable, parameters: Any = No
     try:
         return list(connection.execute(statement, parameters).all())
     finally:
-        driver.text_factory = strict  # type: ignore[union-attr]
+        # A cancellation has closed the connection, and must not become another error.
+        with suppress(ValueError):
+            driver.text_factory = strict  # type: ignore[union-attr]
 
 
 def is_text(value: object) -> bool:

@@ -213,12 +213,19 @@ async def test_a_row_is_the_same_with_a_claim_and_without(process: Process, body
         "trace": "00-" + "a" * 52,
         "origin": UnsignedTestOrigin(organization_id="acme", agent_id="a", flow_id="fä", node_id="n"),
     }
+    ids = []
     for claimant in (process.claims, None):
         process.outbox.rows.claimant = claimant
-        await process.enqueue(**changes)
+        ids.append((await process.enqueue(**changes)).id)
     async with process.queue.database.read() as connection:
-        rows = (await connection.execute(text("SELECT * FROM flowactions_outbox ORDER BY id"))).mappings()
-        with_claim, without = (dict(row) for row in rows)
+        found = (await connection.execute(text("SELECT * FROM flowactions_outbox"))).mappings()
+        rows = {row["id"]: dict(row) for row in found}
+    with_claim, without = (rows[each] for each in ids)
+    fits = (
+        len(body or b"") <= MOST_CLAIMED_BYTES
+        and process.queue.database.sql.bytes_value(body or b"") is not None
+    )
+    assert (with_claim["claimed_by"] is not None, without["claimed_by"]) == (fits, None)
     differing = {name for name in without if with_claim[name] != without[name]}
     assert differing <= {"id", "created_at", "updated_at", "next_attempt_at", "claimed_by", "claimed_until"}
     process.answers.set()

@@ -114,6 +114,36 @@ async def test_after_its_end_it_does_not_notify() -> None:
         await until(lambda: notified)
 
 
+async def test_what_was_enqueued_last_is_notified_of() -> None:
+    """A process that enqueues and ends leaves no row for a poll to find."""
+    payloads: list[str] = []
+
+    async def notify(payload: str) -> None:
+        payloads.append(payload)
+
+    sending = Notifier(notify)
+    async with sending:
+        sending.notify("first")
+        await until(lambda: payloads)
+        sending.notify("last")
+    assert [organizations_in(payload) for payload in payloads] == [["first"], ["last"]]
+
+
+async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A notification is a hint."""
+    monkeypatch.setattr(notifier, "CLOSE_SECONDS", 0.01)
+
+    async def notify(_payload: str) -> None:
+        await asyncio.Event().wait()
+
+    sending = Notifier(notify)
+    async with sending:
+        sending.notify("acme")
+    assert sending._sending is None
+
+
 async def test_a_notification_names_the_organizations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of those of a moment once; the next notification names others only."""
     pauses, payloads = Pauses(monkeypatch), list[str]()
@@ -169,6 +199,21 @@ async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.Monkey
     await until(lambda: notified >= 3)
     task.cancel()
     assert listened >= 3
+
+
+async def test_a_worker_of_another_process_looks_for_new_rows(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On SQLite, a row of one host is delivered by another without a poll of the queue."""
+    monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
+    settings = development(sqlite_url, FLOWACTIONS_DELIVERY="continuous")
+    sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
+    delivering = FlowActions.load(SmallHost(settings))
+    async with recorder() as receiver, sending.lifespan(), delivering.lifespan():
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        for number in range(1, 4):
+            await sending.reach(a_walk(), node)
+            await until(lambda number=number: len(receiver.requests) == number)  # type: ignore[misc]
 
 
 async def test_a_worker_of_another_process_is_notified(

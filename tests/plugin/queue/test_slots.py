@@ -183,3 +183,41 @@ def test_the_limits_hold_and_nothing_is_lost(
         flying += started
         begun.update(started)
     assert (begun, slots.waiting) == (brought, 0)
+
+
+def test_slots_are_kept_for_what_is_being_enqueued() -> None:
+    """As for what is in flight: claims bring fewer rows meanwhile, and fewer to its destination."""
+    slots = of_places(10, 5)
+    assert all(slots.reserve("", "a") for _ in range(4))
+    assert slots.demand() == (6, {"a": 4})
+    slots.unreserve("a")
+    assert slots.demand() == (7, {"a": 3})
+    assert slots.reserved == 3
+
+
+def test_no_more_is_enqueued_ahead_than_there_are_slots() -> None:
+    """Other processes may have slots for the rest."""
+    slots = of_places(10, 5)
+    kept = [slots.reserve("", "a" if number % 2 else "b") for number in range(12)]
+    assert kept == [True] * 10 + [False] * 2
+
+
+def test_an_unproven_destination_gets_only_slots_that_are_free() -> None:
+    """Nothing is enqueued ahead for one that has not answered: within its share, its limit and the slots, where nothing waits."""
+    slots: Slots[str] = Slots(4, 1)
+    assert slots.reserve("", "a")
+    assert not slots.reserve("", "a")  # its limit is one
+    assert slots.reserve("", "b")
+    slots.unreserve("b")
+    slots.insert(claimed("b", "c"))
+    assert not slots.reserve("", "d")  # two wait
+    list(slots.start())
+    assert not slots.reserve("", "d")  # half of the slots are in use
+    slots.finish("b", "b")
+    assert slots.reserve("", "d")
+    full: Slots[str] = Slots(4, 4)
+    assert [full.reserve("", "a") for _ in range(5)] == [True] * 4 + [False]
+    used = of_places(2, 2)
+    used.insert(claimed("a", "b"))
+    list(used.start())
+    assert not used.reserve("", "unproven")

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiosqlite
 import httpx
@@ -20,10 +21,20 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.sqlite import watch_inserts
+from flowactions_plugin.storage.text import read_all
 from tests.loopback import listening
+from tests.queueing import Queue
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import SAFETY_SECONDS, until, within
+
+COPIED = """
+    INSERT INTO flowactions_outbox (id, claimed_by, organization_id, agent_id, origin, event_id, event_type, url, destination,
+        method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers, created_at, updated_at)
+    SELECT 'claimed', '00000000', organization_id, agent_id, origin, event_id, event_type, url, destination, method, headers,
+        status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers, created_at, updated_at
+    FROM flowactions_outbox WHERE id = '{}'"""
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 
@@ -310,3 +321,76 @@ async def test_a_driver_that_cannot_listen_raises_an_outage(database: Database) 
     if database.dialect == "sqlite":
         with pytest.raises(StorageUnavailable, match="cannot listen"):
             await database.listen("flowactions", lambda _payload: None)
+
+
+@asynccontextmanager
+async def watched(queue: Queue) -> AsyncIterator[list[None]]:
+    """Watch the outbox of an SQLite file; yields a list that gets an item for each call."""
+    calls: list[None] = []
+    watching = asyncio.create_task(queue.database.watch_inserts(lambda: calls.append(None)))
+    try:
+        yield calls
+    finally:
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def test_new_rows_of_an_sqlite_file_are_noticed(sqlite_url: str) -> None:
+    """Once for what is due and nobody has; not for what its enqueue claims, nor for changes of rows."""
+    async with a_database(sqlite_url) as opened:
+        queue = Queue(opened)
+        async with watched(queue) as calls:
+            for number in (1, 2):
+                row_id = await queue.put()
+                await until(lambda number=number: len(calls) == number)  # type: ignore[misc]
+            await queue.run("UPDATE flowactions_outbox SET attempts = 1")
+            await queue.run(COPIED.format(row_id))
+            # What comes next is noticed, so the others were looked at.
+            await queue.put()
+            await until(lambda: len(calls) >= 3)
+            assert len(calls) == 3
+
+
+async def test_a_file_that_is_locked_is_watched_on(tmp_path: Path) -> None:
+    """Where others lock it wholly, as in the journal mode of a host's own, nothing is seen for so long."""
+    path, calls = tmp_path / "outbox.db", list[None]()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("CREATE TABLE flowactions_outbox (claimed_by, status)")
+        watching = asyncio.create_task(watch_inserts(path, lambda: calls.append(None)))
+        for number in (1, 2):
+            other.execute("BEGIN EXCLUSIVE")
+            other.execute("INSERT INTO flowactions_outbox VALUES (NULL, 'pending')")
+            await asyncio.sleep(0.1)
+            assert len(calls) == number - 1
+            other.execute("COMMIT")
+            await until(lambda number=number: len(calls) == number)  # type: ignore[misc]
+        watching.cancel()
+        await asyncio.wait({watching})
+
+
+async def test_a_file_that_cannot_be_watched_is_told(sqlite_url: str, tmp_path: Path) -> None:
+    """Whoever watches looks for due rows now and then all the same."""
+    async with a_database(sqlite_url) as opened:
+        opened._url = make_url(f"sqlite:///{tmp_path}/missing/x.db")
+        with pytest.raises(StorageUnavailable, match="cannot be watched"):
+            await opened.watch_inserts(lambda: None)
+
+
+def test_a_cancelled_read_stays_cancelled() -> None:
+    """The connection is closed under it, and to set anything on it is an error by then."""
+
+    class Closed:
+        text_factory: Any = str
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if value is str:
+                raise ValueError("no active connection")
+
+    class Connected:
+        connection = SimpleNamespace(driver_connection=Closed())
+
+        def execute(self, *_: object) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        read_all(cast("Connection", Connected()), text("SELECT 1"))
