@@ -24,9 +24,10 @@ from flowactions_plugin.cli.context import CommandContext, context_with, opened_
 from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
-from flowactions_plugin.health.verdict import SKEW_MS, WRONG_CLOCK_MS
+from flowactions_plugin.health.verdict import SKEW_MS, WRONG_CLOCK_MS, snapshot_words
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated
+from flowactions_plugin.storage.postgresql import OPEN_SECONDS
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -69,6 +70,7 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
                 await context.database.open(required=True)
                 await checks.guarded("writing", _writing(checks, context))
                 await checks.guarded("clock", _clock(checks, context))
+                await checks.guarded("transactions", _transactions(checks, context))
                 await checks.guarded("keys", check_keys(checks, context))
                 await checks.guarded("chat", check_chat(checks, context, asks=with_chat))
                 verdict = await check_deliveries(checks, context)
@@ -155,3 +157,17 @@ async def _clock(checks: Checks, context: CommandContext) -> None:
         checks.warn("clock", said, SYNCHRONIZE)
     else:
         checks.ok("clock", "this machine's clock and the database's agree")
+
+
+async def _transactions(checks: Checks, context: CommandContext) -> None:
+    name, database = "transactions", context.database
+    if not database.sql.keeps_index_entries:
+        checks.skip(name, "SQLite keeps no old versions of rows")
+        return
+    async with database.read() as connection:
+        found = await connection.run_sync(database.oldest_snapshot)
+    if found is None:
+        checks.ok(name, f"none has been open for {OPEN_SECONDS // 60} minutes, as far as this role may see")
+    else:
+        advice = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot"
+        checks.warn(name, snapshot_words(found), advice)

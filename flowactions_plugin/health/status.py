@@ -272,6 +272,8 @@ class QueueStatus:
             refusal=refusal,
             worst=worst,
             clock_ahead_ms=max((each.clock_ahead_ms or 0 for each in alive), key=abs, default=0),
+            # Whose it is, an organization's people may not know.
+            snapshot=None if scope.organization_id is not None else self._database.oldest_snapshot(connection),
         )
         modes = {each.mode for each in alive}
         mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from flowactions_plugin.health.results import Verdict
+
+if TYPE_CHECKING:
+    from flowactions_plugin.storage.postgresql import Snapshot
 
 TICKS: Final = 3
 """Ticks without a claim after which deliveries have stalled, in scheduled mode."""
@@ -30,6 +33,10 @@ WRONG_CLOCK_MS: Final = 240_000
 
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
+
+
+MANY_KEPT: Final = 100_000
+"""So many old versions of rows make statements noticeably slower."""
 
 
 class Share(NamedTuple):
@@ -64,6 +71,7 @@ class HealthSample(NamedTuple):
             one is judged.
         clock_ahead_ms: by how much the clock of a live worker is ahead of the database's, that which is farthest from it;
             less than 0: behind.
+        snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
     """
 
     oldest_due_ms: int | None
@@ -75,6 +83,7 @@ class HealthSample(NamedTuple):
     refusal: str | None = None
     worst: Share | None = None
     clock_ahead_ms: int = 0
+    snapshot: Snapshot | None = None
 
 
 def patience_ms(mode: str, tick_seconds: float) -> int:
@@ -100,13 +109,24 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
         claimed cannot arrive, whatever became of the rest. Failures of one organization alone are no ``failing``: the
-        verdict names the organization. A wrong clock of a worker is part of the reason.
+        verdict names the organization. A wrong clock of a worker is part of the reason, and so is a transaction that makes
+        claims slower.
     """
     verdict = _judged(sample, patience)
-    if abs(sample.clock_ahead_ms) < SKEW_MS:
-        return verdict
-    return replace(
-        verdict, reason=f"{verdict.reason} A worker's clock is {clock_words(sample.clock_ahead_ms)}."
+    more = ""
+    if abs(sample.clock_ahead_ms) >= SKEW_MS:
+        more += f" A worker's clock is {clock_words(sample.clock_ahead_ms)}."
+    if sample.snapshot is not None and sample.snapshot.kept >= MANY_KEPT:
+        more += f" {snapshot_words(sample.snapshot)}."
+    return replace(verdict, reason=verdict.reason + more) if more else verdict
+
+
+def snapshot_words(snapshot: Snapshot) -> str:
+    """Return what keeps old versions of rows, for how long, and what follows."""
+    since = "" if snapshot.seconds is None else f" for {about(int(snapshot.seconds * 1000))}"
+    return (
+        f"PostgreSQL keeps what the {snapshot.holder} may still read{since}: {snapshot.kept:,} old versions of rows, which "
+        "claims and searches pass over"
     )
 
 

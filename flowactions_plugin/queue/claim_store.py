@@ -28,6 +28,12 @@ from flowactions_plugin.storage.text import is_text, read_all
 FULL_SCAN_INTERVAL: Final = 1.0
 """Seconds between claims that search the whole index of rows that are due."""
 
+FULL_SCAN_SHARE: Final = 0.02
+"""The share of the time that these may take at the most: while a transaction stays open, such as a backup, PostgreSQL keeps the
+index entries of all that was delivered since."""
+
+MOST_FULL_SCAN_INTERVAL: Final = 30.0
+
 SCAN_MARGIN: Final = 1000
 """Milliseconds before the due time of the oldest row that the last claim examined, where the other claims begin to search.
 
@@ -39,6 +45,11 @@ LEAST_WINDOW: Final = 32
 
 BEYOND_HEAD_SECONDS: Final = 0.1
 """Seconds without a look behind the destinations that hold the head of the queue, after a look that has found nothing."""
+
+
+def full_scan_interval(took: float) -> float:
+    """Return the seconds from a claim that searches the whole index, and took so many, to the next."""
+    return min(MOST_FULL_SCAN_INTERVAL, max(FULL_SCAN_INTERVAL, took / FULL_SCAN_SHARE))
 
 
 class ClaimStore:
@@ -150,11 +161,14 @@ class ClaimStore:
         When few of the oldest rows are within it, destinations at their limit may hold the head of the queue: then rows
         behind them are claimed too, from then on by the same statement.
         """
-        now = time.monotonic()
-        if now > self._full_scan_at:
-            self._scan_from, self._full_scan_at, self._head_at_limit = 0, now + FULL_SCAN_INTERVAL, False
+        begun = time.monotonic()
+        if begun > self._full_scan_at:
+            self._scan_from, self._head_at_limit = 0, False
+        is_full = not self._scan_from
         looks = self._head_at_limit and self.searches_beyond_head
         rows = await self._claim(limit, per_destination, used, given, turns=self._saturated, looks=looks)
+        if is_full:
+            self._full_scan_at = begun + full_scan_interval(time.monotonic() - begun)
         at_limit = any(count >= per_destination for count in used.values())
         self._saturated = at_limit or len(rows) >= limit
         room = CLAIM_BYTES - sum(size_of(row) for row in rows)

@@ -29,6 +29,7 @@ from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import head, lock_schema, prepare_tables, upgrade_tables
 from flowactions_plugin.storage.outages import OutageLog, Outages
+from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -445,6 +446,10 @@ class Database:
             await sqlite.watch_inserts(path, on_insert)
         except sqlite3.Error as exc:
             raise StorageUnavailable(f"the file cannot be watched: {exc}") from exc
+
+    def oldest_snapshot(self, connection: SyncConnection) -> Snapshot | None:
+        """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
+        return postgresql.oldest_snapshot(connection) if self.sql.keeps_index_entries else None
 
     def after_commit(self, transaction: AsyncConnection, call: Callable[[], None]) -> None:
         """Call something quick that does not raise when a transaction has committed, and never when it is rolled back.

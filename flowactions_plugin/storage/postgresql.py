@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -22,9 +22,10 @@ from sqlalchemy import (
     event,
     extract,
     func,
+    text,
 )
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -34,6 +35,60 @@ from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
+
+
+OPEN_SECONDS: Final = 300
+"""A transaction that is open for longer makes statements slower on a queue that carries much."""
+
+OPEN_TRANSACTIONS: Final = 10_000
+"""As many transactions since say the same of what has no time: a replication slot, a standby."""
+
+_OLDEST: Final = text("""
+    SELECT kind, name, who, seconds, coalesce((
+        SELECT n_dead_tup FROM pg_stat_all_tables WHERE relid = to_regclass('flowactions_outbox')
+    ), 0) AS kept
+    FROM (
+        SELECT 'process' AS kind, pid::text AS name, concat_ws(' of ', nullif(application_name, ''), usename) AS who,
+            greatest(age(backend_xmin), age(backend_xid)) AS transactions,
+            extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
+        FROM pg_stat_activity
+        WHERE pid <> pg_backend_pid() AND (datname = current_database() OR datname IS NULL)
+            AND backend_type <> 'autovacuum worker' AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+        UNION ALL
+        SELECT 'replication slot', slot_name::text, '', age(xmin), NULL FROM pg_replication_slots WHERE xmin IS NOT NULL
+        UNION ALL
+        SELECT 'prepared transaction', gid, owner::text, age(transaction),
+            extract(epoch FROM clock_timestamp() - prepared)::float8
+        FROM pg_prepared_xacts WHERE database = current_database()
+    ) AS held
+    WHERE seconds >= :seconds OR (seconds IS NULL AND transactions >= :transactions)
+    ORDER BY transactions DESC LIMIT 1""")
+
+
+class Snapshot(NamedTuple):
+    """What has kept the server from removing old versions of rows for long.
+
+    Attributes:
+        holder: what it is, for people: a process, a replication slot or a prepared transaction.
+        seconds: for how long; ``None``: it is not known.
+        kept: about how many old versions of rows of the outbox there are.
+    """
+
+    holder: str
+    seconds: float | None
+    kept: int
+
+
+def oldest_snapshot(connection: Connection) -> Snapshot | None:
+    """Return what holds the oldest snapshot, where it has been open for long.
+
+    A role that may not see others' sessions (``pg_read_all_stats``) sees its own only.
+    """
+    row = connection.execute(_OLDEST, {"seconds": OPEN_SECONDS, "transactions": OPEN_TRANSACTIONS}).first()
+    if row is None:
+        return None
+    who = f" ({row.who})" if row.who else ""
+    return Snapshot(f"{row.kind} {row.name}{who}", row.seconds, row.kept)
 
 
 class PostgreSQL(Dialect):

@@ -4,16 +4,18 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import asyncpg
 import pytest
 from sqlalchemy import func, insert, select, text, update
+from sqlalchemy.engine import make_url
 
 from flowactions_plugin.cli.checks import Checks
 from flowactions_plugin.cli.context import CommandContext
-from flowactions_plugin.cli.diagnosis import _clock, _writing
+from flowactions_plugin.cli.diagnosis import _clock, _transactions, _writing
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage import schema
+from flowactions_plugin.storage import postgresql, schema
 from flowactions_plugin.storage.database import Database
 from tests.chatting import ChatHost, chat_host
 from tests.commanding import Ended, command
@@ -268,3 +270,33 @@ async def test_a_clock_that_differs_from_the_database_s_is_told(
     assert check.result == result
     if result != "ok":
         assert ("ahead of" if ahead > 0 else "behind") in check.message
+
+
+@pytest.mark.parametrize("holder", ["snapshot", "writer", "idle", "none"])
+async def test_what_keeps_old_versions_of_rows_is_named(
+    postgres_url: str, holder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction that reads, or has written, for long; not one that keeps nothing, and none where none is open."""
+    monkeypatch.setattr(postgresql, "OPEN_SECONDS", 0)
+    settings = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url})
+    plain = make_url(postgres_url).set(drivername="postgresql").render_as_string(hide_password=False)
+    other = await asyncpg.connect(plain, server_settings={"application_name": "nightly"})
+    async with Database(settings.database_url) as database:
+        if holder != "none":
+            await other.execute("BEGIN ISOLATION LEVEL REPEATABLE READ" if holder == "snapshot" else "BEGIN")
+        if holder == "snapshot":
+            await other.execute("SELECT 1")
+        elif holder == "writer":
+            await other.execute("DELETE FROM flowactions_outbox")
+            await other.execute("SELECT pg_current_xact_id()")
+        pid = other.get_server_pid()
+        checks = Checks()
+        await _transactions(checks, CommandContext(None, settings, database))
+        (check,) = checks.found
+        if holder in {"snapshot", "writer"}:
+            assert check.result == "warning"
+            assert f"the process {pid} (nightly of " in check.message
+            assert "0 old versions" in check.message
+        else:
+            assert check.result == "ok"
+    await other.close()

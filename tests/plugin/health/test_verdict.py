@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flowactions_plugin.health.verdict import HealthSample, Share, judge, patience_ms
+from flowactions_plugin.storage.postgresql import Snapshot
 from tests.rings import sampled
 
 SCHEDULED = patience_ms("scheduled", 60)
@@ -96,3 +97,30 @@ def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str |
     verdict = judge(HealthSample(None, 0, 1, clock_ahead_ms=ahead), SCHEDULED)
     assert verdict.state == "idle"
     assert verdict.reason == "Nothing is due." + (f" A worker's clock {says}" if says else "")
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "says"),
+    [
+        (None, ""),
+        (Snapshot("process 7", 9000, 99_999), ""),
+        (
+            Snapshot("process 7 (pg_dump of backup)", 900, 100_000),
+            (
+                " PostgreSQL keeps what the process 7 (pg_dump of backup) may still read for 15 min: 100,000 old versions of rows, "
+                "which claims and searches pass over."
+            ),
+        ),
+        (
+            Snapshot("replication slot old", None, 700_000),
+            (
+                " PostgreSQL keeps what the replication slot old may still read: 700,000 old versions of rows, which claims and "
+                "searches pass over."
+            ),
+        ),
+    ],
+)
+def test_what_keeps_old_versions_of_rows_is_part_of_the_reason(snapshot: Snapshot | None, says: str) -> None:
+    """Who it is, since when, and what it costs; from a hundred thousand on, which is noticed."""
+    verdict = judge(HealthSample(None, 0, 1, snapshot=snapshot), SCHEDULED)
+    assert verdict.reason == f"Nothing is due.{says}"

@@ -5,6 +5,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,7 +14,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.deadline import StallMonitor
-from flowactions_plugin.queue import continuous
+from flowactions_plugin.queue import claim_store, continuous
+from flowactions_plugin.queue.claim_store import full_scan_interval
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.slots import LEAST_DEMAND
 from flowactions_plugin.queue.worker import Worker
@@ -322,6 +324,33 @@ async def _live(queue: Queue, count: int) -> bool:
 
 async def _is(queue: Queue, row_id: str, status: str) -> bool:
     return bool((await queue.row(row_id)).status == status)
+
+
+def test_full_scans_take_a_small_part_of_the_time() -> None:
+    """However long one takes: while a transaction stays open, PostgreSQL keeps all index entries since."""
+    assert [full_scan_interval(took) for took in (0.0, 0.02, 0.1, 0.5, 10.0)] == [1.0, 1.0, 5.0, 25.0, 30.0]
+
+
+async def test_a_slow_full_scan_is_not_repeated_soon(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other claims begin where the oldest row was; they do not count."""
+    now = [100.0]
+    monkeypatch.setattr(claim_store, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    examine, began = queue.store._examine, list[int]()
+
+    async def slow(*arguments: Any) -> Any:
+        began.append(queue.store._scan_from)
+        now[0] += 0.5
+        return await examine(*arguments)
+
+    monkeypatch.setattr(queue.store, "_examine", slow)
+    for _ in range(60):
+        await queue.put()
+        await queue.store.claim(1, per_destination=100)
+    full = [number for number, at in enumerate(began) if not at]
+    if queue.database.sql.keeps_index_entries:
+        assert full == [0, 51]  # twenty-five seconds later
+    else:
+        assert full == [*range(60)]
 
 
 async def test_an_old_row_is_found_by_the_next_full_scan(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
