@@ -205,7 +205,7 @@ async def test_a_row_is_the_same_with_a_claim_and_without(process: Process, body
     await process.queue.run("DELETE FROM flowactions_outbox")
     process.answers.clear()
     changes = {
-        "headers": (("x-ä", "€ \\ \" '"), ("content-type", "text/plain")),
+        "headers": (("x-quotes", "\\ \" ' %"), ("content-type", "text/plain")),
         "body": body,
         "agent_id": None,
         "event_type": "ä.€",
