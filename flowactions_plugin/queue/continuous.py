@@ -165,8 +165,8 @@ class ContinuousClaims:
             self._disclaiming.add(task)
             task.add_done_callback(self._disclaiming.discard)
         if claimed:
-            self._executor.take(claimed)
-            self._slots.insert(self._placed(claimed), asyncio.get_running_loop().time())
+            taken = self._executor.take(claimed)
+            self._slots.insert(self._placed(taken), asyncio.get_running_loop().time())
             self._start()
 
     async def _disclaim(self, unknown: Sequence[ClaimedDelivery]) -> None:

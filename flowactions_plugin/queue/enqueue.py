@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -16,6 +16,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
+from flowactions_plugin.queue.keys import KeyUse, Use
 from flowactions_plugin.queue.new_rows import NewRows, enqueuing
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
@@ -129,17 +130,26 @@ class _Work(Generic[T]):
         order: what is locked first.
         size: the bytes of the row.
         run: executes the statements.
+        delivery: the row.
+        use: its idempotency key, where this is all that is written with it; ``None``: ``run`` has to be called.
         result: what ``run`` returned last.
     """
 
-    __slots__ = ("order", "result", "run", "size")
+    __slots__ = ("delivery", "order", "result", "run", "use")
 
     result: T
 
-    def __init__(self, order: tuple[str, ...], size: int, run: Callable[[Transaction], Awaitable[T]]) -> None:
+    def __init__(
+        self,
+        order: tuple[str, ...],
+        run: Callable[[Transaction], Awaitable[T]],
+        delivery: NewDelivery,
+        use: KeyUse | None,
+    ) -> None:
         self.order = order
-        self.size = size
         self.run = run
+        self.delivery = delivery
+        self.use = use
 
 
 class Outbox:
@@ -180,7 +190,7 @@ class Outbox:
         self.rows = NewRows(database)
         self._works = GroupCommit(
             self._run_group,
-            lambda work: work.size,
+            lambda work: len(work.delivery.body or b""),
             is_interruptible=lambda: database.sql.is_interruptible,
             rows=GROUP_WORKS,
         )
@@ -293,28 +303,29 @@ class Outbox:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
-        row = msgspec.structs.asdict(delivery)
-        row["agent_id"] = delivery.agent_id or NO_AGENT
-        row["flow_id"], row["node_id"] = delivery.flow_and_node
-        row["origin"] = msgspec.json.encode(delivery.origin).decode()
-        row["headers"] = msgspec.json.encode(delivery.headers).decode()
+        row = _row(delivery)
         is_claimed = False
         if connection is None:
             is_claimed = await self.rows.write(row)
         else:
             async with self.database.write(connection) as joined:
                 await joined.execute(self.database.built(enqueuing), row)
-        call = None
-        if self.on_commit is not None and not is_claimed:
-            call = partial(self.on_commit, delivery.organization_id)
-        if self._telemetry.meters.is_open:
-            call = partial(self._count, origin_kind(delivery.origin), call)
+        call = self._call(delivery, wakes=not is_claimed)
         if call is None:
             return
         if connection is None:
             call()
         else:
             self.database.after_commit(connection, call)
+
+    def _call(self, delivery: NewDelivery, *, wakes: bool = True) -> Callable[[], None] | None:
+        """Return what is called when a delivery was committed; ``None``: nothing."""
+        call = None
+        if self.on_commit is not None and wakes:
+            call = partial(self.on_commit, delivery.organization_id)
+        if self._telemetry.meters.is_open:
+            call = partial(self._count, origin_kind(delivery.origin), call)
+        return call
 
     def _count(self, origin: str, then: Callable[[], None] | None) -> None:
         self._telemetry.meters.count(names.ENQUEUED, origin=origin)
@@ -327,6 +338,7 @@ class Outbox:
         order: tuple[str, ...],
         run: Callable[[Transaction], Awaitable[T]],
         connection: Transaction | None = None,
+        use: KeyUse | None = None,
     ) -> T:
         """Run `write` and what belongs to it, in one transaction.
 
@@ -335,6 +347,8 @@ class Outbox:
             order: what is locked first, where callers share a transaction.
             run: writes it, and what belongs to it. It may be run again, after a rollback.
             connection: the caller's transaction; ``None``: one of the plugin's own, which other callers may share.
+            use: the idempotency key, where this is all that is written with the row. Callers that share a transaction then
+                share its statements, and ``run`` is not called.
 
         Returns:
             What ``run`` returned; where the transaction is the plugin's own, when that has committed.
@@ -343,7 +357,7 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written.
         """
         if connection is None:
-            work = _Work(order, len(delivery.body or b""), run)
+            work = _Work(order, run, delivery, use)
             await self._works.write(work)
             return work.result
         async with self.database.write(connection) as joined:
@@ -356,8 +370,34 @@ class Outbox:
             if len(works) > 1:
                 # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
                 await self.database.limit_lock_waits(connection, GROUP_LOCK_MS)
+            alike = [work for work in works if work.use is not None]
+            if len(alike) > 1:
+                await self._use_keys(alike, connection)
+                works = [work for work in works if work.use is None]
             for work in works:
                 work.result = await work.run(connection)
+
+    async def _use_keys(self, works: Sequence[_Work[Any]], connection: Transaction) -> None:
+        """Write the rows of those whose key is free, in as many statements as for one."""
+        uses = [
+            Use(use.owner, use.key, work.delivery.id, work.delivery.event_id)
+            for work in works
+            if (use := work.use) is not None
+        ]
+        keys = works[0].use
+        assert keys is not None  # noqa: S101  all of them have one
+        firsts = await connection.run_sync(keys.keys.use_all, uses)
+        free = []
+        for work, first in zip(works, firsts, strict=True):
+            work.result = first
+            if first is None:
+                free.append(work.delivery)
+        if free:
+            await connection.execute(self.database.built(enqueuing), [_row(each) for each in free])
+        for each in free:
+            call = self._call(each)
+            if call is not None:
+                self.database.after_commit(connection, call)
 
     def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
         """Count a webhook that was not queued because of the database, or of its size."""
@@ -368,3 +408,13 @@ class Outbox:
 def origin_kind(origin: Origin) -> str:
     """Return the kind of an origin, as it is stored and as metrics have it."""
     return str(origin.__struct_config__.tag)
+
+
+def _row(delivery: NewDelivery) -> dict[str, Any]:
+    """Return the values of a row's columns."""
+    row = msgspec.structs.asdict(delivery)
+    row["agent_id"] = delivery.agent_id or NO_AGENT
+    row["flow_id"], row["node_id"] = delivery.flow_and_node
+    row["origin"] = msgspec.json.encode(delivery.origin).decode()
+    row["headers"] = msgspec.json.encode(delivery.headers).decode()
+    return row

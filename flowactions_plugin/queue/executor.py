@@ -130,11 +130,16 @@ class Executor:
                 raise
         return admitted
 
-    def take(self, claimed: Sequence[ClaimedDelivery]) -> None:
-        """Record as in hand what was claimed with its enqueue: no other claim can have returned it."""
+    def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Return what of that which its enqueue has claimed may be sent, and record it as in hand.
+
+        The rest was claimed again meanwhile: the answer of its enqueue has come after the end of its lease.
+        """
+        claimed = self.completer.not_in_hand(claimed)
         self._claimed += len(claimed)
         for each in claimed:
             self.completer.begin(each)
+        return claimed
 
     async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
         """Ask the host for the signing secrets of claimed deliveries, once for each origin."""

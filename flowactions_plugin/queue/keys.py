@@ -7,9 +7,11 @@ stands for: both are there or neither is.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import Executable, bindparam, select
+from sqlalchemy import Executable, FromClause, Text, bindparam, select
+from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.database import Database, Transaction
@@ -22,6 +24,9 @@ KEY_SECONDS: Final = 10.0
 UNKNOWN: Final = ""
 """In place of the organization of a key that release 0.1.0 took, and whose delivery was gone at the upgrade. Nobody
 writes such keys any more, so it is enough to look for them without a lock."""
+
+
+_PLACE: Final = ("organization_id", "caller", "idempotency_key")
 
 
 class KeyOwner(NamedTuple):
@@ -41,6 +46,22 @@ class FirstUse(NamedTuple):
 
     delivery_id: str
     event_id: str | None
+
+
+class Use(NamedTuple):
+    """A key, and the row that wants it.
+
+    Attributes:
+        owner: whose key it is.
+        key: the key.
+        delivery_id: the row that it stands for. The same row may use its key again.
+        event_id: of that row.
+    """
+
+    owner: KeyOwner
+    key: str
+    delivery_id: str
+    event_id: str
 
 
 class IdempotencyKeys:
@@ -107,6 +128,45 @@ class IdempotencyKeys:
         row = (await connection.execute(self._database.built(_first_use), given)).one()
         return None if row.delivery_id == delivery_id else FirstUse(*row)
 
+    def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
+        """Use the keys of several rows in one statement, and return for each what `use` does.
+
+        Keys are locked in their order, so that two such statements do not wait for each other. How long it waits for the
+        transactions of others is up to the caller.
+        """
+        of_key: dict[tuple[KeyOwner, str], Use] = {}
+        for each in uses:
+            of_key.setdefault((each.owner, each.key), each)
+        sql = self._database.sql
+        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
+        given = {"uses": sql.json_rows(rows)}
+        taken = connection.execute(self._database.built(self._using_all), given).all()
+        first = {(KeyOwner(*owner), key): of_key[KeyOwner(*owner), key] for *owner, key in taken}
+        found = {place: FirstUse(each.delivery_id, each.event_id) for place, each in first.items()}
+        if len(found) < len(of_key):
+            for *owner, key, delivery_id, event_id in connection.execute(
+                self._database.built(_first_uses), given
+            ):
+                found[KeyOwner(*owner), key] = FirstUse(delivery_id, event_id)
+        firsts = (found[each.owner, each.key] for each in uses)
+        return [
+            None if first.delivery_id == each.delivery_id else first
+            for each, first in zip(uses, firsts, strict=True)
+        ]
+
+    def _using_all(self, sql: Dialect) -> Executable:
+        now = sql.now()
+        given = _given(sql)
+        # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
+        rows = select(*given.c, now).where(given.c.key.is_not(None)).order_by(*given.c)
+        inserted = sql.insert(enqueue_keys).from_select(
+            [*_PLACE, "delivery_id", "event_id", "created_at"], rows
+        )
+        replaced = {name: inserted.excluded[name] for name in ("delivery_id", "event_id", "created_at")}
+        is_old = enqueue_keys.c.created_at <= now - self._window_ms
+        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=replaced, where=is_old)
+        return used.returning(*(enqueue_keys.c[name] for name in _PLACE))
+
     def _using(self, sql: Dialect) -> Executable:
         """Build the statement that uses a key, which is built once: building costs more than running it."""
         now = sql.now()
@@ -126,6 +186,22 @@ class IdempotencyKeys:
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
 
 
+def _given(sql: Dialect) -> FromClause:
+    return sql.values_table(
+        "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
+    )
+
+
+def _first_uses(sql: Dialect) -> Executable:
+    given = _given(sql)
+    return select(*enqueue_keys.c[*_PLACE, "delivery_id", "event_id"]).join(
+        given,
+        (enqueue_keys.c.organization_id == given.c.organization_id)
+        & (enqueue_keys.c.caller == given.c.caller)
+        & (enqueue_keys.c.idempotency_key == given.c.key),
+    )
+
+
 def _first_use(_sql: Dialect) -> Executable:
     return select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
         enqueue_keys.c.organization_id == bindparam("for_organization"),
@@ -142,3 +218,17 @@ def api_caller(agent_id: str) -> str:
 def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
     """Return the owner of the keys of the logic-webhook endpoint."""
     return KeyOwner(organization_id, api_caller(agent_id))
+
+
+class KeyUse(NamedTuple):
+    """The idempotency key that a delivery is written with.
+
+    Attributes:
+        keys: of the database that the delivery is written to.
+        owner: whose key it is.
+        key: the key.
+    """
+
+    keys: IdempotencyKeys
+    owner: KeyOwner
+    key: str

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from flowactions_hookspecs import NotQueued, OutboundWebhook, Receipt
 from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
-from flowactions_plugin.queue.prepared import KeyUse, PreparedDelivery
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import DEFAULT_MAX_ATTEMPTS
 from flowactions_plugin.storage.database import Transaction
 

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Self
 
 from flowactions_hookspecs import NodeResult, Receipt
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, IdempotencyKeys, KeyOwner
+from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
-
-
-class KeyUse(NamedTuple):
-    """The idempotency key that a delivery is written with.
-
-    Attributes:
-        keys: of the database that the delivery is written to.
-        owner: whose key it is.
-        key: the key.
-    """
-
-    keys: IdempotencyKeys
-    owner: KeyOwner
-    key: str
 
 
 class PreparedDelivery:
@@ -105,7 +91,7 @@ class PreparedDelivery:
                 await self._outbox.write(delivery, connection)
             return first
 
-        return await self._outbox.together(delivery, (*owner, key), write, transaction)
+        return await self._outbox.together(delivery, (*owner, key), write, transaction, use)
 
     async def _skip(self, transaction: Transaction | None) -> Receipt:
         """Return why it is skipped, or the first delivery of its key, which passed the rules as they were then."""

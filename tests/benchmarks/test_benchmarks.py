@@ -239,6 +239,11 @@ OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
         {"postgres_p99_ratio", "postgres_alone_p50_ms"},
     ),
     (
+        "snapshots",
+        ("--rows", "2000", "--drains", "1"),
+        {"per_s_ratio", "database_us_ratio", "held_per_s", "alone_database_us"},
+    ),
+    (
         "hanging",
         ("--database", "sqlite", "--receivers", "2", "--rows", "3", "--seconds", "2"),
         {"sqlite_2_p99_ratio", "sqlite_alone_p50_ms"},

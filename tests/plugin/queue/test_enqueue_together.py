@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import asyncpg
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -21,9 +21,9 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
 from flowactions_plugin.queue.notifier import CHANNEL
-from flowactions_plugin.queue.prepared import KeyUse, PreparedDelivery
+from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
@@ -314,6 +314,46 @@ async def test_a_key_goes_with_its_row(database_url: str) -> None:
         assert [receipt.status for receipt in found if isinstance(receipt, Receipt)] == ["queued"] * 3
         assert (await keyed.enqueue("bad")).status == "queued"
         assert len(await written(database)) == 4
+
+
+async def test_keys_share_their_statements(database_url: str) -> None:
+    """A group has as many statements as one caller, and each row wakes the worker; used keys name their first row."""
+    async with a_database(database_url) as database:
+        keyed, woken = Keyed(database), list[str]()
+        before = [await keyed.enqueue(key) for key in ("used", "old")]
+        async with database.write() as connection:
+            await connection.execute(
+                text("UPDATE flowactions_enqueue_keys SET created_at = 1 WHERE idempotency_key = 'old'")
+            )
+        keyed._outbox.on_commit = woken.append
+        async with nothing_can_be_written(database_url):
+            calls = [*keyed.start(["first"])]
+            await asyncio.sleep(0.3)
+            statements = counted(database)
+            calls += keyed.start(["used", "old", *(f"key-{number}" for number in range(10)), "key-1"])
+            await asyncio.sleep(0.05)
+        receipts = await asyncio.gather(*calls)
+        statuses = [receipt.status for receipt in receipts]
+        assert statuses == ["queued", "duplicate", *["queued"] * 11, "duplicate"]
+        assert receipts[1].delivery_id == before[0].delivery_id
+        assert receipts[-1].delivery_id == receipts[4].delivery_id
+        assert receipts[-1].event_id == receipts[4].event_id
+        assert len(woken) == 12
+        about_keys = [each for each in statements if "flowactions_enqueue_keys" in each]
+        assert len(about_keys) <= 4  # of the first caller, and of the group: those that are used were looked up
+
+
+def counted(database: Database) -> list[str]:
+    """Note each statement of a database from now on."""
+    statements: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    engine = database._engines.current
+    assert engine is not None
+    event.listen(engine.sync_engine, "before_cursor_execute", note)
+    return statements
 
 
 async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str) -> None:

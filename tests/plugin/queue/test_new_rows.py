@@ -279,6 +279,33 @@ async def test_an_enqueue_without_an_answer_leaves_no_claim(
     assert process.asked == []
 
 
+async def test_an_answer_after_the_lease_sends_nothing_twice(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker has claimed the row again by then, and sends it under that claim."""
+    in_transaction, may_answer = process.queue.database.in_transaction, asyncio.Event()
+
+    async def answers_late(work: Any, deadline: Any = None) -> Any:
+        monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
+        done = await in_transaction(work, deadline)
+        await may_answer.wait()
+        return done
+
+    process.answers.clear()
+    monkeypatch.setattr(process.queue.database, "in_transaction", answers_late)
+    caller = asyncio.create_task(process.enqueue())
+    await until(process.states)
+    await process.queue.expire_claims()
+    await process.claims.run_once()
+    await until(lambda: process.asked)
+    may_answer.set()
+    await caller
+    process.answers.set()
+    await process.is_done()
+    assert len(process.asked) == 1
+    assert [status for status, _ in await process.states()] == ["delivered"]
+
+
 async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cancelled before its transaction has begun."""
     in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
