@@ -6,6 +6,7 @@ Each is measured with 1, 8 and 64 concurrent callers:
 
 - ``bare``: an INSERT of a row of the same bytes into the same table by the bare driver, committed;
 - ``alone``: the plugin's enqueue in a transaction of its own;
+- ``keyed``: the same with an idempotency key, each time another one;
 - ``joined``: the plugin's enqueue inside a host's transaction that writes a row of its own, less that transaction
   without the enqueue.
 """
@@ -25,6 +26,8 @@ from sqlalchemy import text
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
 
@@ -37,6 +40,7 @@ class Bench:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.outbox = Outbox(database, EgressGuard(development=True, resolve=Resolver(1)))
+        self.keys = IdempotencyKeys(database, 3_600_000)
         self._number = 0
         self._values: list[Any] = []
         self._insert: Callable[[list[Any]], Awaitable[Any]]
@@ -70,6 +74,14 @@ class Bench:
         self._number += 1
         delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
         await self.outbox.write(delivery)
+
+    async def keyed(self) -> None:
+        """Enqueue as a host does with an idempotency key."""
+        self._number += 1
+        delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
+        use = KeyUse(self.keys, KeyOwner("acme", "host"), f"key-{self._number}")
+        receipt = await PreparedDelivery(self.outbox, delivery, use).enqueue(None)
+        assert receipt.status == "queued"
 
     async def host(self) -> None:
         """Write a host's row in its own transaction."""
@@ -105,17 +117,24 @@ async def measure(url: str, count: int) -> dict[str, float]:
     async with AsyncExitStack() as stack:
         bench = Bench(await stack.enter_async_context(opened(url)))
         await bench.prepare(stack, url)
-        calls = {"bare": bench.bare, "alone": bench.alone, "host": bench.host, "joined": bench.joined}
+        calls = {
+            "bare": bench.bare,
+            "alone": bench.alone,
+            "keyed": bench.keyed,
+            "host": bench.host,
+            "joined": bench.joined,
+        }
         for callers in (1, 8, 64):
             took: dict[str, list[float]] = {name: [] for name in calls}
             for _ in range(4):
                 for name, call in calls.items():
                     took[name] += await times(call, count // 4, callers)
             middle = {name: percentile(values, 0.5) for name, values in took.items()}
-            for name in ("bare", "alone", "joined"):
+            for name in ("bare", "alone", "keyed", "joined"):
                 found[f"{name}_{callers}_p50_ms"] = middle[name]
                 found[f"{name}_{callers}_p99_ms"] = percentile(took[name], 0.99)
             found[f"alone_{callers}_to_bare"] = middle["alone"] / middle["bare"]
+            found[f"keyed_{callers}_to_bare"] = middle["keyed"] / middle["bare"]
             found[f"joined_{callers}_to_bare"] = (middle["joined"] - middle["host"]) / middle["bare"]
     return found
 

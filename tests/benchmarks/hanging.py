@@ -5,7 +5,7 @@
 
 One organization has so many due rows for each of so many receivers that take connections and never answer; another enqueues at
 a steady rate, and its arrivals are timed from five seconds on: until the tenth, no attempt has timed out yet. A worker
-process delivers, which on SQLite looks twice a second for what others enqueue. Prints for each database and number of receivers
+process delivers. Prints for each database and number of receivers
 p50 and p99 in milliseconds, and the median ratios to the same alone.
 """
 
