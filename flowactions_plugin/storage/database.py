@@ -441,7 +441,7 @@ class Database:
         """
         path = sqlite_path(self._url)
         if path is None:
-            raise StorageUnavailable("there is no file to watch")
+            raise StorageUnavailable("this database is no file")
         try:
             await sqlite.watch_inserts(path, on_insert)
         except sqlite3.Error as exc:
