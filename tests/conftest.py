@@ -16,6 +16,7 @@ from uuid import uuid4
 
 import asyncpg
 import pytest
+from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
 from flowactions_plugin.settings.model import read_settings
@@ -26,6 +27,10 @@ from tests.queueing import Queue
 from tests.rings import Case, announcement, rings
 
 reaper.begin()
+
+# How long an example takes, the machine decides.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As where a shell started the tests in the background. Processes that tests start and interrupt would ignore it, too.
