@@ -61,7 +61,7 @@ async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
     ids = [check.id for check in all_checks() if groups({check.id}).isdisjoint(left_out)]
     report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
     _check(report, broken)
-    assert broken.kills <= failed(report) <= broken.kills | broken.costly
+    assert broken.kills <= failed(report) <= broken.kills | broken.costly, said(report)
 
 
 def groups(ids: Iterable[str]) -> frozenset[str]:
