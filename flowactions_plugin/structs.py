@@ -11,6 +11,6 @@ from msgspec.structs import FieldInfo
 
 @cache
 def fields_of(kind: type[msgspec.Struct]) -> tuple[FieldInfo, ...]:
-    """Return the fields of a struct. msgspec evaluates their annotations each time, which takes a quarter of a millisecond."""
+    """Return the fields of a struct. msgspec evaluates their annotations at each call, which takes over 0.1 ms."""
     found: Any = msgspec.structs.fields(kind)
     return tuple(found)

@@ -214,7 +214,7 @@ class ClaimStore:
             return ClaimScope(window, per_destination, limit, owners, free)
 
         asked: dict[Owners, int] = {}
-        # With fewer rows than organizations, each claim goes on with the next few of them.
+        # A claim of fewer rows than organizations serves some of them, and the next claim serves the following ones.
         most = turn_organizations(limit, per_destination)
         if turns and (time.monotonic() >= self._organizations_at or len(self._taking_turns) > most):
             asked[self._organizations] = most

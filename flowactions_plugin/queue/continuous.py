@@ -48,8 +48,8 @@ IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 """With so many bytes of bodies and headers in memory, nothing more is claimed."""
 
 UNPROVEN_BYTES: Final = IN_FLIGHT_BYTES // 4
-"""So many bytes of these may be in flight to unproven destinations, and so many may wait for them, at the most: rows of
-others are still claimed beside them."""
+"""Of these, so many bytes at the most may be in flight to unproven destinations, and as many may wait for them. The rest is left
+to rows of other destinations."""
 
 
 def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:

@@ -166,8 +166,8 @@ class Outbox:
     Attributes:
         database: the same.
         rows: writes what needs no transaction of others.
-        on_commit: called with the organization of whatever was written, committed and not claimed; ``None``: nobody waits for
-            it.
+        on_commit: called with the organization of each row that was committed and not claimed; ``None``: nobody waits for
+            these.
     """
 
     def __init__(

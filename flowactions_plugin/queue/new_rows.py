@@ -60,7 +60,7 @@ class Claimant(Protocol):
         unclaimed: Sequence[ClaimedDelivery],
         unknown: Sequence[ClaimedDelivery],
     ) -> None:
-        """Take what has become of rows with a slot.
+        """Send what was claimed, and free the slots of the other rows for which one was kept.
 
         Args:
             claimed: they were written, and are claimed.

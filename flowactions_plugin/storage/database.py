@@ -434,7 +434,7 @@ class Database:
                 await postgresql.listen(connection, channel, on_notify)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
-        """Call when rows of the outbox were inserted into an SQLite file that no claim holds, by whatever process.
+        """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.
 
         Raises:
             StorageUnavailable: the file cannot be watched.

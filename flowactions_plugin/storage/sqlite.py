@@ -254,7 +254,9 @@ def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
 
 
 async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
-    """Call whenever rows of the outbox were inserted that no claim holds, by whatever process, until cancelled.
+    """Call when any process has inserted rows of the outbox that no claim holds, and once at the beginning if there are rows.
+
+    It goes on until it is cancelled.
 
     A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
     no lock.
@@ -270,7 +272,10 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
                 seen = connection.execute("PRAGMA data_version").fetchone()
                 if seen != version:
                     last = connection.execute("SELECT max(rowid) FROM flowactions_outbox").fetchone()[0] or 0
-                    if last > newest and connection.execute(_UNCLAIMED, (newest,)).fetchone():
+                    # The first look searches nothing: it would read the whole table where no row is pending.
+                    if last > newest and (
+                        version is None or connection.execute(_UNCLAIMED, (newest,)).fetchone()
+                    ):
                         recent_until = clock() + RECENT_SECONDS
                         on_insert()
                     version, newest = seen, last

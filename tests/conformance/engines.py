@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
+
+import pytest
 
 from tests.docs.environments import INSTALL, shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import pip_lines
+
+PROFILES: Final = "core, pacing, loops, editing, logic, tenancy, durability, inbound, scale"
+"""Those that each engine has."""
+
+on_each_database = pytest.mark.parametrize(
+    ("database", "selection"),
+    [
+        pytest.param("sqlite", ["--check", "PACING", "--check", "LOOPS"], marks=pytest.mark.ci),
+        *(pytest.param(each, [], marks=pytest.mark.full) for each in ("sqlite", "postgresql")),
+    ],
+    ids=["sqlite-pacing-and-loops", "sqlite", "postgresql"],
+)
+"""Databases, and options of the kit that select checks: `.ci/run` tries two profiles on one, `.ci/full` all on both."""
 
 
 def python_of(guide: Path, packages: str, store: Path) -> Path:
@@ -44,3 +61,44 @@ def run(
         text=True,
         check=False,
     )
+
+
+def assert_proved(python: Path, host: str, server: str | None, selection: Sequence[str], within: Path) -> None:
+    """Run the kit over the host of an engine.
+
+    Args:
+        python: of the engine's environment.
+        host: the package of the host.
+        server: the URL of a PostgreSQL server; ``None``: on SQLite.
+        selection: options that select checks; empty: all, so that the host is proved.
+        within: the working directory.
+    """
+    options = [*selection]
+    if server is not None:
+        options += ["--database", server]
+    done = run(python, "flowactions_conformance", "run", f"{host}.host:make_host", *options, within=within)
+    assert done.returncode == 0, done.stdout
+    assert ("PASSED" if selection else f"PROVED for contract 1.0: {PROFILES}") in done.stdout, done.stdout
+
+
+def assert_faults_found(python: Path, host: str, within: Path) -> None:
+    """Put each fault into the glue of an engine, and see that the check finds it that the fault names.
+
+    Args:
+        python: of the engine's environment.
+        host: the package of the host, with a module of faults.
+        within: the working directory.
+    """
+    listed = run(python, f"{host}.faults", within=within)
+    found_by: dict[str, str] = json.loads(listed.stdout)
+    assert found_by
+    for name, check in found_by.items():
+        done = run(
+            python,
+            "flowactions_conformance",
+            *("run", f"{host}.faults:make_host", "--check", check),
+            within=within,
+            settings={"FAULT": name},
+        )
+        assert done.returncode == 1, f"{name}: {done.stdout}"
+        assert f"FAIL  {check}" in done.stdout, f"{name}: {done.stdout}"

@@ -14,7 +14,7 @@ import pytest
 
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
-from tests.conformance.engines import python_of, run
+from tests.conformance.engines import assert_faults_found, assert_proved, on_each_database, python_of, run
 from tests.docs.environments import INSTALL, shared
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
@@ -23,8 +23,6 @@ GUIDE = ROOT / "docs" / "how-to" / "use-with-langgraph.md"
 HOST = "tests.conformance.hosts.langgraph"
 PACKAGES = "langgraph-checkpoint-postgres 'psycopg[binary]'"
 """What the host needs beside what the guide installs."""
-
-PROFILES = "core, pacing, loops, editing, logic, tenancy, durability, inbound, scale"
 
 
 @pytest.fixture(scope="module")
@@ -111,42 +109,19 @@ def test_flows_of_its_kind_run_with_action_nodes(
     assert sorted(sent[flow]["again"]) == sorted(again)
 
 
-@pytest.mark.parametrize(
-    ("database", "selection"),
-    [
-        pytest.param("sqlite", ["--check", "PACING", "--check", "LOOPS"], marks=pytest.mark.ci),
-        *(pytest.param(each, [], marks=pytest.mark.full) for each in ("sqlite", "postgresql")),
-    ],
-    ids=["sqlite-pacing-and-loops", "sqlite", "postgresql"],
-)
+@on_each_database
 def test_the_kit_proves_it(
     database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """In each profile; `.ci/run` tries two."""
-    options = [*selection]
-    if database == "postgresql":
-        options += ["--database", request.getfixturevalue("postgres_server")]
-    done = run(python, "flowactions_conformance", "run", f"{HOST}.host:make_host", *options, within=tmp_path)
-    assert done.returncode == 0, done.stdout
-    assert ("PASSED" if selection else f"PROVED for contract 1.0: {PROFILES}") in done.stdout
+    server = request.getfixturevalue("postgres_server") if database == "postgresql" else None
+    assert_proved(python, HOST, server, selection, tmp_path)
 
 
 @pytest.mark.full
 def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
     """By the check that it names: the glue's own tests are the kit's."""
-    listed = run(python, f"{HOST}.faults", within=tmp_path)
-    found_by: dict[str, str] = json.loads(listed.stdout)
-    assert found_by
-    for name, check in found_by.items():
-        done = run(
-            python,
-            "flowactions_conformance",
-            *("run", f"{HOST}.faults:make_host", "--check", check),
-            within=tmp_path,
-            settings={"FAULT": name},
-        )
-        assert done.returncode == 1, f"{name}: {done.stdout}"
-        assert f"FAIL  {check}" in done.stdout, f"{name}: {done.stdout}"
+    assert_faults_found(python, HOST, tmp_path)
 
 
 class TestInit:

@@ -144,7 +144,7 @@ def action_nodes(specs: Iterable[Any], environment: Any) -> dict[str, Node]:
         if name.startswith(OPERATOR):
             config = {}
             for field, each in spec.operation_params.items():
-                with suppress(Exception):  # whatever an expression raises
+                with suppress(Exception):  # an expression of the workflow may raise anything
                     config[field] = environment.evaluate(each["value"], {})
             kind = name.removeprefix(OPERATOR)
             nodes[spec.bpmn_id] = Node(id=spec.bpmn_id, type=kind, config=config)

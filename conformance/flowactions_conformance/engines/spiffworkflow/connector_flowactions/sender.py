@@ -64,7 +64,7 @@ def start(config: MutableMapping[str, Any]) -> Callable[[], None]:
         What closes them: call it before the process ends. A process that is killed loses nothing that was queued.
 
     Raises:
-        Exception: whatever keeps a plugin from starting.
+        Exception: a plugin did not start, with any error of its own.
     """
     actions = FlowActions.load(ConnectorHost(config))
     opened: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
