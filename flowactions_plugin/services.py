@@ -20,6 +20,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
+from flowactions_plugin.bulk.automatic import AutomaticPauses
 from flowactions_plugin.bulk.engine import actions_loop
 from flowactions_plugin.bulk.pauses import parking_loop
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
@@ -100,16 +101,18 @@ class Services:
         alerted = self._settings.alerts_url is not None
         lost = self._chat_disconnected if alerted else None
         self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
+        monitor = self._monitor()
         self._delivery = OutboxService(
             host,
             self._settings,
             self._database,
             timing,
             self._secret_source,
-            observer=self._monitor(),
+            observer=monitor,
             telemetry=self._telemetry,
         )
         self._outbox = self._delivery.outbox
+        self._automatic = AutomaticPauses(self._database, self._settings.auto_pause, monitor.tell)
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._alerts = alerts_of(self._settings, self._outbox, self._keys)
         self._retention = Retention(self._database)
@@ -250,6 +253,7 @@ class Services:
             BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing)),
             BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
             BackgroundTask(name="flowactions pauses", run=partial(parking_loop, self._database)),
+            BackgroundTask(name="flowactions automatic pauses", run=self._automatic.run),
             BackgroundTask(
                 name="flowactions retention",
                 run=partial(pruning_loop, self._prunes(), self._database.outage_log),

@@ -62,13 +62,23 @@ class DestinationGone(Alert, kw_only=True, frozen=True, rename="camel"):
 
 
 class DestinationPaused(Alert, kw_only=True, frozen=True, rename="camel"):
-    """Somebody has paused a destination; without an organization, for all of them."""
+    """A destination was paused; without an organization, for all of them."""
 
     TYPE: ClassVar[str] = "flowactions.destination.paused"
 
     organization_id: str | None
     destination: str
     paused_by: Role
+
+
+class DestinationResumed(Alert, kw_only=True, frozen=True, rename="camel"):
+    """A destination that was paused is resumed; without an organization, for all of them."""
+
+    TYPE: ClassVar[str] = "flowactions.destination.resumed"
+
+    organization_id: str | None
+    destination: str
+    resumed_by: Role
 
 
 class DeadGroup(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -142,6 +152,7 @@ KINDS: Final[tuple[type[Alert], ...]] = (
     DestinationRecovered,
     DestinationGone,
     DestinationPaused,
+    DestinationResumed,
     DeliveriesDead,
     ChatDisconnected,
     DatabaseUnwritable,

@@ -1,4 +1,4 @@
-"""The SQL of alerts: deliveries that ended, and destinations that were paused."""
+"""The SQL of alerts: deliveries that ended, and destinations that were paused or resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUPS: Final = 10
 """How many groups an alert names."""
 
 PAUSES_READ: Final = 500
-"""How many pauses are read at once."""
+"""How many pauses and resumptions are read at once."""
 
 
 class Dead(NamedTuple):
@@ -40,10 +40,11 @@ class Dead(NamedTuple):
     groups: list[DeadGroup]
 
 
-class Paused(NamedTuple):
-    """A pause, as the audit has it. Without an organization it is for all."""
+class PauseChange(NamedTuple):
+    """A pause (``pause``) or its end (``resume``), as the audit has it. Without an organization it is for all."""
 
     line_id: str
+    action: str
     at: int
     organization_id: str | None
     destination: str
@@ -108,23 +109,29 @@ class AlertStore:
         async with self._database.read() as connection:
             return await connection.run_sync(work)
 
-    async def paused(self, since: int) -> Sequence[Paused]:
-        """Return the pauses that began since a time (Unix milliseconds), the first ones first.
+    async def pause_changes(self, since: int) -> Sequence[PauseChange]:
+        """Return the pauses that began or ended since a time (Unix milliseconds), the first ones first.
 
         Raises:
             StorageUnavailable: the database failed.
         """
         query = (
-            select(audit.c.id, audit.c.at, audit.c.organization_id, audit.c.destination, audit.c.actor_role)
-            .where(audit.c.id >= id_at(since), audit.c.action == inline("pause"))
+            select(
+                *(
+                    audit.c[name]
+                    for name in ("id", "action", "at", "organization_id", "destination", "actor_role")
+                )
+            )
+            .where(audit.c.id >= id_at(since), audit.c.action.in_(("pause", "resume")))
             .order_by(audit.c.id)
             .limit(inline(PAUSES_READ))
         )
 
-        def work(connection: Connection) -> list[Paused]:
+        def work(connection: Connection) -> list[PauseChange]:
             return [
-                Paused(
+                PauseChange(
                     row.id,
+                    row.action,
                     row.at,
                     as_text(row.organization_id) or None,
                     as_text(row.destination),

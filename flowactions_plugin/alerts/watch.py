@@ -1,4 +1,4 @@
-"""Looks for what no transaction of its own reports: dead deliveries, pauses, a database that takes no writes."""
+"""Looks for what no transaction of its own reports: dead deliveries, pauses and their ends, a database that takes no writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from flowactions_plugin.alerts.events import (
     DatabaseWritable,
     DeliveriesDead,
     DestinationPaused,
+    DestinationResumed,
 )
 from flowactions_plugin.alerts.queue import Alerts, place_of
-from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore
+from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore, PauseChange
 from flowactions_plugin.clock import time_of, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.health.writes import Writes
@@ -147,17 +148,22 @@ class AlertWatch:
 
     async def _read_pauses(self, now: int) -> None:
         since = now - LOOK_BACK_MS if self._paused_since is None else self._paused_since
-        found = await self._store.paused(since)
+        found = await self._store.pause_changes(since)
         for each in found:
             if each.line_id not in self._seen:
-                alert = DestinationPaused(
-                    occurred_at=to_iso(each.at),
-                    organization_id=each.organization_id,
-                    destination=each.destination,
-                    paused_by=each.role,
-                )
                 place = place_of(each.organization_id, each.destination)
-                await self._alerts.add(alert, key=f"paused:{place}:{each.at // WINDOW_MS}")
+                await self._alerts.add(_alert(each), key=f"{each.action}d:{place}:{each.at // WINDOW_MS}")
         self._seen = {each.line_id for each in found}
         # Lines of processes whose clocks differ may still come.
         self._paused_since = time_of(found[-1].line_id) if len(found) == PAUSES_READ else now - SKEW_MS
+
+
+def _alert(change: PauseChange) -> Alert:
+    at, organization_id, destination = to_iso(change.at), change.organization_id, change.destination
+    if change.action == "pause":
+        return DestinationPaused(
+            occurred_at=at, organization_id=organization_id, destination=destination, paused_by=change.role
+        )
+    return DestinationResumed(
+        occurred_at=at, organization_id=organization_id, destination=destination, resumed_by=change.role
+    )

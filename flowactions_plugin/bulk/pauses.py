@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import ColumnElement, Row, Select, Text, and_, delete, null, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, Row, Select, Text, Update, and_, delete, null, or_, select, tuple_, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,14 +19,14 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, EgressRefused, PauseChanged, TooManyPauses
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, recording
-from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.operators.scope import AUTOMATIC, OPEN, Actor, Scope
 from flowactions_plugin.queue.due import free
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, UNDO_OFFSET_MS
+from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, PROBE_FIRST_MS, UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, outbox, pauses
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, destinations, outbox, pauses
 from flowactions_plugin.storage.text import is_text, read_all
 
 MOST_PAUSES: Final = 500
@@ -81,7 +81,7 @@ class Pauses:
 
         Returns:
             Whether that changed anything. What a person of the dashboard has paused, an operator takes over, and nobody the
-            other way round.
+            other way round. What was paused automatically, each person takes over.
 
         Raises:
             ActionInvalid: the destination is none.
@@ -95,13 +95,17 @@ class Pauses:
             "paused_by": storable(actor.name) or "",
             "paused_role": actor.role,
             "reason": storable(reason) or "",
+            "probe_at": self._database.now() + PROBE_FIRST_MS if actor == AUTOMATIC else null(),
+            "probes": 0 if actor == AUTOMATIC else null(),
         }
         added = self._database.sql.insert_unless_there(pauses).values(
             organization_id=target[0], destination=target[1], **values
         )
         # Of a resumed one, rows are being made due: they are parked again.
         is_free: ColumnElement[bool] = pauses.c.resumed_at.is_not(None)
-        if actor.role != "dashboard":
+        if actor != AUTOMATIC:
+            is_free = or_(is_free, pauses.c.paused_role == AUTOMATIC.role)
+        if actor.role not in OPEN:
             seen = [] if over is None else [pauses.c.paused_at == over]
             is_free = or_(is_free, and_(pauses.c.paused_role == "dashboard", *seen))
         again = update(pauses).where(*_at(*target), is_free).values(**values, resumed_at=null())
@@ -177,7 +181,7 @@ class Pauses:
                 if held is None:
                     everywhere = (*_at(EVERY_ORGANIZATION, target[1]), pauses.c.resumed_at.is_(None))
                     held = (await connection.execute(select(pauses).where(*everywhere))).one_or_none()
-                if held is not None and held.paused_role != "dashboard":
+                if held is not None and held.paused_role not in OPEN:
                     raise ActionForbidden(
                         "An operator has paused this destination: only operators can resume it."
                     )
@@ -186,8 +190,11 @@ class Pauses:
             if seen is not None and row.paused_at != seen:
                 raise PauseChanged("This destination was resumed and paused again since you looked.")
             # A process of 0004 that pauses it again writes no role.
-            ended = {"resumed_at": self._database.now(), "paused_role": None}
+            ended = {"resumed_at": self._database.now(), "paused_role": None, "probe_at": None}
             await connection.execute(update(pauses).where(*here).values(ended))
+            if actor != AUTOMATIC:
+                # What has failed so far does not pause it again.
+                await connection.execute(_forgetting_failures(*target))
             entry = Entry(
                 who=actor,
                 action="resume",
@@ -362,6 +369,13 @@ def _paused(_sql: Dialect) -> Select[Any]:
 def _paused_behind(query: Select[Any], after: Target | None) -> Select[Any]:
     query = query.where(pauses.c.resumed_at.is_(None)).order_by(*_TARGET)
     return query if after is None else query.where(tuple_(*_TARGET) > after)
+
+
+def _forgetting_failures(organization_id: str, destination: str) -> Update:
+    forgetting = update(destinations).where(destinations.c.destination == destination)
+    if organization_id != EVERY_ORGANIZATION:
+        forgetting = forgetting.where(destinations.c.organization_id == organization_id)
+    return forgetting.values(failures_in_row=0)
 
 
 def _at(organization_id: str, destination: str) -> tuple[ColumnElement[bool], ...]:

@@ -85,6 +85,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
                 "since": lambda each: moment(each.paused_at),
                 "by": lambda each: each.paused_by,
                 "reason": lambda each: each.reason,
+                "next probe": lambda each: moment(each.probe_at),
             },
         )
     if more_pauses:

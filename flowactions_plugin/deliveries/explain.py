@@ -164,6 +164,11 @@ def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: 
             f"It is claimed by {_holding(holder)} for {attempt} since {_moment(row.claimed_at)}, and at the latest until "
             f"{_moment(row.claimed_until)}, when any worker may claim it again."
         )
+    if pause is not None and pause.probe_at is not None:
+        return (
+            f"Its destination was paused automatically at {_moment(pause.paused_at)} ({pause.reason}): it waits, without "
+            f"using up an attempt, until one delivery arrives. The next one is sent at {_moment(pause.probe_at)}."
+        )
     if pause is not None:
         whose = "this organization" if pause.organization_id else "all organizations"
         why = f" ({pause.reason})" if pause.reason else ""

@@ -175,9 +175,11 @@ class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         destination: scheme, host and port.
         paused_at: since when.
         paused_by: who did it; ``operator`` where their name is not shown.
-        paused_role: how they acted: ``dashboard``, ``operator`` or ``command``; ``None``: not known. What is not of the
-            dashboard is ended by operators only.
+        paused_role: how they acted: ``dashboard``, ``operator`` or ``command``; ``automatic``: by a setting; ``None``: not
+            known. What ``operator``, ``command`` or an unknown one has paused, operators end only.
         reason: why, as they typed it.
+        probe_at: of an automatic pause, when one delivery is sent to see whether the destination works; else ``None``.
+        probes: of an automatic pause, how many were sent so.
     """
 
     organization_id: str
@@ -186,6 +188,8 @@ class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     paused_by: str
     paused_role: Role | None
     reason: str
+    probe_at: int | None = None
+    probes: int | None = None
 
 
 class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -197,7 +201,7 @@ class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         organization_id: whose; empty: that of all organizations.
         actor_id: who.
         actor_name: who, for people.
-        actor_role: how: ``dashboard``, ``operator`` or ``command``.
+        actor_role: how: ``dashboard``, ``operator`` or ``command``; ``automatic``: by a setting.
         action: what.
         delivery_id: the delivery that it was done to, if it was one.
         action_id: the bulk action that it belongs to.

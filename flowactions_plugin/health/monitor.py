@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeAlias
 
@@ -28,6 +28,15 @@ WRITE_SECONDS: Final = 5.0
 
 LAST_SECONDS: Final = 5.0
 """How long the last write may take when the process stops."""
+
+CHANGES: Final[Mapping[str, str]] = {
+    "failing": "fails",
+    "recovered": "has recovered",
+    "paused": "is paused automatically",
+    "probed": "is probed with one delivery",
+    "resumed": "is resumed automatically",
+}
+"""How the log says what has become of a destination."""
 
 DeliveryAlerted: TypeAlias = Callable[[DeliveryAlert], Awaitable[None]]
 
@@ -142,9 +151,10 @@ class Monitor:
             self._since = since
             raise
         for alert in alerts:
-            self._tell(alert)
+            self.tell(alert)
 
-    def _tell(self, alert: DeliveryAlert) -> None:
+    def tell(self, alert: DeliveryAlert) -> None:
+        """Log what has become of a destination, and tell the host; see `Observer`."""
         place = printable(alert.destination), printable(alert.organization_id)
         if alert.organization_id == EVERY_ORGANIZATION:
             # Nobody else would say it: of this, no alert is queued, and it is not of the host.
@@ -164,11 +174,10 @@ class Monitor:
                 extra={"event": "destination.gone"},
             )
         else:
-            words = "fails" if alert.kind == "failing" else "has recovered"
             log.warning(
                 "destination %s of organization %s %s: %s failures in a row",
                 *place,
-                words,
+                CHANGES[alert.kind],
                 alert.failures,
                 extra={"event": "destination.changed"},
             )

@@ -13,7 +13,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, audit
 
 Who: TypeAlias = tuple[str, str, str]
-"""Who acts: the id of the person, their name, and how they act (``dashboard``, ``operator`` or ``command``)."""
+"""Who acts: the id of the person, their name, and how they act (a `Role`)."""
 
 MOST_REASON: Final = 500
 """Characters of a reason that a person gives."""

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-Role: TypeAlias = Literal["dashboard", "operator", "command"]
-"""How somebody acts: as a principal of an organization's dashboard, as the host's operator, or by the command line."""
+Role: TypeAlias = Literal["dashboard", "operator", "command", "automatic"]
+"""How somebody acts: as a principal of an organization's dashboard, as the host's operator, or by the command line.
+``automatic``: nobody does, this plugin acts by a setting."""
+
+OPEN: Final[frozenset[str]] = frozenset({"dashboard", "automatic"})
+"""The roles that organizations are shown, and whose pauses they may end; of the others, people of the operator act."""
 
 
 class Scope(NamedTuple):
@@ -25,7 +29,7 @@ class Scope(NamedTuple):
 
     def shown(self, actor: Actor) -> Actor:
         """Return who acted as the person who looks may see them."""
-        if not self.hides_operators or actor.role == "dashboard" or actor == NOBODY:
+        if not self.hides_operators or actor.role in OPEN or actor == NOBODY:
             return actor
         return Actor("", "operator", "operator")
 
@@ -51,3 +55,6 @@ class Actor(NamedTuple):
 
 NOBODY: Final = Actor("", "flowactions", "command")
 """Who stops an action whose canary fails."""
+
+AUTOMATIC: Final = Actor("", "flowactions", "automatic")
+"""Who pauses destinations that fail, and resumes them."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
+from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 
@@ -29,6 +30,9 @@ class Observer(Protocol):
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Take note of outcomes that were just written. It returns at once, and does not raise."""
+
+    def tell(self, alert: DeliveryAlert) -> None:
+        """Log what has become of a destination, and tell the host. It returns at once, and does not raise."""
 
     def watching(self, load: Callable[[], Load]) -> AbstractAsyncContextManager[str]:
         """Watch within the block, while this process delivers; gives the id under which operators see it.

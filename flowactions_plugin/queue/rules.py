@@ -63,6 +63,10 @@ in the year 37648; taken off again, it leaves the due time as it was."""
 UNDO_OFFSET_MS: Final = 1 << 51
 """Added to the due time of a row, parked or not, that a bulk action will cancel unless it is undone."""
 
+PROBE_FIRST_MS: Final = 60_000
+PROBE_LONGEST_MS: Final = 3600_000
+"""After so long, a destination that was paused automatically is probed; then after twice as long each time, up to this."""
+
 DROPPED_NAME_LENGTH: Final = 80
 USER_AGENT: Final = "Service-Webhooks/1"
 BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -176,6 +180,11 @@ GONE: Final = Transition("dead", gone=True)
 def due_time(stored: int) -> int:
     """Return when a row is due, Unix milliseconds, without what a pause or a cancellation has added to it."""
     return stored & (PAUSED_OFFSET_MS - 1) if PAUSED_OFFSET_MS <= stored < 2 * UNDO_OFFSET_MS else stored
+
+
+def probe_delay_ms(probes: int) -> int:
+    """Return the milliseconds to the next probe of a destination, when so many were sent."""
+    return min(PROBE_LONGEST_MS, PROBE_FIRST_MS << min(max(probes, 0), 10))
 
 
 def backoff(attempt: int) -> int:

@@ -28,6 +28,7 @@ from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, organizations_in
 from flowactions_plugin.queue.observer import Observer
 from flowactions_plugin.queue.outcome_store import OutcomeStore
+from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
@@ -137,11 +138,12 @@ class OutboxService:
             retry_schedule=self._settings.retry_schedule,
             limits=Limits(self._database.clock),
         )
+        probes = Probes(self._database, self.contact, executor, self._observer.tell)
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
                 self.contact.token_prefix = token_prefix(worker_id)
                 with monitor, self.recorded.watching(executor.load):
-                    await Worker(recovery, executor, strategy, self._timing).run()
+                    await Worker(recovery, executor, strategy, self._timing, probes=probes).run()
         finally:
             await sender.aclose()
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.storage.outages import keep_on
@@ -73,6 +74,7 @@ class Worker:
         strategy: claims.
         timing: when rows are sent in quarantine, and how often a database that is away is tried.
         chance: returns random numbers from 0 to 1.
+        probes: sends probes; ``None``: those of its own, of which nobody is told.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Worker:
         strategy: ClaimStrategy,
         timing: Timing = Timing(),  # noqa: B008  immutable
         chance: Callable[[], float] = random.random,
+        probes: Probes | None = None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -89,6 +92,7 @@ class Worker:
         self._strategy = strategy
         self._timing = timing
         self._chance = chance
+        self._probes = probes or Probes(store.database, store.contact, executor)
         self._rescue_at = 0.0
         self._quarantine_at = 0.0
         self._stop_now = asyncio.Event()
@@ -105,7 +109,7 @@ class Worker:
         self._stop_now.clear()
         # A row that ends its worker at once must not keep it from delivering the others, however often it is restarted.
         self._quarantine_at = asyncio.get_running_loop().time() + self._timing.quarantine_seconds
-        probing = asyncio.create_task(self._keep_probing())
+        beside = [asyncio.create_task(work) for work in (self._keep_in_contact(), self._probes.run())]
         try:
             await keep_on(
                 lambda: self._shielded(self.run_once()),
@@ -118,7 +122,8 @@ class Worker:
             self._stop_now.set()
             raise
         finally:
-            probing.cancel()
+            for each in beside:
+                each.cancel()
             await self._shielded(self._drain())
 
     def _pause_after(self, failures: int) -> float:
@@ -128,7 +133,7 @@ class Worker:
     def _outage_delay(self, failures: int) -> float:
         return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
 
-    async def _keep_probing(self) -> None:
+    async def _keep_in_contact(self) -> None:
         """Write to the queue every few seconds, so that no outage of it goes unnoticed between two claims (decision 54)."""
         contact = self._store.contact
         while True:
@@ -175,8 +180,9 @@ class Worker:
             await self._executor.catch_up()
             delivery = None if self._executor.stopping else await self._store.claim_quarantined()
             if delivery is not None:
-                await self._executor.execute_alone(delivery)
-                await self._completer.flush()
+                async with self._probes.none():
+                    await self._executor.execute_alone(delivery)
+                    await self._completer.flush()
         self._quarantine_at = clock() + self._timing.quarantine_seconds
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
@@ -203,6 +209,7 @@ class Worker:
         """
         self._executor.stopping = True
         await self._strategy.quiesce()
+        await self._probes.finish()
         failures = 0
         try:
             while not await self._flushed():

@@ -10,9 +10,11 @@ import msgspec
 
 from flowactions_hookspecs import Host, SettingsInvalid, provides
 from flowactions_plugin.settings.readers import (
+    AutoPause,
     Network,
     api_url,
     authorities,
+    auto_pause,
     base_url,
     encryption_keys,
     line,
@@ -62,6 +64,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
         retry_schedule: ``FLOWACTIONS_RETRY_SCHEDULE``; seconds from each failed attempt to the next; empty: the rule of
             §8.
+        auto_pause: ``FLOWACTIONS_AUTO_PAUSE``; after how many failures in a row, over how long, a destination is paused until
+            a probe arrives; ``None``: never.
         retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
             runs are kept.
         egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
@@ -114,6 +118,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tick_seconds: float = 60.0
     claim_limit: int = 50
     retry_schedule: tuple[int, ...] = ()
+    auto_pause: AutoPause | None = None
     retention_days: int = 30
     egress_allow: tuple[Network, ...] = ()
     egress_proxy: str | None = None
@@ -171,6 +176,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_TICK_SECONDS": ("tick_seconds", number(float, 0.05, 3600)),
     "FLOWACTIONS_CLAIM_LIMIT": ("claim_limit", number(int, 1, 1000)),
     "FLOWACTIONS_RETRY_SCHEDULE": ("retry_schedule", retry_schedule),
+    "FLOWACTIONS_AUTO_PAUSE": ("auto_pause", auto_pause),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
     "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
     "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),

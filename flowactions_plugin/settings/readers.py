@@ -8,7 +8,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from flowactions_plugin.origins import parse_origin
 from flowactions_plugin.settings.urls import parse_url
@@ -84,6 +84,36 @@ def retry_schedule(text: str) -> tuple[int, ...]:
             f"such as 10s,5m,30m,2h: {found}"
         )
     return tuple(delay for delay in delays if delay is not None)
+
+
+class AutoPause(NamedTuple):
+    """When a destination that fails is paused automatically.
+
+    Attributes:
+        failures: so many in a row.
+        seconds: from the first of them to the last, at least.
+    """
+
+    failures: int
+    seconds: int
+
+
+def auto_pause(text: str) -> AutoPause | None:
+    """Read after how many failures in a row, over how long, a destination is paused; ``off``: never."""
+    if text == "off":
+        return None
+    number_text, _, delay = text.partition(",")
+    failures = number_text.strip()
+    seconds = _delay_seconds(delay)
+    if (
+        not (failures.isascii() and failures.isdigit() and len(failures) <= 5 and int(failures))
+        or seconds is None
+    ):
+        raise ValueError(
+            "must be off, or two values such as 20,30m: how many failures in a row (1 to 99999), and over how long at least "
+            "(1s to 24h, with its unit)"
+        )
+    return AutoPause(int(failures), seconds)
 
 
 def _delay_seconds(text: str) -> int | None:

@@ -367,8 +367,12 @@ pauses: Final = Table(
     Column("reason", Text, nullable=False),
     # Since then it is paused no more, and rows that are parked are made due. NULL: it is paused.
     Column("resumed_at", BigInteger),
-    # How who paused it acted: what is not of the dashboard is ended by operators only. NULL: it is not known.
+    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it is not known.
     Column("paused_role", String(16)),
+    # Of an automatic pause: when the next probe is due. NULL: it is of a person.
+    Column("probe_at", BigInteger),
+    # How many probes were sent.
+    Column("probes", Integer),
 )
 
 destinations: Final = Table(

@@ -181,7 +181,8 @@ class Host(ABC):
         """Learns that a destination fails, or works again, for example to page somebody. Without it, nobody is told.
 
         Called once for each, by one of the workers. With a retry schedule, also called when a receiver has ended deliveries
-        by a 410: in each worker, once in five seconds for each origin at the most. What it raises is logged, and it may
+        by a 410: in each worker, once in five seconds for each origin at the most. With automatic pauses, also called when a
+        destination is paused, probed and resumed by itself. What it raises is logged, and it may
         take five seconds; a worker that is killed in between does not call.
         """
 

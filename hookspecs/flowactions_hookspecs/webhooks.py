@@ -123,22 +123,24 @@ class Delivery(ContractStruct, frozen=True, kw_only=True):
 
 
 class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
-    """A destination that fails, or works again, or has ended deliveries.
+    """A destination that fails, or works again, or has ended deliveries, or is paused automatically.
 
     Args:
         organization_id: the tenant whose deliveries it concerns.
         destination: scheme, host and port.
         kind: ``failing``: all attempts have failed for an hour, or twenty in a row; ``recovered``: one has succeeded
             since; ``gone``: deliveries ended because the receiver answered 410, where the operator has set a retry schedule.
-        failing_since: of ``failing``, the first failure since the last success, with time zone; else ``None``.
-        failures: how many in a row; 0 for a recovery; of ``gone``, how many deliveries ended so.
+            With automatic pauses: ``paused``: it has failed for so long that its deliveries wait now; ``probed``: one of
+            them is sent to see whether it works again; ``resumed``: it does.
+        failing_since: of ``failing`` and ``paused``, the first failure since the last success, with time zone; else ``None``.
+        failures: of ``failing`` and ``paused``, how many in a row; of ``gone``, how many deliveries ended so; else 0.
         last_error: the kind of the last failure, for example ``http_5xx`` or ``timeout``.
         origin: of ``gone``, where these deliveries came from; else ``None``.
     """
 
     organization_id: str
     destination: str
-    kind: Literal["failing", "recovered", "gone"]
+    kind: Literal["failing", "recovered", "gone", "paused", "probed", "resumed"]
     failing_since: datetime | None = None
     failures: int = 0
     last_error: str | None = None

@@ -27,6 +27,9 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ("FLOWACTIONS_DATABASE_URL", "postgres://h/d", "database_url", "postgresql+asyncpg://h/d"),
         ("FLOWACTIONS_TICK_SECONDS", " 0.5 ", "tick_seconds", 0.5),
         ("FLOWACTIONS_CLAIM_LIMIT", "7", "claim_limit", 7),
+        ("FLOWACTIONS_AUTO_PAUSE", "off", "auto_pause", None),
+        ("FLOWACTIONS_AUTO_PAUSE", " 20, 30m ", "auto_pause", (20, 1800)),
+        ("FLOWACTIONS_AUTO_PAUSE", "1,24h", "auto_pause", (1, 86400)),
         ("FLOWACTIONS_RETRY_SCHEDULE", "default", "retry_schedule", ()),
         ("FLOWACTIONS_RETRY_SCHEDULE", "long", "retry_schedule", (5, 300, 1800, 7200, 18000, 36000, 36000)),
         ("FLOWACTIONS_RETRY_SCHEDULE", "1s", "retry_schedule", (1,)),
@@ -202,6 +205,21 @@ ENCODE = "percent-encoded (@ as %40)"
         ("CHAT_AUTHORIZE_URL", "https://exam ple.com", "without spaces"),
         ("FLOWACTIONS_EGRESS_ALLOW", "10.0.0.1/8", "networks such as 10.20.0.0/16"),
         ("FLOWACTIONS_CONNECTIONS_PATH", "/c?x", "a path without a query"),
+        *(
+            ("FLOWACTIONS_AUTO_PAUSE", text, "must be off, or two values such as 20,30m")
+            for text in (
+                "on",
+                "20",
+                "20,",
+                "0,30m",
+                "-1,30m",
+                "20,30",
+                "20,25h",
+                "100000,1m",
+                "20,1s,1s",
+                "٣,1s",
+            )
+        ),
         ("FLOWACTIONS_RETRY_SCHEDULE", "7s,x,25h", "such as 10s,5m,30m,2h: delay 2, 3 cannot be read"),
         ("FLOWACTIONS_RETRY_SCHEDULE", ",".join(["7h"] * 10), "1 to 9 delays from 1s to 24h with their units"),
         ("FLOWACTIONS_RETRY_SCHEDULE", ",".join(["7h"] * 10), ": 10 are given"),

@@ -106,6 +106,7 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await store.add({("acme", HOOKS): counts(succeeded=True)}, 0.0)
     await store.add({("acme", HOOKS): counts(1, gone=3)}, 0.0)
     await Pauses(database).pause(Scope("acme"), HOOKS, OPERATOR)
+    await Pauses(database).resume(Scope("acme"), HOOKS, OPERATOR)
     await dead(queue, 1)
     connections = ConnectionStore(database, alerts.chat_disconnected)
     await connections.replace(connection_of("acme"), None)
@@ -178,6 +179,7 @@ async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
     assert sorted(row.event_type for row in rows) == [
         "flowactions.deliveries.dead",
         "flowactions.destination.paused",
+        "flowactions.destination.resumed",
     ]
     (paused,) = await bodies_of(queue.database, "flowactions.destination.paused")
     assert (paused["data"]["organizationId"], paused["data"]["pausedBy"]) == (None, "operator")

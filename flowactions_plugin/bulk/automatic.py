@@ -1,0 +1,137 @@
+"""Pauses destinations that fail, by an operator's setting, and resumes them when a delivery arrives (decision 70).
+
+In between, workers probe them: see `queue.probes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import Row, Select, and_, func, or_, select
+
+from flowactions_hookspecs import DeliveryAlert
+from flowactions_plugin.bulk.pauses import Pauses
+from flowactions_plugin.clock import to_utc
+from flowactions_plugin.errors import PauseChanged, TooManyPauses
+from flowactions_plugin.health.statistics_store import LAST_MS
+from flowactions_plugin.health.status_queries import is_paused
+from flowactions_plugin.operators.scope import AUTOMATIC, Scope
+from flowactions_plugin.settings.readers import AutoPause
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.outages import keep_on
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
+
+LOOK_SECONDS: Final = 5.0
+"""Seconds between looks: as often as workers write what has failed."""
+
+AT_ONCE: Final = 50
+"""How many destinations a look pauses or resumes at the most."""
+
+
+class AutomaticPauses:
+    """Pauses and resumes destinations of one database. Of any number of workers, one does each.
+
+    Args:
+        database: where they are.
+        rule: when a destination is paused; ``None``: never. Those that are paused are resumed all the same.
+        tell: is told of each step.
+    """
+
+    def __init__(
+        self, database: Database, rule: AutoPause | None, tell: Callable[[DeliveryAlert], None]
+    ) -> None:
+        self._database = database
+        self._pauses = Pauses(database)
+        self._rule = rule
+        self._tell = tell
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        await keep_on(self.look, "automatic pauses", self._database.outage_log)
+
+    async def look(self) -> float:
+        """Resume what has arrived, and pause what fails; return the seconds until the next look.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        done = [await self._resume(row) for row in await self._database.rows(self._database.built(_recovered))]
+        if self._rule is not None:
+            failing = self._database.built(_failing, self._rule)
+            done += [await self._pause(row) for row in await self._database.rows(failing)]
+        return 0.0 if sum(done) >= AT_ONCE else LOOK_SECONDS
+
+    async def _pause(self, row: Row[Any]) -> bool:
+        number, since = row.failures_in_row, to_utc(min(max(row.failing_since, 0), LAST_MS))
+        reason = f"{number} failures in a row since {since:%Y-%m-%d %H:%M:%S}Z, the last one: {row.last_error}"
+        try:
+            paused = await self._pauses.pause(Scope(row.organization_id), row.destination, AUTOMATIC, reason)
+        except TooManyPauses:
+            return False
+        if paused:
+            alert = DeliveryAlert(
+                organization_id=row.organization_id,
+                destination=row.destination,
+                kind="paused",
+                failing_since=since,
+                failures=number,
+                last_error=row.last_error,
+            )
+            self._tell(alert)
+        return paused
+
+    async def _resume(self, row: Row[Any]) -> bool:
+        reason = "a delivery has arrived"
+        scope = Scope(row.organization_id)
+        try:
+            resumed = await self._pauses.resume(scope, row.destination, AUTOMATIC, reason, seen=row.paused_at)
+        except PauseChanged:
+            return False
+        if resumed:
+            self._tell(
+                DeliveryAlert(organization_id=row.organization_id, destination=row.destination, kind="resumed")
+            )
+        return resumed
+
+
+def _failing(_sql: Dialect, rule: AutoPause) -> Select[Any]:
+    """Select destinations that have failed as often and for as long as the rule says, and are not paused."""
+    health = destinations.c
+    return (
+        select(
+            health.organization_id,
+            health.destination,
+            health.failing_since,
+            health.failures_in_row,
+            health.last_error,
+        )
+        .where(
+            FAILING,
+            # A pause of alerts would be one for all organizations.
+            health.organization_id != inline(EVERY_ORGANIZATION),
+            health.failures_in_row >= inline(rule.failures),
+            health.last_failure_at - health.failing_since >= inline(rule.seconds * 1000),
+            ~is_paused(health.organization_id, health.destination),
+        )
+        # Some may be of organizations that have too many pauses: these keep no others from their turn.
+        .order_by(func.random())
+        .limit(inline(AT_ONCE))
+    )
+
+
+def _recovered(_sql: Dialect) -> Select[Any]:
+    """Select what is paused automatically and has not failed since, or of which no health is kept any more."""
+    health = destinations.c
+    same = and_(health.organization_id == pauses.c.organization_id, health.destination == pauses.c.destination)
+    return (
+        select(pauses.c.organization_id, pauses.c.destination, pauses.c.paused_at)
+        .join_from(pauses, destinations, same, isouter=True)
+        .where(
+            pauses.c.probe_at.is_not(None),
+            pauses.c.resumed_at.is_(None),
+            or_(health.failing_since.is_(None), health.last_success_at >= pauses.c.paused_at),
+        )
+        .limit(inline(AT_ONCE))
+    )
