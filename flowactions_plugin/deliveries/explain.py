@@ -167,7 +167,7 @@ def _waits(row: DeliveryFacts, pause: Pause | None, now: int, due: int, holder: 
     if pause is not None and pause.probe_at is not None:
         return (
             f"Its destination was paused automatically at {_moment(pause.paused_at)} ({pause.reason}): it waits, without "
-            f"using up an attempt, until one delivery arrives. The next one is sent at {_moment(pause.probe_at)}."
+            f"using up an attempt, until one delivery arrives; the next one is sent at {_moment(pause.probe_at)}."
         )
     if pause is not None:
         whose = "this organization" if pause.organization_id else "all organizations"

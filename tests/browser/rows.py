@@ -99,6 +99,7 @@ async def fill(database: Database, count: int) -> list[str]:
         (schema.attempts, (each for _, log in made for each in log)),
         (schema.statistics, _statistics(now, places[:count])),
         (schema.destinations, _destinations(now, places[:count])),
+        (schema.pauses, _pauses(now)),
         (schema.inbound_events, _inbound_events(now, count)),
         (schema.inbound_requests, _inbound_requests(now, min(count, 1000))),
         (schema.actions, _actions(now, 6 if count > 1 else 1, 600 if many else 0)),
@@ -243,6 +244,20 @@ def _counts(
         "failed": failed,
         "dead": dead,
         "duration_ms": delivered * 40 + failed * 5000,
+    }
+
+
+def _pauses(now: int) -> Iterator[dict[str, Any]]:
+    """Give the automatic pause of a destination, which was probed three times."""
+    yield {
+        "organization_id": ORGANIZATIONS[0],
+        "destination": "https://down.example.com:443",
+        "paused_at": now - 16 * 60_000,
+        "paused_by": "flowactions",
+        "paused_role": "automatic",
+        "reason": "20 failures in a row since 2026-01-31 11:12:04Z, the last one: http_5xx",
+        "probe_at": now + 4 * 60_000,
+        "probes": 3,
     }
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import ssl
 from typing import Any
 
+import msgspec
 import pytest
 
 from flowactions_plugin.deliveries.explain import certainty, why_not_sent
@@ -113,6 +114,11 @@ PAUSE = Pause(
             "It is claimed by worker w1, which has stopped, for",
         ),
         ({}, {"pause": PAUSE}, "paused for all organizations by Ann at 2030-03-17T17:46:40Z (they asked)"),
+        (
+            {},
+            {"pause": msgspec.structs.replace(PAUSE, probe_at=NOW + 60_000, probes=2, reason="20 failures")},
+            "until one delivery arrives; the next one is sent at 2030-03-17T17:47:40Z.",
+        ),
         ({"waiting_since": NOW, "due_at": NOW + 5000, "last_error": "Host failed"}, {}, "in 5 s: Host failed."),
         (
             {"due_at": NOW + 12_000, "attempts": 1, "error_class": "http_5xx"},

@@ -10,9 +10,10 @@ import pytest
 
 from flowactions_plugin.bulk import pauses
 from flowactions_plugin.bulk.actions import Actions
+from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
 from tests.plugin.pages.conftest import ROOT, Site
 
 
@@ -132,6 +133,24 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
     rows = await site.execute("SELECT paused_by FROM flowactions_pauses WHERE resumed_at IS NULL")
     assert [row.paused_by for row in rows] == ["Olive", "Olive"]
     assert (await site.post("/destinations/pause", {"destination": "nonsense"})).status_code == 400
+
+
+async def test_an_automatic_pause_is_shown_and_can_be_ended(site: Site) -> None:
+    """With the next probe, also by those of the organization who may change, and not by others."""
+    destination = "https://down.example:443"
+    await Pauses(site.queue.database).pause(Scope("acme"), destination, AUTOMATIC, "20 failures in a row")
+    for who in ("operator", "changer"):
+        site.sign_in(who)
+        page = (await site.get("/destinations")).text
+        assert "flowactions" in page
+        assert "20 failures in a row" in page
+        assert "0 probes, the next one" in page
+        assert "/destinations/resume" in page
+    site.sign_in("reader")
+    assert "/destinations/resume" not in (await site.get("/destinations")).text
+    site.sign_in("changer")
+    assert (await site.post("/destinations/resume", {"destination": destination})).status_code == 303
+    assert await site.execute("SELECT 1 FROM flowactions_pauses") == []
 
 
 async def test_a_pause_that_was_not_shown_is_neither_ended_nor_replaced(site: Site) -> None:
