@@ -397,4 +397,9 @@ class TestRevoking:
             )
             kept = "INSERT INTO flowactions_inbound_events (provider, event_id, received_at) SELECT provider, 'kept', received_at + {0} FROM flowactions_inbound_events LIMIT 1"
             await connection.exec_driver_sql(kept.format(int(time.time() * 1000)))
-        assert [await prune(2) + await prune(2), await prune(2)] == [3, 0]
+        # The host's own retention, which begins when it starts, may come first.
+        for _ in range(3):
+            assert await prune(2) <= 2
+        async with database.read() as connection:
+            left = await connection.exec_driver_sql("SELECT event_id FROM flowactions_inbound_events")
+            assert left.all() == [("kept",)]
