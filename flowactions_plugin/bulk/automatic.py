@@ -17,6 +17,7 @@ from flowactions_plugin.errors import PauseChanged, TooManyPauses
 from flowactions_plugin.health.statistics_store import LAST_MS
 from flowactions_plugin.health.status_queries import is_paused
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
+from flowactions_plugin.queue.probes import BY_ITSELF
 from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -128,10 +129,6 @@ def _recovered(_sql: Dialect) -> Select[Any]:
     return (
         select(pauses.c.organization_id, pauses.c.destination, pauses.c.paused_at)
         .join_from(pauses, destinations, same, isouter=True)
-        .where(
-            pauses.c.probe_at.is_not(None),
-            pauses.c.resumed_at.is_(None),
-            or_(health.failing_since.is_(None), health.last_success_at >= pauses.c.paused_at),
-        )
+        .where(BY_ITSELF, or_(health.failing_since.is_(None), health.last_success_at >= pauses.c.paused_at))
         .limit(inline(AT_ONCE))
     )

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.operators.scope import AUTOMATIC
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
 from flowactions_plugin.queue.contact import Contact, new_token
@@ -34,6 +35,15 @@ LOOK_SECONDS: Final = 5.0
 
 AT_ONCE: Final = 10
 """How many probes a worker has in flight at the most, beside its slots."""
+
+
+BY_ITSELF: Final = and_(
+    pauses.c.paused_role == inline(AUTOMATIC.role),
+    pauses.c.probe_at.is_not(None),
+    pauses.c.resumed_at.is_(None),
+)
+"""The condition that a pause is automatic, and has not ended: processes of revision 0007 that end or replace one know only
+the role."""
 
 
 class _Due(NamedTuple):
@@ -146,7 +156,7 @@ class Probes:
                     pauses.c.organization_id == each.organization_id,
                     pauses.c.destination == each.destination,
                     pauses.c.probe_at == each.probe_at,
-                    pauses.c.resumed_at.is_(None),
+                    BY_ITSELF,
                 )
                 locked = select(pauses.c.probes).where(mine).with_for_update(skip_locked=True)
                 if connection.execute(locked).first() is None:
@@ -207,7 +217,7 @@ def _due(sql: Dialect, in_doubt: bool) -> Select[Any]:
             pauses.c.probes,
             oldest.label("row"),
         )
-        .where(pauses.c.probe_at <= sql.now(), pauses.c.resumed_at.is_(None), ~held)
+        .where(BY_ITSELF, pauses.c.probe_at <= sql.now(), ~held)
         .subquery("due")
     )
     return select(due).where(due.c.row.is_not(None)).order_by(due.c.probe_at).limit(inline(AT_ONCE))

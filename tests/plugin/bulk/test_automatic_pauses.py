@@ -217,6 +217,20 @@ async def make_due(queue: Queue) -> None:
     await queue.run("UPDATE flowactions_pauses SET probe_at = 1")
 
 
+@pytest.mark.parametrize(
+    "change", ["resumed_at = 1", "paused_role = 'operator', paused_by = 'Olive'"], ids=["resumed", "replaced"]
+)
+async def test_what_a_process_of_before_has_ended_or_replaced_is_not_probed(queue: Queue, change: str) -> None:
+    """Processes of revision 0007 leave the time of the next probe as it is."""
+    await has_failed(queue, 10)
+    await a_paused_queue(queue)
+    await queue.run(f"UPDATE flowactions_pauses SET {change}")  # noqa: S608
+    assert await probing(queue).claim(10) == []
+    await has_arrived(queue)
+    assert await look(queue) == []
+    assert len(await rows_of(queue, "1 FROM flowactions_pauses")) == 1
+
+
 def probing(queue: Queue, answer: Any = None, store: OutboxStore | None = None) -> Probes:
     executor = an_executor(queue, answer or (lambda request: httpx.Response(503)))
     return Probes(queue.database, (store or queue.store).contact, executor)
