@@ -190,6 +190,18 @@ class TestResuming:
         assert await paused(queue) == [("acme", who.name, who.role)]
         assert await rows_of(queue, "probe_at FROM flowactions_pauses") == [(None,)]
 
+    async def test_what_a_person_has_taken_over_meanwhile_is_not_resumed(self, queue: Queue) -> None:
+        """Between the look at the database and the change."""
+        await has_failed(queue, 10)
+        await look(queue)
+        await has_arrived(queue)
+        worker = AutomaticPauses(queue.database, RULE, lambda alert: None)
+        (row,) = await queue.database.rows(queue.database.built(automatic._recovered))
+        assert await Pauses(queue.database).pause(ACME, DOWN, OLIVE)
+        await queue.run(f"UPDATE flowactions_pauses SET paused_at = {row.paused_at + 1}")  # noqa: S608
+        assert not await worker._resume(row)
+        assert await paused(queue) == [("acme", "Olive", "operator")]
+
 
 async def park(queue: Queue) -> None:
     store = Pauses(queue.database)
