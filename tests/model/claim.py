@@ -128,6 +128,46 @@ class Claims:
             yield Step("claim_quarantined", f"worker {w}, row {r}", after._replace(rows=put(s.rows, r, held)))
             return
 
+    def enqueuing(self, s: State, w: int) -> Iterator[Step]:
+        """`NewRows.write`: a row that is enqueued, and claimed by the same statement unless its destination is paused."""
+        worker, who = s.workers[w], f"worker {w}"
+        if worker.enqueued is not None:
+            taken = self._taken(with_worker(s, w, enqueued=None), w, worker.enqueued)
+            yield Step("take", who, taken)
+        if worker.enqueued is not None or worker.has_failed or s.database < 1:
+            return
+        for r, row in enumerate(s.rows):
+            if not row.is_absent or len(worker.items) >= self.world.holds:
+                continue
+            paused = s.pause in {"new", "old"} and self.has("no pause for new rows")
+            new = row._replace(is_absent=False)
+            held = new if paused else self._held(s, w, r, new)
+            written = s._replace(rows=put(s.rows, r, held))
+            item = item_of(r, held)
+            what = f"{who}, row {r}"
+            after = written if paused else self._taken(written, w, item)
+            yield Step("claim_with_enqueue", what, after)
+            if not paused and (spent := spend(written, "slow")):
+                yield Step(
+                    "claim_with_enqueue", f"{what}, slowly", with_worker(spent, w, enqueued=item), is_fault=True
+                )
+            if not paused and (spent := spend(written, "lose")):
+                # The answer is lost: it is given back, or waits for the end of its lease.
+                back = spent._replace(rows=put(spent.rows, r, freed(held, item.token)))
+                yield Step("claim_with_enqueue", f"{what}, whose answer is lost", spent, is_fault=True)
+                yield Step("disclaim", what, back, is_fault=True)
+
+    def _taken(self, s: State, w: int, item: Item) -> State:
+        """`Executor.take`: what the worker has claimed again meanwhile is dropped."""
+        worker = s.workers[w]
+        if self.has("one copy of new rows"):
+            if any(other.row == item.row for other in worker.items):
+                return s
+            if (item.row, item.token) in worker.written:
+                return with_worker(s, w, written=worker.written - {(item.row, item.token)})
+        left = item.left if self.has("lease from before for new rows") else LEASE
+        return with_worker(s, w, items=tuple(sorted((*worker.items, item._replace(left=left)))))
+
     def is_free(self, s: State, w: int, row: Row) -> bool:
         """`due.due_rows`, apart from what is in quarantine."""
         if not row.is_live or row.parked or (row.due and self.has("due")):
@@ -198,8 +238,7 @@ class Claims:
         """Return a row with a lease, and a token that nobody has had of those that are still known."""
         known = {row.token, row.settled}
         for worker in s.workers:
-            asked = (worker.asked and worker.asked[1]) or ()
-            known |= {item.token for item in (*worker.items, *asked) if item.row == r}
+            known |= {item.token for item in worker.known if item.row == r}
             known |= {token for of, token in worker.written if of == r}
         token = next(number for number in range(1, 99) if number not in known)
         return row._replace(token=token, owner=w, until=LEASE)

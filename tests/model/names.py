@@ -53,6 +53,11 @@ RULES: Final = {
     "paused rows go back": Rule(
         f"{_QUEUE}.continuous.ContinuousClaims._give_back_paused", "pauses", "although"
     ),
+    "no pause for new rows": Rule(f"{_QUEUE}.new_rows._enqueuing_claimed", "new rows and pauses", "although"),
+    "one copy of new rows": Rule(f"{_QUEUE}.executor.Executor.take", "new rows", "a row twice"),
+    "lease from before for new rows": Rule(
+        f"{_QUEUE}.claim_store.ClaimStore.claim_with_enqueue", "new rows", "in flight"
+    ),
     "pauses are locked": Rule("flowactions_plugin.bulk.pauses.Pauses.park", "pauses", "lost"),
 }
 """What may be left out."""
@@ -76,6 +81,9 @@ CODE: Final = {
     "park": "flowactions_plugin.bulk.pauses.Pauses.park",
     "resume": "flowactions_plugin.bulk.pauses.Pauses.resume",
     "make_due": "flowactions_plugin.bulk.pauses.Pauses.make_due",
+    "claim_with_enqueue": f"{_QUEUE}.claim_store.ClaimStore.claim_with_enqueue",
+    "take": f"{_QUEUE}.executor.Executor.take",
+    "disclaim": f"{_QUEUE}.completer.Completer.disclaim",
     "catch_up": f"{_QUEUE}.executor.Executor.catch_up",
 }
 """The steps of the code. All others are the clock's, and accidents."""

@@ -37,11 +37,12 @@ class Model(Claims):
                 yield from self._waking(s, w)
                 continue
             yield from self.claiming(s, w)
+            yield from self.enqueuing(s, w)
             for item in worker.items:
                 yield from self._working(s, w, item)
             if (spent := spend(s, "stall")) and worker.items:
                 yield Step("stall", who, with_worker(spent, w, is_stalled=True), is_fault=True)
-            if (spent := spend(s, "kill")) and (worker.items or worker.asked):
+            if (spent := spend(s, "kill")) and worker.known:
                 yield Step("kill", who, _killed(spent, w), is_fault=True)
         yield from self._pausing(s)
         if (spent := spend(s, "outage")) and s.database == 2:
@@ -211,7 +212,8 @@ class Model(Claims):
                 item._replace(left=max(0, item.left - 1), is_aged=item.is_aged or not worker.is_stalled)
                 for item in worker.items
             )
-            workers.append(worker._replace(items=items, asked=left, contact=contact))
+            enqueued = worker.enqueued and worker.enqueued._replace(left=max(0, worker.enqueued.left - 1))
+            workers.append(worker._replace(items=items, asked=left, enqueued=enqueued, contact=contact))
         rows = tuple(
             row._replace(
                 due=max(0, row.due - 1),
@@ -280,7 +282,7 @@ class Model(Claims):
 
     def has_ended(self, s: State) -> bool:
         """Return whether every row is delivered or dead."""
-        return all(not row.is_live for row in s.rows)
+        return all(not row.is_live and not row.is_absent for row in s.rows)
 
 
 def _replaced(s: State, w: int, item: Item, by: Item) -> State:

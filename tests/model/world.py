@@ -34,6 +34,7 @@ class Row(NamedTuple):
     """A row of the outbox; times are ticks from now. What follows ``parked`` is history, which no rule reads.
 
     Attributes:
+        is_absent: whether it is not enqueued yet.
         arrived: whether the receiver has answered 2xx.
         begun: whether a request was begun.
         crashes: rounds in quarantine that began since an attempt was finished, and did not finish.
@@ -49,13 +50,14 @@ class Row(NamedTuple):
     rounds: int = 0
     settled: int = 0
     parked: bool = False
+    is_absent: bool = False
     arrived: bool = False
     begun: bool = False
     crashes: int = 0
 
     @property
     def is_live(self) -> bool:
-        return self.status in {"pending", "retrying"}
+        return self.status in {"pending", "retrying"} and not self.is_absent
 
 
 class Item(NamedTuple):
@@ -101,6 +103,7 @@ class Worker(NamedTuple):
         has_failed: whether outcomes were not accepted.
         asked: a claim that is under way: the rest of its lease, and what the database has claimed; ``None``: not yet.
         written: tokens of later claims of its own under which it has written; as pairs with their rows.
+        enqueued: a row that it has claimed by the statement that enqueued it, while the answer is on its way; ``None``: none.
     """
 
     items: tuple[Item, ...] = ()
@@ -108,7 +111,14 @@ class Worker(NamedTuple):
     has_failed: bool = False
     asked: tuple[int, tuple[Item, ...] | None] | None = None
     written: frozenset[tuple[int, int]] = frozenset()
+    enqueued: Item | None = None
     contact: Fields = (0.0, math.inf, -math.inf)
+
+    @property
+    def known(self) -> tuple[Item, ...]:
+        """What it has claimed, also where it does not know that yet."""
+        asked = (self.asked and self.asked[1]) or ()
+        return (*self.items, *asked, *([] if self.enqueued is None else [self.enqueued]))
 
 
 STARTED: Final = Worker(contact=(None, math.inf, -math.inf))
@@ -153,6 +163,7 @@ class Kind(NamedTuple):
         may_fail: whether its receiver may answer 500.
         kills: whether it ends its worker as soon as it is sent.
         is_endless: whether the next one of its kind follows as soon as it has ended: a backlog.
+        is_new: whether it is enqueued while workers run.
     """
 
     attempts: int = 1
@@ -161,6 +172,7 @@ class Kind(NamedTuple):
     may_fail: bool = False
     kills: bool = False
     is_endless: bool = False
+    is_new: bool = False
 
 
 class State(NamedTuple):
@@ -194,12 +206,7 @@ def normal(s: State) -> State:
     """Return a state without what makes no difference any more: tokens that nobody knows, times of rows that have ended."""
     rows = []
     for r, row in enumerate(s.rows):
-        known = {
-            item.token
-            for w in s.workers
-            for item in (*w.items, *((w.asked and w.asked[1]) or ()))
-            if item.row == r
-        }
+        known = {item.token for w in s.workers for item in w.known if item.row == r}
         settled = row.settled if row.settled in known else 0
         if row.is_live:
             rows.append(row._replace(settled=settled))
@@ -239,7 +246,7 @@ class World(NamedTuple):
     def start(self) -> State:
         faults = dict(self.faults)
         return State(
-            tuple(Row() for _ in self.rows),
+            tuple(Row(is_absent=kind.is_new) for kind in self.rows),
             tuple(Worker() for _ in range(self.workers)),
             tuple(faults.get(name, 0) for name in FAULTS),
         )
@@ -252,6 +259,8 @@ WORLDS: Final = {
     "outages": World((Kind(2, may_fail=True),), faults=(("outage", 1), ("away", 5)), once=True),
     "kills": World((Kind(2, may_fail=True),), workers=1, faults=(("kill", 9),)),
     "a row that kills": World((Kind(kills=True), Kind()), workers=1, polls=True, spares=True),
+    "new rows": World((Kind(is_new=True),), polls=True, faults=(("kill", 1), ("lose", 1), ("slow", 1))),
+    "new rows and pauses": World((Kind(is_new=True),), workers=1, faults=(("pause", 2), ("lose", 1))),
     "pauses": World((Kind(),), workers=1, faults=(("pause", 2),)),
     "organizations": World(
         tuple(Kind(organization=name, destination=name, is_endless=name < "d") for name in "abcd"),
