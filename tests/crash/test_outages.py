@@ -15,9 +15,10 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.crash.test_kill import own_server, pg_ctl
+from tests.crash.test_kill import own_server
 from tests.crash.workers import Field, field_on
 from tests.outages import Outage
+from tests.own_server import pg_ctl
 from tests.waiting import until, within
 
 __all__ = ["own_server"]
