@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -11,16 +12,16 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class _Times(NamedTuple):
-    """Processor time in ticks, user and system together.
+    """Processor time, user and system together.
 
     Attributes:
         parent: the parent's id.
-        own: of the process.
-        ended: of its children that have ended and were waited for, with theirs.
+        own: of the process, in seconds: by its clock, as ticks would be ten milliseconds.
+        ended: in ticks, of its children that have ended and were waited for, with theirs.
     """
 
     parent: int
-    own: int
+    own: float
     ended: int
 
 
@@ -35,12 +36,12 @@ def tree_seconds(root: int, *, without: Iterable[int] = ()) -> float:
     if root not in times:
         raise ProcessLookupError(f"there is no process {root}")
     skipped = frozenset(without)
-    total, pending = 0, [root]
+    total, pending = 0.0, [root]
     while pending:
         each = pending.pop()
         pending += [pid for pid, found in times.items() if found.parent == each and pid not in skipped]
-        total += times[each].own + times[each].ended
-    return total / _TICKS_PER_S
+        total += times[each].own + times[each].ended / _TICKS_PER_S
+    return total
 
 
 def parent_of(pid: int) -> int:
@@ -70,9 +71,14 @@ def memory_mib(pid: int, key: str) -> float:
 def _times(process: Path) -> _Times | None:
     try:
         stat = (process / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
+        own = time.clock_gettime(_clock_of(int(process.name)))
+    except OSError:
         return None  # it has ended meanwhile
     # The name, in parentheses, may hold anything; state is the first field after it.
     fields = stat.rpartition(")")[2].split()
-    user, system, ended_user, ended_system = map(int, fields[11:15])
-    return _Times(int(fields[1]), user + system, ended_user + ended_system)
+    return _Times(int(fields[1]), own, sum(map(int, fields[13:15])))
+
+
+def _clock_of(pid: int) -> int:
+    """Return the id of a process's clock of processor time, as ``clock_getcpuclockid`` makes it."""
+    return ~pid << 3 | 2

@@ -62,7 +62,7 @@ def printed(module: str, *arguments: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout)
     # "joined" is a difference of two medians, which may be anything when little is measured.
     measured = [value for name, value in found.items() if "joined" not in name]
-    assert all(value > 0 for value in measured if isinstance(value, float))
+    assert all(value > 0 for value in measured if isinstance(value, float)), found
     return found
 
 

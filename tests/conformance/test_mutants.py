@@ -41,7 +41,9 @@ def failed(report: Report) -> frozenset[str]:
 def said(report: Report) -> str:
     """Returns everything that the report says of what failed."""
     findings = [result.finding for result in report.results if result.finding is not None]
-    return "\n".join(f"{each.message}\n{each.expected}\n{each.actual}\n{each.causes}" for each in findings)
+    return "\n".join(
+        f"{each.message}\n{each.expected}\n{each.actual}\n{each.causes}\n{each.logged}" for each in findings
+    )
 
 
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)

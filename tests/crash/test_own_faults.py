@@ -48,7 +48,7 @@ async def test_a_suspended_worker_reads_its_answers_late(field: Field, delivery:
         await stopped.wait()
     await asyncio.sleep(6)
     process.send_signal(signal.SIGCONT)
-    await until(field.drained, 60)
+    await until(field.drained)
     rows = await field.query("SELECT DISTINCT status, attempts, last_error FROM flowactions_outbox")
     assert [tuple(row) for row in rows] == [("delivered", 1, None)]
     assert len(field.receiver.requests) == len(field.arrivals()) == 10
@@ -61,7 +61,7 @@ async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, na
     url = field.receiver.url.replace("127.0.0.1", name)
     await field.enqueue(10, webhookUrl=url)
     await field.start(host=HOST, FLOWACTIONS_TEST_DESCRIPTORS="2")
-    await until(field.drained, 60)
+    await until(field.drained)
     rows = await field.query("SELECT DISTINCT status, attempts, last_error FROM flowactions_outbox")
     assert [tuple(row) for row in rows] == [("delivered", 1, None)]
     assert field.logs().count("given back without an attempt") == 1

@@ -180,7 +180,7 @@ async def live(number: int, case: Case) -> ThreadedHost:
             await asyncio.gather(*(reach() for _ in range(BESIDE)))
             await until(lambda: len(receiver.events) >= case.rows, 300)
             database = services_of(host)._database
-            rows = await until(lambda: ended_rows(database, organization, case.rows), 60)
+            rows = await until(lambda: ended_rows(database, organization, case.rows))
             await asyncio.to_thread(case.ended.wait)
         assert receiver.wrong == []
         assert sorted(receiver.events) == sorted(row.event_id for row in rows)

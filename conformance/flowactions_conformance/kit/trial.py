@@ -35,6 +35,8 @@ from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
 DATABASE_FAILED: Final = b'"storage_unavailable"'
 """In what the plugin answers when its database fails, as a problem's code or as the reason of a result: that is not the
 host's failure."""
+READY: Final = "/integrations/health/ready"
+"""The plugin's own answer there says so in one word."""
 _T = TypeVar("_T")
 
 MAX_MOMENTS: Final = 200
@@ -240,7 +242,8 @@ class Trial(Parts):
                     actual=f"{type(exc).__name__}: {exc}",
                     causes=self.check.causes,
                 ) from exc
-        if DATABASE_FAILED in answer.content:
+        not_ready = path.endswith(READY) and (answer.status_code, answer.content) == (503, b"database")
+        if DATABASE_FAILED in answer.content or not_ready:
             raise NothingKnown(
                 f"nothing is known: the database that the kit gave did not answer ({method} {path})"
             )

@@ -312,6 +312,6 @@ def _digest(token: str) -> str:
 def _prepare(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     # First, because processes that start together all turn on the write-ahead log.
-    cursor.execute("PRAGMA busy_timeout = 10000")
+    cursor.execute("PRAGMA busy_timeout = 60000")
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.close()

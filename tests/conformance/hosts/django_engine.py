@@ -119,7 +119,7 @@ MODELS = [KitId, Person, Backend, AgentRow, FlowRow, Run, Experience, Event, Owe
 def open_database(file: Path) -> str:
     """Makes a host's tables, and returns the name by which Django knows the database."""
     alias = secrets.token_hex(8)
-    options = {"timeout": 20, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
+    options = {"timeout": 60, "transaction_mode": "IMMEDIATE", "init_command": "PRAGMA journal_mode=WAL"}
     given = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(file), "OPTIONS": options}
     connections.settings[alias] = connections.configure_settings({"default": {}, alias: given})[alias]
     connection = connections[alias]

@@ -275,7 +275,7 @@ def _shown(run: Data) -> str | None:
 
 
 def _let_writers_wait(connection: Any, _: object) -> None:
-    for pragma in ("busy_timeout = 10000", "journal_mode = WAL"):
+    for pragma in ("busy_timeout = 60000", "journal_mode = WAL"):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -300,7 +300,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
 
         monkeypatch.setattr(store, broken, fail_in_flight)
         async with actions.lifespan():
-            await until(lambda: arrived == count, 60)
+            await until(lambda: arrived == count)
             if delivery == "continuous" and broken == "claim":
                 await until(lambda: failures)
             answer.set()
@@ -310,7 +310,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
                     query = "SELECT count(*) FROM flowactions_outbox WHERE status = 'delivered'"
                     return bool((await connection.exec_driver_sql(query)).scalar_one() == count)
 
-            await until(all_ended, 60)
+            await until(all_ended)
         assert arrived == count
         assert len(host.finished) == count
 

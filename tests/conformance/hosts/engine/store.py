@@ -129,6 +129,6 @@ class Store:
 
 def _prepare(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout = 10000")
+    cursor.execute("PRAGMA busy_timeout = 60000")
     cursor.execute("PRAGMA journal_mode = WAL")
     cursor.close()
