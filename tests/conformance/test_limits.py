@@ -276,14 +276,17 @@ class TestRunner:
         assert len(seen) == 6
 
     @pytest.mark.parametrize(
-        ("status", "body"),
+        ("path", "status", "body"),
         [
-            (503, b'{"code":"storage_unavailable"}'),
-            (200, b'{"data":{"status":"failed","reason":"storage_unavailable"}}'),
+            ("x", 503, b'{"code":"storage_unavailable"}'),
+            ("x", 200, b'{"data":{"status":"failed","reason":"storage_unavailable"}}'),
+            ("api/integrations/health/ready", 503, b"database"),
         ],
-        ids=["problem", "result"],
+        ids=["problem", "result", "readiness"],
     )
-    async def test_a_database_that_fails_is_not_the_hosts_failure(self, status: int, body: bytes) -> None:
+    async def test_a_database_that_fails_is_not_the_hosts_failure(
+        self, path: str, status: int, body: bytes
+    ) -> None:
         """Neither is what the kit itself could not do: both are errors."""
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -300,7 +303,7 @@ class TestRunner:
             running = SimpleNamespace(env=SimpleNamespace(base_url=url))
             host = Host("h", cast("Any", running), cast("Any", None), Path(), 0)
             with pytest.raises(NothingKnown, match="the database that the kit gave did not answer") as raised:
-                await Trial(session, SELF, host).request_url("GET", f"{url}/x")
+                await Trial(session, SELF, host).request_url("GET", f"{url}/{path}")
         assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
 
 
