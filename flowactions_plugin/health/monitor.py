@@ -30,9 +30,9 @@ LAST_SECONDS: Final = 5.0
 """How long the last write may take when the process stops."""
 
 CHANGES: Final[Mapping[str, str]] = {
-    "failing": "fails",
+    "failing": "fails: {} failures in a row",
     "recovered": "has recovered",
-    "paused": "is paused automatically",
+    "paused": "is paused automatically: {} failures in a row",
     "probed": "is probed with one delivery",
     "resumed": "is resumed automatically",
 }
@@ -175,10 +175,9 @@ class Monitor:
             )
         else:
             log.warning(
-                "destination %s of organization %s %s: %s failures in a row",
+                "destination %s of organization %s %s",
                 *place,
-                CHANGES[alert.kind],
-                alert.failures,
+                CHANGES[alert.kind].format(alert.failures),
                 extra={"event": "destination.changed"},
             )
         if self._delivery_alert is None:
