@@ -13,7 +13,7 @@ from sqlalchemy import Row, Select, and_, func, or_, select
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.clock import to_utc
-from flowactions_plugin.errors import PauseChanged, TooManyPauses
+from flowactions_plugin.errors import ActionInvalid, PauseChanged, TooManyPauses
 from flowactions_plugin.health.statistics_store import LAST_MS
 from flowactions_plugin.health.status_queries import is_paused
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
@@ -23,6 +23,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
+from flowactions_plugin.storage.text import is_text, read_all
 
 LOOK_SECONDS: Final = 5.0
 """Seconds between looks: as often as workers write what has failed."""
@@ -58,18 +59,27 @@ class AutomaticPauses:
         Raises:
             StorageUnavailable: the database failed.
         """
-        done = [await self._resume(row) for row in await self._database.rows(self._database.built(_recovered))]
+        done = [await self._resume(row) for row in await self._rows(self._database.built(_recovered))]
         if self._rule is not None:
             failing = self._database.built(_failing, self._rule)
-            done += [await self._pause(row) for row in await self._database.rows(failing)]
+            done += [await self._pause(row) for row in await self._rows(failing)]
         return 0.0 if sum(done) >= AT_ONCE else LOOK_SECONDS
 
+    async def _rows(self, query: Select[Any]) -> list[Row[Any]]:
+        """Return the rows whose names are text: on SQLite there may be any bytes."""
+        async with self._database.read() as connection:
+            rows = await connection.run_sync(read_all, query)
+        return [row for row in rows if is_text(row.organization_id) and is_text(row.destination)]
+
     async def _pause(self, row: Row[Any]) -> bool:
-        number, since = row.failures_in_row, to_utc(min(max(row.failing_since, 0), LAST_MS))
+        # What no worker has written stops nothing.
+        began = row.failing_since if type(row.failing_since) is int else 0
+        number = row.failures_in_row if type(row.failures_in_row) is int else 0
+        since = to_utc(min(max(began, 0), LAST_MS))
         reason = f"{number} failures in a row since {since:%Y-%m-%d %H:%M:%S}Z, the last one: {row.last_error}"
         try:
             paused = await self._pauses.pause(Scope(row.organization_id), row.destination, AUTOMATIC, reason)
-        except TooManyPauses:
+        except (TooManyPauses, ActionInvalid):
             return False
         if paused:
             alert = DeliveryAlert(
@@ -88,7 +98,7 @@ class AutomaticPauses:
         scope = Scope(row.organization_id)
         try:
             resumed = await self._pauses.resume(scope, row.destination, AUTOMATIC, reason, seen=row.paused_at)
-        except PauseChanged:
+        except (PauseChanged, ActionInvalid):
             return False
         if resumed:
             self._tell(

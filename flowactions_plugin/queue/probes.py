@@ -139,8 +139,8 @@ class Probes:
         doubt = self._contact.doubt()
         async with self._database.read() as connection:
             rows = await connection.run_sync(read_all, self._database.built(_due, bool(doubt)), doubt)
-        # Any other id could not be a parameter.
-        due = [_Due._make(row) for row in rows if is_text(row.row)][:limit]
+        # Anything else could not be a parameter.
+        due = [_Due._make(row) for row in rows if all(map(is_text, (*row[:2], row.row)))][:limit]
         return await self._claim(due) if due else []
 
     @repeated
@@ -165,10 +165,9 @@ class Probes:
                 claiming_one = self._database.built(_claiming, bool(doubt), self._contact.lease_seconds)
                 rows = read_all(connection, claiming_one, {"token": token, "row": each.row, **doubt})
                 if rows:
-                    again = self._database.now() + probe_delay_ms(each.probes + 1)
-                    connection.execute(
-                        update(pauses).where(mine).values(probe_at=again, probes=each.probes + 1)
-                    )
+                    number = each.probes + 1 if type(each.probes) is int else 1
+                    again = self._database.now() + probe_delay_ms(number)
+                    connection.execute(update(pauses).where(mine).values(probe_at=again, probes=number))
                 claimed += rows
             return claimed
 
