@@ -27,6 +27,19 @@ FEW: Final = 3
 NO_MESSAGE: Final = re.compile(r"\s*(?:SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|\()")
 """Begins SQL, or a regular expression that has several lines."""
 
+VALUE: Final = r"\$\{(?:[^{}`]|`[^`]*`|\{[^{}]*\})*\}"
+"""In a template of a script."""
+
+SCRIPT: Final = re.compile(
+    r"//[^\n]*|/\*.*?\*/|(?<=[=(,:\[!&|?])\s*/(?:[^/\\\n\[]|\\.|\[[^\]\n]*\])+/"
+    r"""|(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`(?:[^`\\$]|\\.|\$(?!\{)|""" + VALUE + ")*`)",
+    re.DOTALL,
+)
+"""A comment, a pattern, a string or a template of a script."""
+
+NO_TEXT: Final = re.compile(r"=>|\);|</|\bconst\b")
+"""In what is code or markup: a pattern with a quote may end a string at the wrong place."""
+
 TURNS: Final[Mapping[str, str]] = {
     r"\bthere (?:is|are|was|were)\b": "say who does or has it",
     r"\bas if nothing were there\b": "say that it is unchanged",
@@ -91,6 +104,9 @@ def texts() -> Iterator[tuple[str, str]]:
             yield path.relative_to(ROOT).as_posix(), "\n\n".join(messages(path.read_text()))
         for path in sorted(package.rglob("*.html")):
             yield path.relative_to(ROOT).as_posix(), shown(path.read_text())
+        for path in sorted(package.rglob("*.js")):
+            if "vendor" not in path.parts:
+                yield path.relative_to(ROOT).as_posix(), "\n\n".join(of_script(path.read_text()))
 
 
 def messages(source: str) -> Iterator[str]:
@@ -108,6 +124,19 @@ def messages(source: str) -> Iterator[str]:
             text = node.value
         if len(text.split()) > FEW and not NO_MESSAGE.match(text):
             yield re.sub(r"(?<=\S) {2,}", "\n\n", text)  # columns
+
+
+def of_script(source: str) -> Iterator[str]:
+    """Give the texts of a page's script: its strings and templates, without comments. A value is one word."""
+    for found in SCRIPT.finditer(source):
+        text = found["text"]
+        if text is None:
+            continue
+        for value in re.findall(VALUE, text):
+            yield from of_script(value[2:-1])
+        text = re.sub(VALUE, "X", text)[1:-1]
+        if len(text.split()) > FEW and not NO_TEXT.search(text):
+            yield text
 
 
 def shown(template: str) -> str:

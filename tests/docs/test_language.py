@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.language import allowed, counted, findings, messages, sentences, shown
+from tests.docs.language import allowed, counted, findings, messages, of_script, sentences, shown
 
 
 def test_a_page_is_written_in_plain_english() -> None:
@@ -55,6 +55,20 @@ raise Problem(f"there is no row {row.id} here")
 log.info("the row " "is gone now")
 '''
     assert list(messages(source)) == ["there is no row X here", "the row is gone now"]
+
+
+def test_what_a_script_says_is_read_too() -> None:
+    """Strings and templates, with values as one word; comments and names are none."""
+    source = """// there is a comment
+const url = "https://there.example"; // 'there is one'
+note.textContent = `There are ${count} more${all ? "" : `, of ${all} that there are`}: again.`;
+/* there is */ show('the row is "gone" now', "a name");
+"""
+    assert list(of_script(source)) == [
+        ", of X that there are",
+        "There are X moreX: again.",
+        'the row is "gone" now',
+    ]
 
 
 def test_a_template_is_read_as_it_is_shown() -> None:

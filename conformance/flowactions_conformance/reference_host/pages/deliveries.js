@@ -90,7 +90,7 @@ async function act(id, what) {
 
 async function replay() {
   const { data } = await call("/v1/webhooks/outbox/retry", { method: "POST", body: { all: true } });
-  $("#notice").textContent = `${data.requeued} deliveries are tried once more.${data.more ? " There are more: retry again." : ""}`;
+  $("#notice").textContent = `${data.requeued} deliveries are tried once more.${data.more ? " More are left: retry again." : ""}`;
   older = [];
   await refresh();
 }
