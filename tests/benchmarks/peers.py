@@ -1,196 +1,289 @@
 """The same job by other Python queues that live in a host's PostgreSQL: one POST for each job.
 
-    python -m tests.benchmarks.peers [--rows 4000] [--json]
+    python -m tests.benchmarks.peers [--rows 4000] [--rate 200] [--seconds 10] [--json]
 
 Each is used as its documentation shows, with one httpx client and a worker of 100 concurrent jobs; same rows, same
-receiver, same run. Jobs are enqueued before the worker starts, and the time goes from its start until the last is done.
-The others come with ``pip install -e '.[bench]'``. None of them signs, freezes bytes, keeps an attempts log, limits a
-destination or looks where a request goes.
+receiver, same run. Two things are measured:
+
+- the rate: jobs are enqueued before the worker starts, and the time goes from its start until the last is done;
+- the time from adding a job to its start, while jobs are added at a steady rate in the worker's own process. Of this plugin it is
+  the time until the request has arrived, which is later.
+
+The others come with ``pip install -e '.[bench]'``; oban needs Python 3.12. One that is not installed is left out. None of them signs,
+freezes bytes, keeps an attempts log, limits a destination or looks where a request goes.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, NamedTuple, TypeAlias
 
 import asyncpg
 import httpx
 
+from tests.benchmarks.deliver import latency
 from tests.benchmarks.field import BODY, ROOT, a_database, a_receiver, drain, fill, machine, show
 
 CONCURRENCY = 100
+BATCH = 500
+"""Jobs that are added by one call, where the queue has one for many."""
+
+Do: TypeAlias = Callable[[int], Awaitable[None]]
+"""Does a job, by its number."""
 
 
-async def post(client: httpx.AsyncClient, url: str, number: int) -> None:
-    """Do the job."""
-    response = await client.post(url, content=BODY % number, headers={"content-type": "application/json"})
-    response.raise_for_status()
+class Queue(NamedTuple):
+    """A queue that is installed in its database.
+
+    Attributes:
+        add: adds jobs, by their numbers.
+        working: runs its worker within a block.
+    """
+
+    add: Callable[[Sequence[int]], Awaitable[object]]
+    working: Callable[[], AbstractAsyncContextManager[None]]
 
 
-def limits() -> httpx.Limits:
-    """Let every concurrent job have a connection."""
-    return httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
-
-
-async def pgqueuer(url: str, rows: int, receiver: str) -> float:
-    """Run pgqueuer: an entrypoint, fetched in batches."""
+@asynccontextmanager
+async def pgqueuer(url: str, do: Do) -> AsyncIterator[Queue]:
+    """Use pgqueuer: an entrypoint, fetched in batches."""
     from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries  # noqa: PLC0415  only where it is installed
 
-    connection = await asyncpg.connect(url)
+    connection, adding = await asyncpg.connect(url), await asyncpg.connect(url)
     driver = AsyncpgDriver(connection)
-    queries = Queries(driver)
+    queries = Queries(AsyncpgDriver(adding))
     await queries.install()
-    for first in range(0, rows, 500):
-        numbers = range(first, min(first + 500, rows))
-        await queries.enqueue(
-            ["post"] * len(numbers), [str(number).encode() for number in numbers], [0] * len(numbers)
-        )
     app = PgQueuer(driver)
-    done = Countdown(rows)
 
-    async with httpx.AsyncClient(limits=limits()) as client:
+    @app.entrypoint("post", concurrency_limit=CONCURRENCY)
+    async def job(job: Job) -> None:
+        await do(int(job.payload or b"0"))
 
-        @app.entrypoint("post", concurrency_limit=CONCURRENCY)
-        async def job(job: Job) -> None:
-            await post(client, receiver, int(job.payload or b"0"))
-            done.one()
+    async def add(numbers: Sequence[int]) -> None:
+        payloads = [str(number).encode() for number in numbers]
+        await queries.enqueue(["post"] * len(numbers), payloads, [0] * len(numbers))
 
-        started = time.perf_counter()
+    @asynccontextmanager
+    async def working() -> AsyncIterator[None]:
         running = asyncio.create_task(app.run(batch_size=CONCURRENCY))
-        await done.wait()
-        seconds = time.perf_counter() - started
+        yield
         app.shutdown.set()
         await running
+
+    yield Queue(add, working)
     await connection.close()
-    return rows / seconds
+    await adding.close()
 
 
-async def procrastinate(url: str, rows: int, receiver: str) -> float:
-    """Run procrastinate: a task, and a worker in the same process."""
+@asynccontextmanager
+async def procrastinate(url: str, do: Do) -> AsyncIterator[Queue]:
+    """Use procrastinate: a task, and a worker in the same process."""
     from procrastinate import App, PsycopgConnector  # noqa: PLC0415  only where it is installed
 
     app = App(connector=PsycopgConnector(conninfo=url))
-    done = Countdown(rows)
-    async with httpx.AsyncClient(limits=limits()) as client:
 
-        @app.task(name="post", queue="webhooks")
-        async def task(number: int) -> None:
-            await post(client, receiver, number)
-            done.one()
+    @app.task(name="post", queue="webhooks")
+    async def task(number: int) -> None:
+        await do(number)
 
-        async with app.open_async():
-            await app.schema_manager.apply_schema_async()
-            for first in range(0, rows, 500):
-                await task.batch_defer_async(
-                    *({"number": number} for number in range(first, min(first + 500, rows)))
-                )
-            started = time.perf_counter()
-            running = asyncio.create_task(
-                app.run_worker_async(
-                    queues=["webhooks"], concurrency=CONCURRENCY, wait=True, install_signal_handlers=False
-                )
+    @asynccontextmanager
+    async def working() -> AsyncIterator[None]:
+        running = asyncio.create_task(
+            app.run_worker_async(
+                queues=["webhooks"], concurrency=CONCURRENCY, wait=True, install_signal_handlers=False
             )
-            await done.wait()
-            seconds = time.perf_counter() - started
-            running.cancel()
-            await asyncio.wait({running})
-    return rows / seconds
+        )
+        yield
+        running.cancel()
+        await asyncio.wait({running})
+
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        yield Queue(lambda numbers: task.batch_defer_async(*({"number": each} for each in numbers)), working)
 
 
-async def saq(url: str, rows: int, receiver: str) -> float:
-    """Run SAQ on its PostgreSQL queue."""
-    from saq import Queue, Worker  # noqa: PLC0415  only where it is installed
+@asynccontextmanager
+async def saq(url: str, do: Do) -> AsyncIterator[Queue]:
+    """Use SAQ on its PostgreSQL queue."""
+    from saq import Queue as Saq  # noqa: PLC0415  only where it is installed
+    from saq import Worker  # noqa: PLC0415
 
-    queue = Queue.from_url(url, max_size=20)
+    queue = Saq.from_url(url, max_size=20)
     await queue.connect()
-    done = Countdown(rows)
-    for number in range(rows):
-        await queue.enqueue("post_one", number=number)
-    async with httpx.AsyncClient(limits=limits()) as client:
 
-        async def post_one(_context: Any, *, number: int) -> None:
-            await post(client, receiver, number)
-            done.one()
+    async def add(numbers: Sequence[int]) -> None:
+        for number in numbers:
+            await queue.enqueue("post_one", number=number)
 
+    async def post_one(_context: Any, *, number: int) -> None:
+        await do(number)
+
+    @asynccontextmanager
+    async def working() -> AsyncIterator[None]:
         worker = Worker(queue, functions=[("post_one", post_one)], concurrency=CONCURRENCY)
-        started = time.perf_counter()
         running = asyncio.create_task(worker.start())
-        await done.wait()
-        seconds = time.perf_counter() - started
+        yield
         await worker.stop()
         await asyncio.wait({running}, timeout=10)
+
+    yield Queue(add, working)
     await queue.disconnect()
-    return rows / seconds
 
 
-class Countdown:
-    """Waits until all is done, ten minutes at the most."""
+@asynccontextmanager
+async def oban(url: str, do: Do) -> AsyncIterator[Queue]:
+    """Use oban: a worker of a queue."""
+    from oban import Oban, worker  # noqa: PLC0415  only where it is installed
+    from oban.schema import install  # noqa: PLC0415
+    from psycopg_pool import AsyncConnectionPool  # noqa: PLC0415
 
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._all = asyncio.Event()
+    async with AsyncConnectionPool(url, min_size=2, max_size=20, open=False) as pool:
+        await install(pool)
 
-    def one(self) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._all.set()
+        @worker(queue="webhooks")
+        class Post:
+            async def process(self, job: Any) -> None:
+                await do(job.args["number"])
 
-    async def wait(self) -> None:
-        async with asyncio.timeout(600):
-            await self._all.wait()
+        queue = Oban(pool=pool, queues={"webhooks": CONCURRENCY})
+
+        @asynccontextmanager
+        async def working() -> AsyncIterator[None]:
+            async with queue:
+                yield
+
+        made: Any = Post
+        yield Queue(
+            lambda numbers: queue.enqueue_many([made.new({"number": each}) for each in numbers]), working
+        )
 
 
-PEERS: dict[str, Callable[[str, int, str], Coroutine[Any, Any, float]]] = {
+PEERS: dict[str, Callable[[str, Do], AbstractAsyncContextManager[Queue]]] = {
     "pgqueuer": pgqueuer,
     "procrastinate": procrastinate,
     "saq": saq,
+    "oban": oban,
 }
 
 
-def apart(name: str, rows: int, receiver: str, url: str) -> float | None:
-    """Run one in a process of its own; ``None`` when it is not installed or does not end."""
-    command = [sys.executable, "-m", "tests.benchmarks.peers", "--one", name, "--rows", str(rows)]
+class Jobs:
+    """Does jobs, and knows when each began.
+
+    Args:
+        client: sends.
+        receiver: where to.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, receiver: str) -> None:
+        self._client = client
+        self._receiver = receiver
+        self.begun: dict[int, float] = {}
+        self._done = asyncio.Semaphore(0)
+
+    async def do(self, number: int) -> None:
+        """Do a job."""
+        self.begun[number] = time.perf_counter()
+        response = await self._client.post(
+            self._receiver, content=BODY % number, headers={"content-type": "application/json"}
+        )
+        response.raise_for_status()
+        self._done.release()
+
+    async def wait(self, number: int) -> None:
+        """Wait until so many more are done, ten minutes at the most."""
+        async with asyncio.timeout(600):
+            for _ in range(number):
+                await self._done.acquire()
+
+
+async def measure(
+    name: str, url: str, receiver: str, rows: int, rate: float, seconds: float
+) -> dict[str, float]:
+    """Measure one of the others: the rate of a drain, and the time until a job starts."""
+    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+    async with httpx.AsyncClient(limits=limits) as client:
+        jobs = Jobs(client, receiver)
+        async with PEERS[name](url, jobs.do) as queue:
+            for first in range(0, rows, BATCH):
+                await queue.add(range(first, min(first + BATCH, rows)))
+            started = time.perf_counter()
+            async with queue.working():
+                await jobs.wait(rows)
+                per_s = rows / (time.perf_counter() - started)
+                took = await _latencies(queue, jobs, rows, rate, round(rate * seconds))
+    cuts = statistics.quantiles(took, n=100)
+    return {"per_s": per_s, "p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000}
+
+
+async def _latencies(queue: Queue, jobs: Jobs, first: int, rate: float, number: int) -> list[float]:
+    """Add jobs at a steady rate, whatever the earlier ones take; return the seconds from each call to the start of its job."""
+    called: dict[int, float] = {}
+    adding = set()
+    begin = time.perf_counter()
+    for each in range(number):
+        await asyncio.sleep(max(0.0, begin + each / rate - time.perf_counter()))
+        called[first + each] = time.perf_counter()
+        adding.add(asyncio.ensure_future(queue.add([first + each])))
+    await asyncio.gather(*adding)
+    await jobs.wait(number)
+    return [jobs.begun[each] - at for each, at in called.items()]
+
+
+def apart(name: str, receiver: str, url: str, given: Sequence[str]) -> dict[str, float]:
+    """Run one in a process of its own; empty when it is not installed or does not end."""
+    command = [sys.executable, "-m", "tests.benchmarks.peers", *given, "--one", name]
     process = subprocess.Popen(
         [*command, "--receiver", receiver, "--url", url], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     try:
-        printed, _ = process.communicate(timeout=660)
+        printed, _ = process.communicate(timeout=900)
     except subprocess.TimeoutExpired:
-        return None
+        return {}
     finally:
         process.kill()
         process.wait()
-    return float(printed.split()[-1]) if process.returncode == 0 and printed.split() else None
+    figures: dict[str, float] = json.loads(printed) if process.returncode == 0 else {}
+    return figures
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--rate", type=float, default=200, help="jobs a second for the time until they start")
+    parser.add_argument("--seconds", type=float, default=10, help="how long at that rate")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", choices=sorted(PEERS), help=argparse.SUPPRESS)
     parser.add_argument("--receiver", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(asyncio.run(PEERS[options.one](options.url, options.rows, options.receiver)))
+        sizes = (options.rows, options.rate, options.seconds)
+        print(json.dumps(asyncio.run(measure(options.one, options.url, options.receiver, *sizes))))
         return
-    found: dict[str, Any] = {"rows": options.rows, "machine": machine()}
+    found: dict[str, Any] = {"rows": options.rows, "rate_per_s": options.rate, "machine": machine()}
     with a_receiver(10) as receivers:
         with a_database("postgres") as url:
             asyncio.run(fill(url, options.rows, receivers))
             found["flowactions"] = drain(url, options.rows, {}).per_s
+        ours = latency("postgres", options.rate, options.seconds, apart=False)
+        found |= {f"flowactions_{name}": ours[name] for name in ("p50_ms", "p99_ms")}
         for name in PEERS:
+            given = [f"--{each}={getattr(options, each)}" for each in ("rows", "rate", "seconds")]
             with a_database("postgres") as url:
-                found[name] = apart(name, options.rows, receivers[0], url)
-    for name in PEERS:
-        if found[name]:
-            found[f"to_{name}"] = found["flowactions"] / found[name]
+                figures = apart(name, receivers[0], url, given)
+            if figures:
+                found[name] = figures.pop("per_s")
+                found[f"to_{name}"] = found["flowactions"] / found[name]
+                found |= {f"{name}_{key}": value for key, value in figures.items()}
     show(found, as_json=options.json)
 
 
