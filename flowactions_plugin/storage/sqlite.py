@@ -149,11 +149,29 @@ class Writer:
 
 
 def prepare_connection(connection: Any, record: Any) -> None:
-    """Set the busy timeout of a new connection; a listener for SQLAlchemy's ``connect``."""
+    """Set the busy timeout of a new connection, and have it stop once; a listener for SQLAlchemy's ``connect``."""
+    _stop_once(getattr(connection, "driver_connection", None))
     timeout = int(WAIT_SECONDS * 1000)
     with closing(connection.cursor()) as cursor:
         cursor.execute(f"PRAGMA busy_timeout = {timeout}")
     record.info[BUSY_TIMEOUT_KEY] = timeout
+
+
+def _stop_once(driver: Any) -> None:
+    """Have a connection of aiosqlite stop its thread once.
+
+    SQLAlchemy stops it beside a close that is under way, when their caller is cancelled. That close stops it again, and waits for
+    an answer of a thread that has ended: an event loop that ends then would wait for ever.
+    """
+    stop = getattr(driver, "stop", None)
+    if stop is None:
+        return
+
+    def once() -> Any:
+        driver.stop = lambda: None
+        return stop()
+
+    driver.stop = once
 
 
 @asynccontextmanager

@@ -394,3 +394,18 @@ def test_a_cancelled_read_stays_cancelled() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         read_all(cast("Connection", Connected()), text("SELECT 1"))
+
+
+async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:
+    """SQLAlchemy stops the connection of a cancelled caller so: the event loop's end must not wait for the close for ever."""
+    async with a_database(sqlite_url) as opened, opened.read() as connection:
+        driver = cast("Any", (await connection.get_raw_connection()).driver_connection)
+        busy = asyncio.create_task(driver.execute("SELECT 1"))
+        closing_it = asyncio.create_task(driver.close())
+        await asyncio.sleep(0)
+        driver.stop()
+        closing_it.cancel()
+        await until(closing_it.done)
+        await until(busy.done)
+        with suppress(Exception):
+            busy.result()
