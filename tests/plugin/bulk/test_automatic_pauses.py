@@ -27,6 +27,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+from flowactions_plugin.storage.text import read_all
 from tests.owning import own_webhook
 from tests.queueing import OutboxStore, Queue, a_worker, an_executor
 from tests.recorder import OK, recorder, status
@@ -316,14 +317,49 @@ class TestProbes:
             f"takeovers = {QUARANTINE_AFTER}",
             "status = 'dead', finished_at = 1",
             "claimed_by = 'x', claimed_until = 4000000000000",
+            "next_attempt_at = 4000000000000",
         ],
-        ids=["to-be-cancelled", "in-quarantine", "ended", "claimed"],
+        ids=["to-be-cancelled", "in-quarantine", "ended", "claimed", "not-parked"],
     )
     async def test_a_row_is_passed_over_that_may_not_be_sent(self, queue: Queue, state: str) -> None:
-        """The next one is the probe."""
+        """The next one is the probe, and without one there is none."""
         first, second = await a_paused_queue(queue, 2)
         await queue.run(f"UPDATE flowactions_outbox SET {state} WHERE id = '{first}'")  # noqa: S608
         assert [each.id for each in await probing(queue).claim(10)] == [second]
+        await make_due(queue)
+        assert await probing(queue).claim(10) == []
+
+    async def test_destinations_without_rows_keep_no_other_from_its_probe(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Their probes have been due for longer, and a look takes few."""
+        monkeypatch.setattr(probes_module, "AT_ONCE", 1)
+        (mine,) = await a_paused_queue(queue)
+        await Pauses(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
+        await queue.run("UPDATE flowactions_pauses SET probe_at = 0 WHERE destination LIKE '%idle%'")
+        assert [each.id for each in await probing(queue).claim(1)] == [mine]
+
+    async def test_rows_to_another_destination_are_no_probes(self, queue: Queue) -> None:
+        """Although a person has paused it, and they have waited for longer."""
+        other = await queue.put(id=new_id(1), destination="https://other.example:443")
+        await Pauses(queue.database).pause(ACME, "https://other.example:443", MAYA)
+        (mine,) = await a_paused_queue(queue)
+        await queue.run(
+            f"UPDATE flowactions_outbox SET next_attempt_at = {PAUSED_OFFSET_MS} WHERE id = '{other}'"
+        )  # noqa: S608
+        await queue.run("UPDATE flowactions_pauses SET probe_at = NULL WHERE paused_role <> 'automatic'")
+        assert [each.id for each in await probing(queue).claim(10)] == [mine]
+
+    async def test_a_worker_that_saw_a_probe_due_that_another_has_sent_sends_none(self, queue: Queue) -> None:
+        """Also when that one has ended meanwhile, and its row waits again."""
+        await a_paused_queue(queue)
+        worker, other = probing(queue), probing(queue, store=OutboxStore(queue.database))
+        async with queue.database.read() as connection:
+            rows = await connection.run_sync(read_all, queue.database.built(probes_module._due, False))
+        seen = [probes_module._Due._make(row) for row in rows]
+        assert len(await other.claim(10)) == 1
+        await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
+        assert await worker._claim(seen) == []
 
     async def test_a_pause_of_all_organizations_or_of_a_person_is_not_probed(self, queue: Queue) -> None:
         """An operator may have paused it beside."""
