@@ -344,9 +344,8 @@ class TestProbes:
         other = await queue.put(id=new_id(1), destination="https://other.example:443")
         await Pauses(queue.database).pause(ACME, "https://other.example:443", MAYA)
         (mine,) = await a_paused_queue(queue)
-        await queue.run(
-            f"UPDATE flowactions_outbox SET next_attempt_at = {PAUSED_OFFSET_MS} WHERE id = '{other}'"
-        )  # noqa: S608
+        oldest = f"next_attempt_at = {PAUSED_OFFSET_MS}"
+        await queue.run(f"UPDATE flowactions_outbox SET {oldest} WHERE id = '{other}'")  # noqa: S608
         await queue.run("UPDATE flowactions_pauses SET probe_at = NULL WHERE paused_role <> 'automatic'")
         assert [each.id for each in await probing(queue).claim(10)] == [mine]
 
