@@ -415,6 +415,34 @@ class TestProbes:
         await asyncio.wait({running})
         assert (await queue.row(row_id)).status == "delivered"
 
+    async def test_a_worker_that_stops_begins_none(self, queue: Queue) -> None:
+        """What it claimed then would wait for the end of its lease."""
+        await a_paused_queue(queue)
+        worker = probing(queue)
+        worker._executor.stopping = True
+        await worker.look()
+        assert await rows_of(queue, "probes FROM flowactions_pauses") == [(0,)]
+
+    async def test_a_worker_has_so_many_in_flight_at_the_most(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Receivers that hang take no more than that beside its slots."""
+        monkeypatch.setattr(probes_module, "AT_ONCE", 1)
+        await a_paused_queue(queue, 2)
+        going_on = asyncio.Event()
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            await going_on.wait()
+            return httpx.Response(503)
+
+        worker = probing(queue, answer)
+        for _ in range(2):
+            await worker.look()
+            await make_due(queue)
+        assert await rows_of(queue, "probes FROM flowactions_pauses") == [(1,)]
+        going_on.set()
+        await worker.finish()
+
     async def test_none_is_in_flight_while_a_row_is_sent_alone(self, queue: Queue) -> None:
         """What ends its process in quarantine is not blamed on another."""
         await a_paused_queue(queue, 2)
