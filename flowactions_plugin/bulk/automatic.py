@@ -12,9 +12,8 @@ from sqlalchemy import Row, Select, and_, func, or_, select
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.clock import to_utc
 from flowactions_plugin.errors import ActionInvalid, PauseChanged, TooManyPauses
-from flowactions_plugin.health.statistics_store import LAST_MS
+from flowactions_plugin.health.statistics_store import time_in_range
 from flowactions_plugin.health.status_queries import is_paused
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.probes import BY_ITSELF
@@ -38,7 +37,7 @@ class AutomaticPauses:
     Args:
         database: where they are.
         rule: when a destination is paused; ``None``: never. Those that are paused are resumed all the same.
-        tell: is told of each step.
+        tell: learns of each step.
     """
 
     def __init__(
@@ -72,10 +71,9 @@ class AutomaticPauses:
         return [row for row in rows if is_text(row.organization_id) and is_text(row.destination)]
 
     async def _pause(self, row: Row[Any]) -> bool:
+        since = time_in_range(row.failing_since)
         # What no worker has written stops nothing.
-        began = row.failing_since if type(row.failing_since) is int else 0
         number = row.failures_in_row if type(row.failures_in_row) is int else 0
-        since = to_utc(min(max(began, 0), LAST_MS))
         reason = f"{number} failures in a row since {since:%Y-%m-%d %H:%M:%S}Z, the last one: {row.last_error}"
         try:
             paused = await self._pauses.pause(Scope(row.organization_id), row.destination, AUTOMATIC, reason)

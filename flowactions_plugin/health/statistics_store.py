@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, Integer, Text, case, func, null, or_, select, update
@@ -223,18 +224,21 @@ def _updating_health(sql: Dialect) -> Any:
     )
 
 
+def time_in_range(stored: object) -> datetime:
+    """Return a stored time (Unix milliseconds). What no worker has written is the nearest time that can be shown, or the first."""
+    return to_utc(min(max(stored, 0), LAST_MS) if type(stored) is int else 0)
+
+
 def _alert(row: Any) -> DeliveryAlert | None:
     kind = alert_of(row.failing_since, row.last_failure_at, row.failures_in_row, row.alerted_at)
     if kind is None:
         return None
     failing = kind == "failing"
-    # What no worker has written stops no statistics.
-    since = min(max(row.failing_since or 0, 0), LAST_MS)
     return DeliveryAlert(
         organization_id=row.organization_id,
         destination=row.destination,
         kind=kind,
-        failing_since=to_utc(since) if failing else None,
+        failing_since=time_in_range(row.failing_since) if failing else None,
         failures=row.failures_in_row if failing else 0,
         last_error=row.last_error,
     )

@@ -71,7 +71,7 @@ class Probes:
         database: where the queue is.
         contact: of the worker that claims.
         executor: makes the attempts.
-        tell: is told of each probe, as it begins.
+        tell: learns of each probe, as it begins.
     """
 
     def __init__(

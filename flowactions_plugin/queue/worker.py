@@ -74,7 +74,7 @@ class Worker:
         strategy: claims.
         timing: when rows are sent in quarantine, and how often a database that is away is tried.
         chance: returns random numbers from 0 to 1.
-        probes: sends probes; ``None``: those of its own, of which nobody is told.
+        probes: sends probes; ``None``: the worker makes its own, and nobody learns of them.
     """
 
     def __init__(

@@ -33,6 +33,7 @@ MOST_DELAYS: Final = 9
 MOST_DELAY_SECONDS: Final = 24 * 3600
 
 _DELAY = re.compile(r"([0-9]{1,5})([smh])")
+_AUTO_PAUSE = re.compile(r"\s*([0-9]{1,5})\s*,(.*)", re.DOTALL)
 _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
@@ -102,18 +103,14 @@ def auto_pause(text: str) -> AutoPause | None:
     """Read after how many failures in a row, over how long, a destination is paused; ``off``: never."""
     if text == "off":
         return None
-    number_text, _, delay = text.partition(",")
-    failures = number_text.strip()
-    seconds = _delay_seconds(delay)
-    if (
-        not (failures.isascii() and failures.isdigit() and len(failures) <= 5 and int(failures))
-        or seconds is None
-    ):
+    found = _AUTO_PAUSE.fullmatch(text)
+    failures, seconds = (0, None) if found is None else (int(found[1]), _delay_seconds(found[2]))
+    if not failures or seconds is None:
         raise ValueError(
             "must be off, or two values such as 20,30m: how many failures in a row (1 to 99999), and over how long at least "
             "(1s to 24h, with its unit)"
         )
-    return AutoPause(int(failures), seconds)
+    return AutoPause(failures, seconds)
 
 
 def _delay_seconds(text: str) -> int | None:
