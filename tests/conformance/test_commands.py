@@ -22,6 +22,7 @@ from flowactions_conformance.kit.outcomes import CheckFailed, Level, NotTestable
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.requirements import COMMAND, differences, frozen, required_now
 from flowactions_conformance.kit.runner import _judged, run_checks
+from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = "flowactions_conformance.reference_host.testing:make_host"
@@ -151,7 +152,7 @@ class TestBaseline:
         with pytest.raises(BaselineInvalid, match=says):
             read_baseline(tmp_path / name)
 
-    @pytest.mark.parametrize(
+    @sampled(
         ("entry", "accepts", "stale"),
         [
             (Accepted(reason="x"), True, True),
@@ -160,6 +161,7 @@ class TestBaseline:
             (Accepted(reason="x", mode="child"), False, False),
             (Accepted(reason="x", until="0.9"), False, True),
         ],
+        3,
     )
     async def test_an_entry_holds_where_it_says(self, entry: Accepted, accepts: bool, stale: bool) -> None:
         """On one database, in one mode, up to a version; a failure elsewhere is one, and a pass here makes it stale."""
@@ -223,6 +225,7 @@ class TestRequirements:
 class TestInit:
     """``init``."""
 
+    @pytest.mark.ci
     def test_it_writes_a_host_that_is_proved(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -17,6 +17,7 @@ from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.queue import claim_store, continuous
 from flowactions_plugin.queue.claim_store import full_scan_interval
 from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.slots import LEAST_DEMAND
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
@@ -28,8 +29,10 @@ from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until, within
 
 
-def a_continuous_worker(queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5) -> Worker:
-    executor = an_executor(queue, answer)
+def a_continuous_worker(
+    queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5, timing: Timing | None = None
+) -> Worker:
+    executor = an_executor(queue, answer, timing=timing)
     claims = ContinuousClaims(queue.store, executor, slots=slots, per_destination=per_destination)
     return Worker(queue.store, executor, claims)
 
@@ -175,7 +178,9 @@ async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Qu
             ended += 1
         return httpx.Response(200)
 
-    async with running(a_continuous_worker(queue, answer, slots=100, per_destination=1)):
+    # Half of the slots are for destinations that nothing has reached yet, as these all are: the others wait for a deadline.
+    timing = Timing(deadline_seconds=1.0)
+    async with running(a_continuous_worker(queue, answer, slots=100, per_destination=1, timing=timing)):
         await until(lambda: _is(queue, healthy, "delivered"))
         end.set()
     # Without rounds it would be asked when the others have no more rows that are due.

@@ -34,6 +34,7 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     assert (await queue.row(row_id)).status == "delivered"
 
 
+@pytest.mark.ci
 async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
     caplog.set_level(logging.INFO)
