@@ -44,7 +44,7 @@ class ChatHost:
     ) -> str:
         """Decide on the consent page; give the callback's URL."""
         query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             data = {**query, "workspace": workspace, "decision": decision, **form}
             answer = await client.post(url.partition("?")[0], data=data)
         location: str = answer.headers["location"]

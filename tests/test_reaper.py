@@ -59,7 +59,7 @@ async def test_nothing_of_a_run_that_is_ended_is_left(tmp_path: Path, number: si
         # pytest and its two processes; a server, two sleepers and their like of each.
         assert len(members(folder)) >= 3 + 3
         run.send_signal(number)
-        assert run.wait(60)
+        assert run.wait(300)
         await until(lambda: not members(folder))
         await until(lambda: not Path(folder).exists() and not (MEMORY / Path(folder).name).exists())
     finally:

@@ -117,7 +117,7 @@ class Pictures:
     async def visit(self, url: str, pages: dict[str, str]) -> None:
         """Take pages by their addresses, which the server is asked for apart from the browser, too."""
         cookies = {each["name"]: each["value"] for each in await self.page.context.cookies()}
-        async with httpx.AsyncClient(cookies=cookies, timeout=60) as client:
+        async with httpx.AsyncClient(cookies=cookies, timeout=300) as client:
             for name, path in pages.items():
                 if not self._takes(name):
                     continue

@@ -131,7 +131,7 @@ async def expect_told(page: Page, field: str, said: str) -> None:
     place = f"field-{field}-error"
     there = "([id, said]) => document.getElementById(id)?.textContent.includes(said)"
     with suppress(Error):
-        await page.wait_for_function(there, arg=[place, said], timeout=10_000)
+        await page.wait_for_function(there, arg=[place, said], timeout=300_000)
     await expect(page.locator(f"#{place}")).to_contain_text(said, timeout=1)
 
 

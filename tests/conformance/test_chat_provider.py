@@ -33,7 +33,7 @@ class Running:
 
     def client(self, token: str | None = None) -> AsyncWebClient:
         value = self.token.value if token is None else token
-        return AsyncWebClient(token=value, base_url=f"{self.url}/api/", retry_handlers=[], timeout=60)
+        return AsyncWebClient(token=value, base_url=f"{self.url}/api/", retry_handlers=[], timeout=300)
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def test_auth_test_tells_whose_token_it_is(run: Running) -> None:
 async def test_a_bad_token_and_none_are_told_apart(run: Running) -> None:
     """A wrong token is invalid_auth; no token is not_authed; both with HTTP 200."""
     assert (await refused(run.client("xoxb-nope").auth_test()))["error"] == "invalid_auth"
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         answer = await client.post(f"{run.url}/api/auth.test")
     assert (answer.status_code, answer.json()["error"]) == (200, "not_authed")
 
@@ -261,7 +261,7 @@ class TestFaults:
             await run.client("xoxb-fault-ratelimited").auth_test()
         assert error.value.response.status_code == 429
         assert error.value.response.headers["retry-after"] == "1"
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             headers = {"authorization": "Bearer xoxb-fault-empty429"}
             answer = await client.post(f"{run.url}/api/auth.test", headers=headers)
         assert (answer.status_code, answer.content) == (429, b"")
@@ -298,7 +298,7 @@ class TestFaults:
     async def test_a_queued_fault_is_used_once(self, run: Running) -> None:
         """The next call of a method fails, the one after works."""
         run.provider.faults["auth.test"].append(Fault(503, b"<html>"))
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             headers = {"authorization": f"Bearer {run.token.value}"}
             answers = [await client.post(f"{run.url}/api/auth.test", headers=headers) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [503, 200]
@@ -307,7 +307,7 @@ class TestFaults:
     async def test_an_exchange_can_fail_too(self, run: Running) -> None:
         """Queued faults reach the one method that is called without a token."""
         run.provider.faults["oauth.v2.access"].append(Fault(503, b"<html>"))
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             assert (await client.post(f"{run.url}/api/oauth.v2.access")).status_code == 503
 
 
@@ -315,7 +315,7 @@ class TestOAuth:
     async def test_the_consent_page_leads_to_a_token_once(self, run: Running) -> None:
         """Allow gives a code that can be exchanged once, for a token with the scopes asked for."""
         redirect = "http://127.0.0.1:1/callback"
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             query = {"client_id": CLIENT_ID, "scope": SCOPES, "redirect_uri": redirect, "state": "a&b"}
             page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
             assert "Acme" in page.text
@@ -338,7 +338,7 @@ class TestOAuth:
         """Cancel redirects with access_denied."""
         redirect = "http://127.0.0.1:1/callback?tab=2"
         form = {"client_id": CLIENT_ID, "decision": "cancel", "redirect_uri": redirect, "state": "s"}
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
         assert sent_back.headers["location"] == f"{redirect}&state=s&error=access_denied"
 
@@ -349,7 +349,7 @@ class TestOAuth:
     ) -> None:
         """An unknown client, or nowhere to go back to, is a plain 400."""
         query = {"client_id": CLIENT_ID, "redirect_uri": "http://127.0.0.1:1/callback", **change}
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             answer = await client.request(verb, f"{run.url}/oauth/v2/authorize", params=query)
         assert answer.status_code == 400
 
@@ -357,7 +357,7 @@ class TestOAuth:
         """Nothing from the address becomes markup."""
         hostile = '"><script>alert(1)</script>'
         query = {"client_id": CLIENT_ID, "redirect_uri": "http://x/", "state": hostile, "scope": hostile}
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
         assert page.status_code == 200
         assert "<script" not in page.text
@@ -368,7 +368,7 @@ class TestOAuth:
         code = run.provider.state.add_code(run.provider.state.workspaces[0], redirect, ["chat:write"])
         form = {"code": code, "redirect_uri": redirect}
         url = f"{run.url}/api/oauth.v2.access"
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=300) as client:
             wrong = await client.post(url, data=form, auth=(CLIENT_ID, "x"))
             right = await client.post(url, data=form, auth=(CLIENT_ID, CLIENT_SECRET))
         assert (wrong.status_code, wrong.json()["error"]) == (200, "bad_client_secret")
@@ -429,7 +429,7 @@ class TestLifecycle:
 async def test_messages_can_be_inspected(run: Running) -> None:
     """What was posted is there as JSON, and the page that shows it asks nothing of other hosts."""
     sent = await run.client().chat_postMessage(channel="C0ORDERS", text="a &lt;b&gt;")
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         shown = (await client.get(f"{run.url}/inspect/messages")).json()["data"]
         page = await client.get(run.url)
     assert shown == [

@@ -64,7 +64,7 @@ async def test_an_arrival_is_recorded_as_it_came(receiver: tuple[Receiver, str])
     """Method, path, headers, body, verdict and repetition are there."""
     recorded, url = receiver
     headers = {**signed(str(int(time.time())), b"\xff{}"), "x-service-webhook-id": "evt_1"}
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         for _ in range(2):
             answer = await client.put(f"{url}/hooks/a%20b?c=d", content=b"\xff{}", headers=headers)
             assert answer.status_code == 200
@@ -80,7 +80,7 @@ async def test_an_arrival_is_recorded_as_it_came(receiver: tuple[Receiver, str])
 async def test_requests_without_an_id_are_not_repetitions(receiver: tuple[Receiver, str]) -> None:
     """Only an event id can be seen twice."""
     recorded, url = receiver
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         for _ in range(2):
             await client.post(f"{url}/hooks/a")
     assert [arrival.seen for arrival in recorded.arrivals] == [1, 1]
@@ -90,7 +90,7 @@ async def test_repeated_headers_are_all_kept(receiver: tuple[Receiver, str]) -> 
     """Headers are recorded in order, with their repetitions, whatever their bytes."""
     recorded, url = receiver
     headers = [(b"x-a", b"1"), (b"x-a", b"2"), (b"x-service-webhook-signature", b"v1,\xe9\xff")]
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         answer = await client.post(f"{url}/hooks/a", headers=headers)
     (arrival,) = recorded.arrivals
     assert answer.status_code == 200
@@ -103,7 +103,7 @@ async def test_repeated_headers_are_all_kept(receiver: tuple[Receiver, str]) -> 
 async def test_every_method_is_taken(receiver: tuple[Receiver, str], method: str, path: str) -> None:
     """A sender may use any method, also one that few servers know."""
     recorded, url = receiver
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         assert (await client.request(method, f"{url}{path}")).status_code == 200
     assert [(arrival.method, arrival.path) for arrival in recorded.arrivals] == [(method, path)]
 
@@ -112,7 +112,7 @@ async def test_the_signature_covers_what_is_not_kept(receiver: tuple[Receiver, s
     """A long body is cut for the record and verified whole."""
     recorded, url = receiver
     body = b"a" * 100_000
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         await client.post(f"{url}/hooks/a", content=body, headers=signed(str(int(time.time())), body))
     (arrival,) = recorded.arrivals
     assert (len(arrival.body), arrival.signature) == (64 * 1024, "verified")
@@ -121,7 +121,7 @@ async def test_the_signature_covers_what_is_not_kept(receiver: tuple[Receiver, s
 async def test_paths_choose_the_answer(receiver: tuple[Receiver, str]) -> None:
     """A status or a delay can be asked for, and the first arrivals of an event can be made to fail."""
     _, url = receiver
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         answer = await client.post(f"{url}/hooks/status/503")
         assert answer.status_code == 503
         started = time.monotonic()
@@ -138,7 +138,7 @@ async def test_paths_choose_the_answer(receiver: tuple[Receiver, str]) -> None:
 async def test_memory_is_bounded(receiver: tuple[Receiver, str]) -> None:
     """A body over one MiB is refused and not recorded, and only the newest thousand arrivals are kept."""
     recorded, url = receiver
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         assert (await client.post(f"{url}/hooks/x", content=b"a" * (1024 * 1024 + 1))).status_code == 413
         for number in range(1005):
             await client.get(f"{url}/hooks/x", headers={"x-service-webhook-id": str(number)})

@@ -15,11 +15,11 @@ async def test_an_app_is_served_with_its_lifespan_until_the_block_ends() -> None
     """The app starts before requests come, and stops with the block."""
     events: list[str] = []
     app = Litestar(on_startup=[lambda: events.append("up")], on_shutdown=[lambda: events.append("down")])
-    async with serve(app) as url, httpx.AsyncClient(timeout=60) as client:
+    async with serve(app) as url, httpx.AsyncClient(timeout=300) as client:
         assert (await client.get(url)).status_code == 404
         assert events == ["up"]
     assert events == ["up", "down"]
-    async with httpx.AsyncClient(timeout=60) as client:
+    async with httpx.AsyncClient(timeout=300) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get(url)
 
@@ -29,7 +29,7 @@ async def test_an_idle_connection_is_kept() -> None:
     """A client that pauses for longer than servers usually wait finds its connection as it was."""
     ports = set[int]()
     limits = httpx.Limits(keepalive_expiry=None)
-    async with serve(Litestar()) as url, httpx.AsyncClient(timeout=60, limits=limits) as client:
+    async with serve(Litestar()) as url, httpx.AsyncClient(timeout=300, limits=limits) as client:
         for pause in (6, 0):
             answer = await client.get(url)
             assert answer.status_code == 404
@@ -45,7 +45,7 @@ async def test_an_app_that_cannot_start_is_an_error() -> None:
         raise LookupError
 
     with pytest.raises(RuntimeError, match="did not start"):
-        async with asyncio.timeout(60), serve(Litestar(on_startup=[fail])):
+        async with asyncio.timeout(300), serve(Litestar(on_startup=[fail])):
             pass
 
 
@@ -55,7 +55,7 @@ async def test_a_port_can_be_opened_before_the_app_is_made() -> None:
     port = listener.getsockname()[1]
     with pytest.raises(OSError, match="in use"):
         listen(port)
-    async with serve(Litestar(), listener) as url, httpx.AsyncClient(timeout=60) as client:
+    async with serve(Litestar(), listener) as url, httpx.AsyncClient(timeout=300) as client:
         assert url == f"http://127.0.0.1:{port}"
         assert (await client.get(url)).status_code == 404
     assert listener.fileno() == -1

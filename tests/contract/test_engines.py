@@ -140,7 +140,7 @@ class TestThreads:
         together = threading.Barrier(THREADS)
 
         def reach_and_advance() -> tuple[NodeResult, Advanced]:
-            together.wait(30)
+            together.wait(300)
             reached = run.actions.call(run.record(walk, "n"))
             return reached, run.actions.call(run.actions.advance(walk, "s"))
 

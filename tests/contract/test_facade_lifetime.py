@@ -190,7 +190,7 @@ class TestThreads:
             with pytest.raises(ValueError, match=r"webhook\.entity"):
                 await asyncio.to_thread(lambda: actions.call(actions.enqueue(own_webhook(entity=""))))
             with pytest.raises(TimeoutError, match="of its own"):
-                await asyncio.to_thread(lambda: actions.call(times_out(), timeout=30))
+                await asyncio.to_thread(lambda: actions.call(times_out(), timeout=300))
             with pytest.raises(TypeError, match="needs a coroutine, not function"):
                 await asyncio.to_thread(lambda: actions.call(lambda: None))  # type: ignore[arg-type]
 
@@ -208,7 +208,7 @@ class TestThreads:
         async with actions.lifespan():
             with pytest.raises(TimeoutError):
                 await asyncio.to_thread(lambda: actions.call(hangs(), timeout=0.05))
-            await asyncio.wait_for(ended.wait(), 30)
+            await asyncio.wait_for(ended.wait(), 300)
 
     async def test_closing_the_lifespan_ends_waiting_calls(self, quiet: SmallHost) -> None:
         """The thread is told NotStarted, and is not left waiting."""
@@ -221,9 +221,9 @@ class TestThreads:
 
         async with actions.lifespan():
             call = asyncio.create_task(asyncio.to_thread(lambda: actions.call(hangs())))
-            await asyncio.to_thread(waiting.wait, 30)
+            await asyncio.to_thread(waiting.wait, 300)
         with pytest.raises(NotStarted, match="closed before the call had ended"):
-            await asyncio.wait_for(call, 30)
+            await asyncio.wait_for(call, 300)
 
     async def test_the_loops_own_thread_is_told_to_await(self, quiet: SmallHost) -> None:
         """It would wait for itself for ever."""

@@ -44,7 +44,7 @@ class Pages:
     """
 
     def __init__(self, url: str) -> None:
-        self._client = httpx.AsyncClient(base_url=url, timeout=60, verify=NO_TLS)
+        self._client = httpx.AsyncClient(base_url=url, timeout=300, verify=NO_TLS)
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -35,7 +35,7 @@ async def test_who_had_an_answer_has_a_row(database_url: str, answers: int) -> N
     )
     assert process.stdout is not None
     try:
-        answered = [await asyncio.wait_for(process.stdout.readline(), 60) for _ in range(answers)]
+        answered = [await asyncio.wait_for(process.stdout.readline(), 300) for _ in range(answers)]
         assert process.returncode is None
     finally:
         with suppress(ProcessLookupError):

@@ -44,7 +44,7 @@ async def test_a_suspended_worker_reads_its_answers_late(field: Field, delivery:
 
     field.receiver.answer = answer
     process = await field.start(host=HOST, FLOWACTIONS_TEST_TIMING="4 1 10")
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         await stopped.wait()
     await asyncio.sleep(6)
     process.send_signal(signal.SIGCONT)

@@ -83,7 +83,7 @@ class Field:
             if process.returncode is None:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             await asyncio.gather(*(process.wait() for process in self._running))
 
     def logs(self) -> str:

@@ -69,7 +69,7 @@ def build(folder: Path) -> Built:
         "--legal-comments=none",
         f"--banner:js={banner()}",
     ]
-    done = subprocess.run(command, cwd=folder, check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=folder, check=True, timeout=300, capture_output=True, text=True)
     texts: dict[str, list[str]] = {}
     for name in sorted(versions()):
         text = installed[name].with_name("LICENSE").read_text().strip()

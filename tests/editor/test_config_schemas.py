@@ -195,7 +195,7 @@ class TestReactJsonSchemaForm:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         )
         output = json.loads(done.stdout)
         assert output["complaints"] == []

@@ -60,7 +60,7 @@ def run_host(packages: Path, directory: Path) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -124,7 +124,7 @@ def run(packages: Path, source: str, *arguments: str, **settings: str) -> subpro
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
 
 

@@ -46,7 +46,7 @@ def install(target: Path, distribution: str, source: str, *, plugin: str | None 
         "--target",
         str(target),
     ]
-    subprocess.run([*pip, str(wheel)], check=True, timeout=120)
+    subprocess.run([*pip, str(wheel)], check=True, timeout=300)
 
 
 def install_crm(target: Path) -> None:

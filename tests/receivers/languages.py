@@ -85,7 +85,7 @@ class Language(NamedTuple):
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=300,
         )
         assert done.stderr == ""
         return [{"true": True, "false": False}[line] for line in done.stdout.splitlines()]

@@ -125,7 +125,7 @@ def by_npm(folder: Path, requests: list[dict[str, Any]]) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     said: list[str] = json.loads(done.stdout)
     return said

@@ -93,7 +93,7 @@ class Release:
     async def run(self, *command: str) -> str:
         """Run Python to its end, and return what it printed."""
         process = await self._start(*command, output=subprocess.PIPE)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             printed, _ = await process.communicate()
         assert process.returncode == 0, printed.decode()
         return printed.decode()
@@ -125,7 +125,7 @@ class Release:
                 "-m", "flowactions_plugin.cli", "worker", "--host", "rolling_host:Shop", output=output
             )
         self._workers.append(process)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while " delivers" not in log.read_text():
                 assert process.returncode is None, log.read_text()
                 await asyncio.sleep(0.05)
@@ -136,7 +136,7 @@ class Release:
         for process in self._workers:
             if process.returncode is None:
                 process.terminate()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             codes = [await process.wait() for process in self._workers]
         assert codes == [0] * len(codes), self.logs()
         self._workers.clear()

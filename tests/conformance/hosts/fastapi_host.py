@@ -298,7 +298,7 @@ class ShopDriver(HostDriver):
     def __init__(self, host: ShopHost, app: FastAPI, env: Env) -> None:
         self.app = app
         self._host = host
-        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=300)
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """The kit's ids are the host's, so there are none to return."""

@@ -126,7 +126,7 @@ def without_lifespan(app: Any) -> Any:
 async def answers(url: str, asks: list[Ask]) -> list[Any]:
     """Ask in turn, as one browser with cookies."""
     found = []
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=300) as client:
         for ask in asks:
             answer = await client.request(ask.method, ask.path, content=ask.body, headers=ask.headers)
             headers = {
@@ -211,7 +211,7 @@ async def test_a_stream_arrives_as_it_is_made(host: str, tmp_path: Path) -> None
 
     async with (
         serving(HOSTS[host](loaded(tmp_path).wrap)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
         assert (await client.post("/upload", content=body())).json() == {"total": 200_000}
         async with client.stream("GET", "/stream") as answer:
@@ -223,7 +223,7 @@ async def test_the_plugins_routes_are_reached_in_every_host(host: str, tmp_path:
     """By path and method, with parameters and trailing slash, as Litestar routes them; a broken one breaks no host."""
     async with (
         serving(HOSTS[host](loaded(tmp_path).wrap)) as url,
-        httpx.AsyncClient(base_url=url, timeout=60) as client,
+        httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
         seen = await client.get("/integrations/probe/seen/7/?q=1")
         assert seen.json() == {

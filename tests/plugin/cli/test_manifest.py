@@ -73,7 +73,7 @@ async def test_what_the_manifest_names_is_what_a_running_host_uses(sqlite_url: s
     """Installed and told of events by the manifest alone, and asked for exactly its scopes (§2.3, §4.1, §6.2)."""
     listener, provider = listen(), FakeChatProvider()
     team, bot = provider.state.workspaces[0].id, provider.state.workspaces[0].bot_user_id
-    async with serve(provider.app) as provider_url, httpx.AsyncClient(timeout=60) as client:
+    async with serve(provider.app) as provider_url, httpx.AsyncClient(timeout=300) as client:
         settings = {**chat_settings(sqlite_url, provider_url), "BACKEND_PUBLIC_URL": url_of(listener)}
         ended = await command("chat-manifest", "--json", "--prefix", PREFIX, cwd=tmp_path, **settings)
         manifest = ended.document

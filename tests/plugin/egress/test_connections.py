@@ -53,7 +53,7 @@ async def a_transport(
 
 async def post(transport: OutboundTransport, url: str, body: bytes = b"{}", method: str = "POST") -> Response:
     """Send a request, within a few seconds."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(300):
         return await transport.send(Request(method, parse_destination(url), (), body, Progress()))
 
 

@@ -297,7 +297,7 @@ def looking_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Names, threadi
 
     def getaddrinfo(host: str, port: int, *_: object, **__: object) -> list[object]:
         names.asked.append(host)
-        go.wait(60)
+        go.wait(300)
         if host not in names:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in names[host]]

@@ -315,7 +315,7 @@ class TestPhases:
         end = threading.Event()
 
         def lookup(host: str, port: int) -> list[str]:
-            end.wait(20)
+            end.wait(300)
             return ["127.0.0.1"]
 
         guard = EgressGuard(development=True, resolve=Resolver(8, lookup))

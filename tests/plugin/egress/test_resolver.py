@@ -29,7 +29,7 @@ class TestResolver:
         def lookup(host: str, port: int) -> Sequence[str]:
             asked.append(host)
             if host.startswith("hangs"):
-                hang.wait(60)
+                hang.wait(300)
             return ["8.8.8.8"]
 
         resolver = Resolver(64, lookup)
@@ -49,7 +49,7 @@ class TestResolver:
         go = threading.Event()
 
         def lookup(host: str, port: int) -> Sequence[str]:
-            go.wait(20)
+            go.wait(300)
             return ["8.8.8.8"]
 
         resolver = Resolver(1, lookup)
@@ -115,7 +115,7 @@ class TestResolver:
 
         def lookup(host: str, port: int) -> Sequence[str]:
             asked.append(host)
-            go.wait(20)
+            go.wait(300)
             return ["8.8.8.8"]
 
         resolver = Resolver(1, lookup)
@@ -137,7 +137,7 @@ class TestResolver:
 
         def lookup(host: str, port: int) -> Sequence[str]:
             if host == "hangs":
-                go.wait(20)
+                go.wait(300)
             return [host]
 
         resolver = Resolver(2, lookup)
@@ -219,7 +219,7 @@ class TestEnqueue:
 
         def lookup(host: str, port: int) -> Sequence[str]:
             asked.append(host)
-            waiting.wait(60)
+            waiting.wait(300)
             return ["8.8.8.8"]
 
         guard = EgressGuard(development=False, resolve=CachingResolver(Resolver(64, lookup)))
@@ -241,7 +241,7 @@ class TestEnqueue:
 
         def answer(host: str) -> Sequence[str]:
             if host.startswith("hangs"):
-                go.wait(60)
+                go.wait(300)
             return ["127.0.0.1"]
 
         settings = development(f"sqlite:///{tmp_path / 'f.db'}")

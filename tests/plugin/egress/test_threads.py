@@ -55,7 +55,7 @@ async def answering(
 
         await asyncio.to_thread(together.wait)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 await asyncio.gather(*(exchange() for _ in range(10)))
         finally:
             await transport.aclose()
@@ -93,5 +93,5 @@ async def test_what_is_read_is_kept_by_transport_and_not_by_connection() -> None
         each.get_buffer(-1)[: len(answer)] = answer
     first.buffer_updated(len(OK))
     other.buffer_updated(len(status(500)))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(300):
         assert [each.status_code for each in await asyncio.gather(*reading)] == [200, 500]

@@ -80,7 +80,7 @@ async def test_preview_answers_what_the_facade_shows(run: Running) -> None:
 
 async def test_test_sends_once(run: Running) -> None:
     """The receiver gets one request, and the answer says what it answered."""
-    answer = await run.client.post(TEST, json=run.body(), timeout=30)
+    answer = await run.client.post(TEST, json=run.body(), timeout=300)
     assert answer.status_code == 200
     data = answer.json()["data"]
     assert (data["status"], data["statusCode"], data["response"]) == ("delivered", 200, "ok")

@@ -47,7 +47,7 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedPr
         cwd=folder,
         env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8", **environment},
         capture_output=True,
-        timeout=30,
+        timeout=300,
         check=False,
     )
 

@@ -270,4 +270,4 @@ def test_another_event_loop() -> None:
         groups._under_way += 1  # as if its end were never heard of
 
     asyncio.run(abandoned())
-    asyncio.run(asyncio.wait_for(groups.write("b"), 60))
+    asyncio.run(asyncio.wait_for(groups.write("b"), 300))

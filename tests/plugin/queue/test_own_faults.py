@@ -47,7 +47,7 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
                 except OSError:
                     return
                 with connection:
-                    connection.settimeout(30)
+                    connection.settimeout(300)
                     read = b""
                     while b"\r\n\r\n" not in read:
                         read += connection.recv(65536)
@@ -57,7 +57,7 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}/"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(30)
+        thread.join(300)
 
 
 class TestLostTime:
@@ -92,12 +92,12 @@ class TestLostTime:
 
         def stand() -> None:
             stands.set()
-            closed.wait(30)
+            closed.wait(300)
             time.sleep(0.7)
 
         def answer(connection: socket.socket) -> None:
             loop.call_soon_threadsafe(stand)
-            stands.wait(30)
+            stands.wait(300)
             time.sleep(0.3)
             connection.close()
             closed.set()
@@ -128,7 +128,7 @@ class TestLostTime:
 
         def answer(connection: socket.socket) -> None:
             loop.call_soon_threadsafe(stand)
-            end.wait(20)
+            end.wait(300)
 
         with threaded(answer) as url, StallMonitor(lease_clock) as monitor:
             async with own_transport() as transport:
@@ -353,7 +353,7 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
 
     completer.flush = tell  # type: ignore[method-assign]
     with pytest.raises(LookupError):
-        await asyncio.wait_for(worker.run(), 30)
+        await asyncio.wait_for(worker.run(), 300)
     assert (await queue.row(row_id)).status == "delivered"
 
 

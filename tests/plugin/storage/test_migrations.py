@@ -252,7 +252,7 @@ async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
         await blocking.execute(text("CREATE TABLE flowactions_version (version_num VARCHAR(32))"))
         upgrading = asyncio.create_task(Database(url_of(postgres_url)).migrate())
         await until(migrations._ALEMBIC.locked)
-        async with asyncio.timeout(20), Database(there):
+        async with asyncio.timeout(300), Database(there):
             assert not upgrading.done()
         await blocking.rollback()
         await upgrading

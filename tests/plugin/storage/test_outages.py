@@ -409,7 +409,9 @@ class TestWaiting:
         """Ten take no longer than one, and none succeeds; reads are not blocked, and the next caller succeeds."""
         path = tmp_path / "f.db"
         engine = (
-            create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 30}) if shared else None
+            create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 3000})
+            if shared
+            else None
         )
         await a_database(f"sqlite:///{path}").migrate()
         async with a_database(f"sqlite:///{path}", engine=engine) as database:
@@ -430,7 +432,7 @@ class TestWaiting:
             assert await self.calls(database, 1, how) == [None] or how == "in_transaction"
             if engine is not None:
                 async with engine.connect() as connection:
-                    assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
+                    assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 3_000_000
         if engine is not None:
             await engine.dispose()
 
@@ -438,17 +440,17 @@ class TestWaiting:
         """In a host's transaction, too; the host's own statements keep its timeout."""
         path = tmp_path / "f.db"
         await a_database(f"sqlite:///{path}").migrate()
-        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 30})
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 3000})
         async with a_database(f"sqlite:///{path}", engine=engine) as database:
             with closing(sqlite3.connect(path)) as other:
                 other.execute("BEGIN IMMEDIATE")
                 async with engine.connect() as connection:
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(300):
                         with pytest.raises(StorageUnavailable, match="locked"):
                             async with database.write(connection):
                                 pass
                     assert not connection.in_transaction()
-                    assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 30_000
+                    assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 3_000_000
         await engine.dispose()
 
     @sampled("how", ["write", "in_transaction"], size=1)
@@ -463,7 +465,7 @@ class TestWaiting:
                 for task in tasks:
                     task.cancel()
                 await asyncio.wait(tasks)
-            async with asyncio.timeout(20), database.write() as connection:
+            async with asyncio.timeout(300), database.write() as connection:
                 await connection.execute(text(ROW.format("y")))
 
     async def test_both_waits_share_one_timeout(self, tmp_path: Path, seconds: float) -> None:

@@ -178,7 +178,7 @@ async def use(run: ChatHost, receiver: Recorder) -> None:
 
     draft = webhook(receiver)
     body = {"agentId": "agent-1", "node": {"type": "webhook", "config": dict(draft.config)}}
-    tested = await browser.post("/integrations/nodes/test", json=body, timeout=30)
+    tested = await browser.post("/integrations/nodes/test", json=body, timeout=300)
     assert tested.status_code == 200, tested.text
 
     call = {

@@ -25,7 +25,7 @@ class EngineDriver(HostDriver):
         self.app = made.app
         self._store = made.host.store
         self._origin = env.base_url
-        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=60)
+        self._client = httpx.AsyncClient(base_url=env.base_url, trust_env=False, timeout=300)
 
     async def seed(self, world: World) -> Mapping[str, str]:
         """Writes into the engine's tables."""
