@@ -65,7 +65,7 @@ class Supervisor:
         done, _ = await asyncio.wait({running}, timeout=task.drain_seconds)
         if not done:
             log.error(
-                "background task %s did not stop within %s s and was left behind",
+                "background task %s did not stop within %s s: the shutdown continues without it",
                 task.name,
                 task.drain_seconds,
                 extra={"event": "task.left_behind"},
