@@ -83,14 +83,14 @@ _SINCE: Final[Mapping[Table, ColumnElement[int]]] = {
 
 
 class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """How many rows of each kind there are, or were removed.
+    """Number of rows of each kind that exist, or that were deleted.
 
     Attributes:
         deliveries: rows of the outbox.
-        attempts: logged attempts of them.
+        attempts: attempts of these in the log.
         records: nodes that wait for a step.
-        halted_runs: runs that were ended.
-        idempotency_keys: remembered keys.
+        halted_runs: runs that a node has halted.
+        idempotency_keys: stored keys.
         rates: counted calls of agents.
         statistics: intervals.
         destinations: health of destinations.
@@ -99,7 +99,7 @@ class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         audit: lines of the audit.
         alerts: alerts to operators that name the organization, sent ones among them.
         installs: started installs of a chat workspace.
-        chat_connection: whether there is a chat connection, 0 or 1; when it is removed, its token is revoked.
+        chat_connection: number of chat connections, 0 or 1; when it is deleted, its token is revoked.
     """
 
     deliveries: int = 0

@@ -25,8 +25,8 @@ class DisplayInformation(Part, frozen=True):
     """What people see of the app.
 
     Attributes:
-        name: of the app.
-        description: of the app.
+        name: the app's name.
+        description: the app's description.
     """
 
     name: str
@@ -34,12 +34,12 @@ class DisplayInformation(Part, frozen=True):
 
 
 class AppHome(Part, frozen=True):
-    """The app's own place in a workspace.
+    """The app's own page in a workspace.
 
     Attributes:
-        home_tab_enabled: no: there is nothing to show.
-        messages_tab_enabled: yes: without it, the provider refuses direct messages of the app.
-        messages_tab_read_only_enabled: yes: nobody reads what a member answers.
+        home_tab_enabled: false: the app has no home page.
+        messages_tab_enabled: true: without it, the provider refuses direct messages of the app.
+        messages_tab_read_only_enabled: true: nobody reads the answers of members.
     """
 
     home_tab_enabled: bool = False
@@ -51,8 +51,8 @@ class BotUser(Part, frozen=True):
     """The user that messages come from.
 
     Attributes:
-        display_name: the same as the app's.
-        always_online: no: nobody answers there.
+        display_name: the app's name.
+        always_online: false: nobody answers there.
     """
 
     display_name: str
@@ -60,11 +60,11 @@ class BotUser(Part, frozen=True):
 
 
 class Features(Part, frozen=True):
-    """Parts of the app that people meet.
+    """Parts of the app that people see.
 
     Attributes:
-        bot_user: the user that messages come from.
-        app_home: its own place in a workspace.
+        bot_user: the sender of messages.
+        app_home: the app's own page in a workspace.
     """
 
     bot_user: BotUser
@@ -72,10 +72,10 @@ class Features(Part, frozen=True):
 
 
 class Scopes(Part, frozen=True):
-    """What the app asks for.
+    """The permissions that the app requests.
 
     Attributes:
-        bot: the scopes of its token, those that an install requests (§2.3).
+        bot: the scopes of its token, which an install requests (§2.3).
     """
 
     bot: tuple[str, ...] = SCOPES
@@ -85,8 +85,8 @@ class OAuthConfig(Part, frozen=True):
     """How the app is installed.
 
     Attributes:
-        redirect_urls: where browsers may be sent back after an install: the callback's URL.
-        scopes: what it asks for.
+        redirect_urls: the URL of the callback, to which the provider sends browsers after an install.
+        scopes: the permissions that the app requests.
     """
 
     redirect_urls: tuple[str, ...]
@@ -94,11 +94,11 @@ class OAuthConfig(Part, frozen=True):
 
 
 class EventSubscriptions(Part, frozen=True):
-    """What the app is told.
+    """The events that the provider sends to the app.
 
     Attributes:
-        request_url: where events are sent.
-        bot_events: those that end a chat connection (§6.2).
+        request_url: the URL that gets the events.
+        bot_events: the events that end a chat connection (§6.2).
     """
 
     request_url: str
@@ -109,7 +109,7 @@ class Interactivity(Part, frozen=True):
     """Buttons and menus in messages.
 
     Attributes:
-        is_enabled: no: messages are text.
+        is_enabled: false: messages are text.
     """
 
     is_enabled: bool = False
@@ -119,11 +119,11 @@ class AppSettings(Part, frozen=True):
     """How the provider talks to the app.
 
     Attributes:
-        event_subscriptions: what the app is told.
+        event_subscriptions: the events that the provider sends to the app.
         interactivity: buttons and menus in messages.
-        org_deploy_enabled: no: an organization of this host connects one workspace.
-        socket_mode_enabled: no: events come as signed requests.
-        token_rotation_enabled: no: the stored token does not expire (§2.2).
+        org_deploy_enabled: false: an organization of this host connects one workspace.
+        socket_mode_enabled: false: events come as signed requests.
+        token_rotation_enabled: false: the stored token does not expire (§2.2).
     """
 
     event_subscriptions: EventSubscriptions

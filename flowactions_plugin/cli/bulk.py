@@ -49,7 +49,7 @@ def _options(function: Function) -> Function:
                 "--expect",
                 type=click.IntRange(min=0),
                 metavar="N",
-                help="Do nothing unless this is their exact number.",
+                help="Do nothing if their exact number differs from this.",
             ),
             yes_option,
             click.option(
@@ -59,7 +59,7 @@ def _options(function: Function) -> Function:
                 help="For so long nothing leaves, and 'outbox undo' takes it back; not for single ids. "
                 "Without it, FLOWACTIONS_UNDO_SECONDS.",
             ),
-            click.option("--detach", is_flag=True, help="Do not wait: workers carry it out."),
+            click.option("--detach", is_flag=True, help="Do not wait until workers have executed it."),
         )
     ):
         function = option(function)
@@ -68,19 +68,24 @@ def _options(function: Function) -> Function:
 
 _ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 _reset = click.option(
-    "--reset-attempts", is_flag=True, help="Each has all of its attempts again; without it, one more."
+    "--reset-attempts",
+    is_flag=True,
+    help="Give each delivery all its attempts again; without it, one more attempt.",
 )
 
 
 _rate = click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second at the most."
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="At most so many deliveries a second.",
 )
 _canary = click.option(
     "--canary",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="So many first; then ten times as many, and so on; stop when more than a tenth of a stage fails.",
+    help="Begin with so many deliveries, then ten times as many, and so on; stop if more than a tenth of a stage fails.",
 )
 
 
@@ -89,7 +94,7 @@ _canary = click.option(
 @_reset
 @_options
 async def retry(host: str | None, **options: Any) -> int:
-    """Make dead deliveries due now: those with these ids, or those of a filter.
+    """Retry dead deliveries now: those with these ids, or those that match a filter.
 
     For many deliveries, 'replay' paces them and can try one first.
     """
@@ -100,15 +105,13 @@ async def retry(host: str | None, **options: Any) -> int:
 @_reset
 @_rate
 @_canary
-@click.option(
-    "--follow", metavar="ACTION", help="Show how an action goes on that was begun before, and nothing else."
-)
+@click.option("--follow", metavar="ACTION", help="Only show the progress of an action that was begun before.")
 @_options
 async def replay(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
-    """Make many dead deliveries due again, paced, and show how far it is.
+    """Retry many dead deliveries at a limited rate, and show the progress.
 
-    Workers carry it out: it goes on when this command is killed, and when they are. Until it starts, 'outbox undo' takes it
-    back; later, 'outbox stop' ends it.
+    Workers execute it, so it continues if this command or a worker is killed. Before it starts, 'outbox undo' cancels it;
+    later, 'outbox stop' stops it.
     """
     if follow is None:
         return await _change(host, "replay", {**options, "as_json": as_json})
@@ -129,10 +132,10 @@ async def replay(host: str | None, follow: str | None, as_json: bool, **options:
 @_canary
 @_options
 async def resend(host: str | None, **options: Any) -> int:
-    """Send delivered webhooks again: those with these ids, or those of a filter with --from.
+    """Send delivered webhooks again: those with these ids, or those that match a filter with --from.
 
     Each is sent as a new delivery with the same event id, headers and body, signed with the present secret. Receivers that
-    dedupe by event id ignore what they have processed already. Filters need --from, --event-id or --key.
+    dedupe by event id ignore events that they have already processed. Filters need --from, --event-id or --key.
     """
     return await _change(host, "resend", options)
 
@@ -141,9 +144,9 @@ async def resend(host: str | None, **options: Any) -> int:
 @_ids
 @_options
 async def cancel(host: str | None, **options: Any) -> int:
-    """End deliveries that wait for an attempt: those with these ids, or those of a filter.
+    """Cancel deliveries that wait for an attempt: those with these ids, or those that match a filter.
 
-    They are dead then, and can be retried.
+    They are then dead, and can be retried.
     """
     return await _change(host, "cancel", options)
 
@@ -152,9 +155,9 @@ async def cancel(host: str | None, **options: Any) -> int:
 @_ids
 @_options
 async def delete(host: str | None, **options: Any) -> int:
-    """Remove dead deliveries with their attempts: those with these ids, or those of a filter.
+    """Delete dead deliveries with their attempts: those with these ids, or those that match a filter.
 
-    They cannot be brought back once the time for undoing has passed.
+    After the time for undo, they cannot be restored.
     """
     return await _change(host, "delete", options)
 
@@ -204,7 +207,7 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
 @click.argument("action_id", metavar="ACTION")
 @host_option()
 async def undo(action_id: str, host: str | None, as_json: bool) -> int:
-    """Take a bulk action back that has not started: everything is as it was."""
+    """Undo a bulk action that has not started: nothing is changed."""
     action = await _end("undo", host, action_id, as_json)
     if action is None:
         return FAILED
@@ -223,7 +226,7 @@ async def undo(action_id: str, host: str | None, as_json: bool) -> int:
 @click.argument("action_id", metavar="ACTION")
 @host_option()
 async def stop(action_id: str, host: str | None, as_json: bool) -> int:
-    """Stop a bulk action; what it has done stays."""
+    """Stop a bulk action; deliveries that it has already changed stay changed."""
     from flowactions_plugin.cli.changing import ENDED_EARLY, say_end
 
     action = await _end("stop", host, action_id, as_json)

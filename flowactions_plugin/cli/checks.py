@@ -54,10 +54,10 @@ class Check(msgspec.Struct, kw_only=True, rename="camel"):
 
     Attributes:
         name: what was checked.
-        result: `ok`; `warning`: it works, and somebody should look; `failed`; `skipped`: it could not be checked, or there is
-            nothing to check.
-        message: what was found.
-        advice: what to do; empty when there is nothing to do.
+        result: `ok`; `warning`: it works, but somebody should look at it; `failed`; `skipped`: it could not be
+            checked, or nothing needs a check.
+        message: the result in words.
+        advice: what to do; empty: nothing.
     """
 
     name: str

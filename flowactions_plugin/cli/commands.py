@@ -33,8 +33,8 @@ NEXT_STEPS: Final = (
 def keygen(signing: bool, as_json: bool) -> int:
     """Make an encryption key, for FLOWACTIONS_ENCRYPTION_KEYS.
 
-    32 random bytes in base64. It is written to standard output and kept nowhere. To rotate, put it in front of the older
-    keys and run 'flowactions reseal'.
+    The key is 32 random bytes in base64. It is written to standard output and not stored. To rotate keys, put
+    it before the older keys and run 'flowactions reseal'.
     """
     import base64
     import secrets
@@ -74,9 +74,9 @@ def keygen(signing: bool, as_json: bool) -> int:
 async def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     """Write the app manifest of the chat provider for this host.
 
-    With the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a manifest'. It
-    holds no secret, nothing is sent, and no database is opened. The steps that follow are written to standard error,
-    unless --json is given.
+    It has the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a
+    manifest'. It contains no secret. The command sends nothing and opens no database. Without --json, it also
+    writes the next steps to standard error.
     """
     from flowactions_hookspecs.routes import check_prefix
     from flowactions_plugin.cli.app_manifest import MOST_NAME_CHARACTERS, app_manifest, is_on_loopback

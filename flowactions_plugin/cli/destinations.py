@@ -42,7 +42,7 @@ def destinations() -> None:
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at the most."
 )
 async def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
-    """List destinations with what came of the last hour's attempts, and what is paused."""
+    """List destinations with the results of the last hour, and pauses."""
     from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.documents import Destinations
@@ -99,9 +99,9 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
 @organization_option("For this organization only; without it, for all.")
 @reason_option
 async def pause(**options: Any) -> int:
-    """Pause a destination: its deliveries wait, use up no attempt and delay nobody.
+    """Pause a destination: its deliveries wait, use up no attempt and do not delay other deliveries.
 
-    DESTINATION is scheme, host and port, or a URL. What is being sent is finished.
+    DESTINATION is scheme, host and port, or a URL. Attempts in flight are finished.
     """
     return await _change("pause", **options)
 
@@ -112,7 +112,7 @@ async def pause(**options: Any) -> int:
 @organization_option("For this organization only; without it, for all.")
 @reason_option
 async def resume(**options: Any) -> int:
-    """Resume a destination: what has waited is due at once, in its order."""
+    """Resume a destination: deliveries that have waited are due at once, in their order."""
     return await _change("resume", **options)
 
 

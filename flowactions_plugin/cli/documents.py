@@ -1,4 +1,4 @@
-"""What commands write with ``--json``, where nothing else describes it; the reference page lists these fields."""
+"""The JSON of commands (``--json``) that no other module describes; the reference page lists these fields."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Tables(Document):
     """The revision of the tables.
 
     Attributes:
-        revision: that they have now; `null` without tables.
-        before: that they had before the command.
-        wanted: this release's.
+        revision: revision of the tables now; `null`: no tables exist.
+        before: revision before the command.
+        wanted: revision of this release.
     """
 
     revision: str | None
@@ -32,9 +32,9 @@ class Tokens(Document):
     """The stored chat tokens.
 
     Attributes:
-        changed: how many were sealed with an older key; unless `dry`, they are resealed.
-        current: how many were sealed with the newest key before.
-        unreadable: organizations whose token no key opens.
+        changed: number of tokens encrypted with an older key; unless `dry`, they are encrypted again.
+        current: number of tokens that the newest key had already encrypted.
+        unreadable: organizations whose token no key can decrypt.
         dry: whether `--check` was given.
     """
 
@@ -48,9 +48,9 @@ class QueuedAlert(Document):
     """A test alert that was queued.
 
     Attributes:
-        id: of its row: `flowactions outbox show` shows what became of it.
-        event_type: of the alert.
-        destination: where it is sent to: scheme, host and port.
+        id: id of its row; `flowactions outbox show` shows the result.
+        event_type: event type of the alert.
+        destination: its destination: scheme, host and port.
     """
 
     id: str
@@ -62,8 +62,8 @@ class Key(Document):
     """A new key.
 
     Attributes:
-        kind: what it is for.
-        key: the key; it is nowhere else.
+        kind: the purpose of the key.
+        key: the key; it is not stored.
     """
 
     kind: Literal["encryption", "signing"]
@@ -71,13 +71,13 @@ class Key(Document):
 
 
 class Destinations(Document):
-    """Destinations with what came of the last hour, and those that are paused.
+    """Destinations with the results of the last hour, and pauses.
 
     Attributes:
         data: the destinations.
-        pauses: what is paused, up to the same limit.
-        more: whether there are further destinations.
-        more_pauses: whether more is paused.
+        pauses: the pauses, up to the same limit.
+        more: whether further destinations exist.
+        more_pauses: whether further pauses exist.
     """
 
     data: list[DestinationState]
@@ -91,8 +91,8 @@ class Paused(Document):
 
     Attributes:
         destination: scheme, host and port.
-        organization: for whom; `null`: for all organizations.
-        changed: whether that changed anything.
+        organization: the organization; `null`: all organizations.
+        changed: whether the command changed anything.
     """
 
     destination: str
@@ -104,7 +104,7 @@ class Workers(Document):
     """The processes that deliver.
 
     Attributes:
-        data: the workers; those that have been silent for a day are gone.
+        data: the workers, without those that were last seen more than a day ago.
     """
 
     data: list[Worker]

@@ -31,15 +31,18 @@ def inbound() -> None:
     "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at the most."
 )
 @click.option(
-    "--cursor", type=WORDS, metavar="TEXT", help="Go on behind a page; the last line of a page names it."
+    "--cursor",
+    type=WORDS,
+    metavar="TEXT",
+    help="Continue after a page; the last line of each page names its cursor.",
 )
 async def list_inbound(
     host: str | None, event_id: str | None, result: str | None, limit: int, cursor: str | None, as_json: bool
 ) -> int:
     """List inbound events with their answers, the latest first.
 
-    Each event is processed once, and acknowledged when it is received again. Requests that are refused for one reason are
-    listed up to 20 times an hour for each process; the next row has the number of the others.
+    Each event is processed once. If it is received again, it is only acknowledged. Each process lists at most
+    20 requests an hour that are refused for the same reason; the next row has the number of the others.
     """
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.deliveries.inbound_queries import read_inbound

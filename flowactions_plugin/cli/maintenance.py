@@ -36,7 +36,7 @@ from flowactions_plugin.cli.output import confirmed, line, status, write_json
 async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
     """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.
 
-    It leaves nothing behind: what it writes to see that the database can be written is removed in the same transaction. The
+    To check that the database can be written, it writes a row and rolls it back. It changes nothing else. The
     exit status is that of the verdict, so that a monitor can run it.
     """
     from flowactions_plugin.cli.diagnosis import diagnose
@@ -65,12 +65,12 @@ async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_jso
 @click.option(
     "--check",
     is_flag=True,
-    help="Change nothing; exit 1 when something is to be done, 3 when the tables are newer.",
+    help="Change nothing; exit 1 if the tables must be changed, 3 if they are newer than this release.",
 )
 async def migrate(host: str | None, check: bool, as_json: bool) -> int:
-    """Bring the tables to this release's revision.
+    """Create the tables, or upgrade them to this release's revision.
 
-    Those of FLOWACTIONS_DATABASE_URL, or those of a host, its shared engine included.
+    The tables are those of FLOWACTIONS_DATABASE_URL, or with --host those of the host, its shared engine included.
     """
     from flowactions_plugin.cli.context import context_of
     from flowactions_plugin.cli.documents import Tables
@@ -106,12 +106,12 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     },
 )
 @host_option()
-@click.option("--check", is_flag=True, help="Change nothing; exit 1 when something is to be done.")
+@click.option("--check", is_flag=True, help="Change nothing; exit 1 if tokens must be encrypted again.")
 async def reseal(host: str | None, check: bool, as_json: bool) -> int:
-    """Put every stored token under the newest encryption key.
+    """Encrypt every stored token with the newest encryption key.
 
-    After a new key was put in front of FLOWACTIONS_ENCRYPTION_KEYS: seal every stored token under it, so that the older
-    keys can be taken away. Hosts go on working meanwhile.
+    Run it after you have put a new key before the others in FLOWACTIONS_ENCRYPTION_KEYS. Then you can remove the older
+    keys. Hosts continue to work meanwhile.
     """
     from flowactions_plugin.chat import tokens
     from flowactions_plugin.chat.service import keys_of
@@ -142,15 +142,17 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     document="cli.changing:Purge",
     exits={**TABLES_EXITS, FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
 )
-@click.option("--organization", type=WORDS, required=True, metavar="ID", help="Whose data are removed.")
+@click.option(
+    "--organization", type=WORDS, required=True, metavar="ID", help="The organization whose rows are deleted."
+)
 @host_option()
 @click.option("--dry-run", is_flag=True, help="Count only.")
 @yes_option
 async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Remove all that is kept of an organization, and revoke its chat token.
+    """Delete all rows of an organization, and revoke its chat token.
 
-    Deliveries that wait are removed too, and are not sent. It is counted first. One line of the audit stays, with who did it
-    and the numbers. It can be repeated after it was interrupted.
+    Deliveries that wait are deleted too, and are not sent. The command counts the rows first. One line of the audit stays:
+    it has the person and the numbers. If the command was interrupted, run it again.
     """
     from msgspec.structs import asdict
 

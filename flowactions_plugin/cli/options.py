@@ -54,7 +54,7 @@ reason_option = click.option(
     type=WORDS,
     default="",
     metavar="TEXT",
-    help="Why; it is kept in the audit, and organizations see it as you type it.",
+    help="The reason; the audit keeps it, and organizations see it as you type it.",
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 
@@ -62,7 +62,7 @@ secret_option = click.option(
     "--secret-file",
     "secret",
     metavar="FILE",
-    help="A file that holds the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+    help="A file with the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
 )
 """`read_secret` reads it."""
 

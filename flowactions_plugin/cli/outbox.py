@@ -35,7 +35,7 @@ NO_FLOW: Final = "(no flow)"
 def outbox() -> None:
     """List, show, retry, replay, resend, cancel and delete deliveries.
 
-    Without --organization, those of all organizations.
+    Without --organization, the deliveries of all organizations.
     """
 
 
@@ -46,7 +46,10 @@ def outbox() -> None:
     "--limit", type=click.IntRange(1, MOST_ROWS), default=50, show_default=True, help="How many at the most."
 )
 @click.option(
-    "--cursor", type=WORDS, metavar="TEXT", help="Go on behind a page; the last line of a page names it."
+    "--cursor",
+    type=WORDS,
+    metavar="TEXT",
+    help="Continue after a page; the last line of each page names its cursor.",
 )
 async def list_deliveries(
     host: str | None, limit: int, cursor: str | None, as_json: bool, **given: str | None
@@ -102,9 +105,9 @@ async def list_deliveries(
 )
 @click.argument("delivery_id", metavar="ID")
 @host_option()
-@click.option("--curl", is_flag=True, help="Write it as a command of curl instead, credentials masked.")
+@click.option("--curl", is_flag=True, help="Write a curl command instead, with masked credentials.")
 async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
-    """Show one delivery: why it is not sent yet, what it sends, its attempts, and what people did to it."""
+    """Show one delivery: why it is not sent yet, its request, its attempts, and the changes that people made to it."""
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.clock import is_id
     from flowactions_plugin.deliveries.curl import unsigned
@@ -133,7 +136,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
 @host_option()
 @organization_option("Of this organization only.")
 async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
-    """Show how deliveries stand: what is due, rates and failures, and which destinations, flows and nodes fail most."""
+    """Show the overview: what is due, rates and failures, and the destinations, flows and nodes that fail most."""
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope

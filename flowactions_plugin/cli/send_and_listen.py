@@ -56,8 +56,8 @@ async def send_test(
 ) -> int:
     """Send one delivery to a URL, and time each phase of it.
 
-    It is sent from here by the egress rules, the proxy and the certificates of the settings, signed with the secret if there
-    is one. Nothing is written to a database, and nothing is repeated.
+    This process sends it, with the egress rules, the proxy and the certificates of the settings. If a secret is
+    given, the request is signed. The command writes nothing to a database, and does not retry.
     """
     from flowactions_plugin.cli.context import context_of
     from flowactions_plugin.cli.trial import a_message, send
@@ -94,7 +94,7 @@ async def send_test(
 async def test_alert(host: str | None, as_json: bool) -> int:
     """Queue a test alert to FLOWACTIONS_ALERTS_URL.
 
-    A worker sends it like any alert: signed with FLOWACTIONS_ALERTS_SECRET, and tried ten times at the most.
+    A worker sends it like any alert: signed with FLOWACTIONS_ALERTS_SECRET, with at most ten attempts.
     """
     from flowactions_plugin.alerts.events import Trial
     from flowactions_plugin.alerts.queue import alerts_alone
@@ -155,8 +155,8 @@ async def listen(
 ) -> int:
     """Receive webhooks here, verify their signatures and print them.
 
-    Without a signing secret, one is made and written to standard error: configure it in the webhook. A receiver on this
-    machine is allowed as a destination with FLOWACTIONS_ENVIRONMENT=development.
+    Without a signing secret, the command makes one and writes it to standard error: configure it in the
+        webhook. With FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this machine.
     """
     import secrets
 

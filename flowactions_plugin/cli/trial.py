@@ -53,17 +53,17 @@ class Sent(msgspec.Struct, kw_only=True, rename="camel"):
     """A test delivery.
 
     Attributes:
-        url: where to.
-        delivered: whether the answer counts as a success (2xx).
-        signed: whether it was signed.
-        event_id: of the test event.
-        status_code: of the answer; `null` when there was none.
-        error: why there was no answer, or why nothing was sent.
-        note: that the egress proxy may have answered itself; `null` when it cannot have.
-        phase: the phase in which it failed; `null` when there was an answer.
+        url: the destination.
+        delivered: whether the answer is a success (2xx).
+        signed: whether the request was signed.
+        event_id: id of the test event.
+        status_code: HTTP status of the answer; `null`: no answer.
+        error: why no answer came, or why nothing was sent.
+        note: a note that the egress proxy may have written the answer; `null`: it cannot have.
+        phase: the phase that failed; `null`: an answer came.
         response: the first 2 KiB of the answer's body, as text.
-        duration_ms: of the whole attempt.
-        phases: what was gone through, in order; a phase that was not needed is left out.
+        duration_ms: milliseconds of the whole attempt.
+        phases: the phases of the attempt, in order; a phase that was not needed is left out.
     """
 
     url: str

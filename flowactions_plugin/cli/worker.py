@@ -33,10 +33,10 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 @command("worker", exits={0: "after a graceful stop"}, loop_factory=_event_loop)
 @host_option(required=True)
 async def worker(host: str) -> int:
-    """Deliver what is in the outbox, in a process of its own.
+    """Deliver the rows of the outbox, in a process of its own.
 
-    Until SIGTERM or SIGINT: then claim no more, finish what is being sent, and give the rest back. Any number may run
-    against one PostgreSQL.
+    It runs until SIGTERM or SIGINT. Then it stops claiming, finishes the attempts in flight, and gives its other rows back.
+    Any number of workers may run with one PostgreSQL.
     """
     import asyncio
     import logging

@@ -91,9 +91,9 @@ class DeliveryRow(DeliverySummary, rename="camel", kw_only=True):
     Attributes:
         organization_id: the tenant; empty: it is an alert to operators.
         destination: scheme, host and port.
-        flow_id: where it comes from, as far as it is known.
-        node_id: the same.
-        error_class: the kind of its last failure; ``None``: none.
+        flow_id: the flow that enqueued it, if known.
+        node_id: the node that enqueued it, if known.
+        error_class: the kind of its last failure; ``None``: no failure.
     """
 
     organization_id: str
@@ -108,9 +108,9 @@ class Page(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         rows: the deliveries.
-        next_cursor: ``before`` of the next page; ``None``: there is none.
-        looked_back_to: a search that no index serves has read rows that were enqueued since this time, and the next
-            page goes on there; ``None``: nothing was left out.
+        next_cursor: ``before`` of the next page; ``None``: this is the last page.
+        looked_back_to: if no index serves the search, it has read only rows that were enqueued since this time,
+            and the next page continues there; ``None``: it has read all rows.
     """
 
     rows: Sequence[DeliveryRow]
@@ -119,13 +119,13 @@ class Page(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class KnownAttempt(Attempt, rename="camel", kw_only=True):
-    """An attempt, with what is known of it beside.
+    """An attempt, with further facts for operators.
 
     Attributes:
-        certainty: whether the receiver can have had it.
-        worker: which worker made it: the name, or the mark of one that ended more than a day ago; ``None``: not known, or
-            not shown to an organization.
-        remark: says if its time lies behind its end, because a clock was ahead; ``None``: it does not.
+        certainty: whether the receiver can have received the request.
+        worker: the name of the worker that made the attempt, or its mark if it ended more than a day ago; ``None``: not
+            known, or not shown to an organization.
+        remark: a note if the attempt's time is after the delivery's end, because a clock was ahead; ``None``: it is not.
     """
 
     certainty: Certainty
@@ -139,17 +139,18 @@ class DeliveryFacts(DeliveryDetail, rename="camel", kw_only=True):
     Attributes:
         organization_id: the tenant.
         destination: scheme, host and port.
-        flow_id: where it comes from, as far as it is known.
-        node_id: the same.
-        error_class: the kind of its last failure; ``None``: none.
-        due_at: when its next attempt is due; ``None`` when it has ended.
+        flow_id: the flow that enqueued it, if known.
+        node_id: the node that enqueued it, if known.
+        error_class: the kind of its last failure; ``None``: no failure.
+        due_at: when its next attempt is due; ``None``: it has ended.
         claimed_at: when a worker has claimed it; ``None``: no worker has claimed it.
         claimed_until: when that claim's lease ends.
-        waiting_since: since when it waits, without an attempt, for the host; ``None``: it does not.
-        reclaims: how many leases of it have expired, because its worker ended or stood still; 0 when it has ended.
-        quarantine_rounds: how often it was sent alone, in quarantine, without an end; 0 when it has ended.
-        trace: the W3C ``traceparent`` of what enqueued it; ``None``: none.
-        action_id: the last bulk action that changed it; ``None``: none.
+        waiting_since: since when it waits for the host, without an attempt; ``None``: it does not wait.
+        reclaims: number of its leases that have expired, because a worker ended or did not answer; 0 if it has
+            ended.
+        quarantine_rounds: number of quarantine rounds that began and did not finish; 0 if it has ended.
+        trace: the W3C ``traceparent`` of the call that enqueued it; ``None``: it was not traced.
+        action_id: the last bulk action that changed it; ``None``: no bulk action has.
     """
 
     organization_id: str
@@ -171,15 +172,16 @@ class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A paused destination.
 
     Attributes:
-        organization_id: whose; empty: that of all organizations.
+        organization_id: the organization whose deliveries are paused; empty: all organizations.
         destination: scheme, host and port.
-        paused_at: since when.
-        paused_by: who did it; ``operator`` where their name is not shown.
-        paused_role: how they acted: ``dashboard``, ``operator`` or ``command``; ``automatic``: by a setting; ``None``: not
-            known. What ``operator``, ``command`` or an unknown one has paused, operators end only.
-        reason: why, as they typed it.
-        probe_at: of an automatic pause, when one delivery is sent to see whether the destination works; else ``None``.
-        probes: of an automatic pause, how many were sent so.
+        paused_at: when it was paused.
+        paused_by: who paused it; ``operator`` if the operator's name is not shown.
+        paused_role: role of that person: ``dashboard``, ``operator`` or ``command``; ``automatic``: paused by a
+            setting; ``None``: not known. Only operators can end a pause of ``operator``, ``command`` or an
+            unknown role.
+        reason: the reason, as it was typed.
+        probe_at: for an automatic pause: when the next probe is sent, which is one delivery; else ``None``.
+        probes: for an automatic pause: the number of probes that were sent.
     """
 
     organization_id: str
@@ -193,23 +195,23 @@ class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Who did what to what, and why.
+    """An entry of the audit: who changed what, and why.
 
     Attributes:
-        id: of the entry; later ones are greater.
-        at: when.
-        organization_id: whose; empty: that of all organizations.
-        actor_id: who.
-        actor_name: who, for people.
-        actor_role: how: ``dashboard``, ``operator`` or ``command``; ``automatic``: by a setting.
-        action: what.
-        delivery_id: the delivery that it was done to, if it was one.
-        action_id: the bulk action that it belongs to.
-        filter: JSON of the `Filter` that it was done to.
-        destination: the destination that it was done to.
-        reason: why, as they said.
-        number: how many rows it has changed.
-        before: JSON of what was there before.
+        id: id of the entry; later entries have greater ids.
+        at: time of the change.
+        organization_id: the organization of the changed rows; empty: all organizations.
+        actor_id: id of the person.
+        actor_name: name of the person.
+        actor_role: role of the person: ``dashboard``, ``operator`` or ``command``; ``automatic``: changed by a setting.
+        action: what was done.
+        delivery_id: the delivery that was changed, if it was one.
+        action_id: the bulk action that the change belongs to.
+        filter: JSON of the `Filter` that selected the deliveries.
+        destination: the destination that was changed.
+        reason: the reason that the person gave.
+        number: number of changed rows.
+        before: JSON of the earlier state.
     """
 
     id: str
@@ -232,14 +234,14 @@ class ActionState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A bulk action, as a delivery shows it.
 
     Attributes:
-        id: the action's.
+        id: the action's id.
         kind: ``retry``, ``cancel``, ``delete`` or ``replay``.
         state: ``waiting``, ``running``, ``done``, ``undone`` or ``stopped``.
-        actor_id: who began it.
-        actor_name: the same, for people.
-        actor_role: how they acted.
-        reason: why.
-        created_at: when.
+        actor_id: id of the person who began it.
+        actor_name: name of that person.
+        actor_role: role of that person.
+        reason: the reason that the person gave.
+        created_at: when it was begun.
     """
 
     id: str
@@ -256,9 +258,9 @@ class Resent(msgspec.Struct, rename="camel", frozen=True):
     """A delivery that was sent again from another one.
 
     Attributes:
-        id: its id.
+        id: id of the new delivery.
         status: its state.
-        created_at: when that was asked for; ``None``: what is stored is no time.
+        created_at: when it was made; ``None``: the stored value is not a time.
     """
 
     id: str
@@ -267,16 +269,16 @@ class Resent(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """One delivery, and everything that is known of it.
+    """One delivery with all its details.
 
     Attributes:
         row: the delivery as it is stored.
         attempts: its attempts, the oldest first.
-        audit: what people did to it, the latest first.
-        pause: the pause of its destination; ``None``: none.
-        action: the last bulk action that changed it; ``None``: none.
-        why: why it is not sent yet, or how it ended, in one sentence.
-        resent_as: the deliveries that were sent again from it, the newest first.
+        audit: the changes that people made to it, the latest first.
+        pause: the pause of its destination; ``None``: it is not paused.
+        action: the last bulk action that changed it; ``None``: no bulk action has.
+        why: one sentence: why it is not sent yet, or how it ended.
+        resent_as: the new deliveries that send it again, the newest first.
     """
 
     row: DeliveryFacts
@@ -292,18 +294,19 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A chat connection, without its token.
 
     Attributes:
-        organization_id: whose.
-        team_id: the workspace.
-        team_name: its name.
-        installed_by_id: who connected it.
-        installed_by_name: the same, for people.
-        installed_at: when.
-        default_channel: where test messages go; ``None``: nowhere.
-        status: ``active``, ``revoked``, or ``unusable`` by the process that shows it.
+        organization_id: the tenant.
+        team_id: id of the workspace.
+        team_name: name of the workspace.
+        installed_by_id: id of the person who connected it.
+        installed_by_name: name of that person.
+        installed_at: when it was connected.
+        default_channel: the channel of test messages; ``None``: not set.
+        status: ``active``, ``revoked``, or ``unusable``: the process that shows it cannot decrypt the token.
         status_reason: why it is not active.
-        missing_scopes: what the provider reported as missing, separated by commas.
-        last_error: the code of the last message that could not be sent since the install; ``None``: there was none.
-        last_error_at: when.
+        missing_scopes: scopes that the provider reported as missing, separated by commas.
+        last_error: the code of the last message that could not be sent since the install; ``None``: no message
+            failed.
+        last_error_at: when that message failed.
         last_error_flow: the message's flow; ``None``: it was a test message.
         last_error_node: its node.
     """

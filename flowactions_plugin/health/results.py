@@ -24,14 +24,14 @@ class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Bucket(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """What was done within an interval of five minutes, or several of them.
+    """Counts of an interval of five minutes, or of several of them.
 
     Attributes:
-        at: when it begins.
+        at: start of the interval.
         delivered: deliveries that arrived.
         failed: attempts that failed.
         dead: deliveries that ended without success.
-        duration_ms: how long all attempts took.
+        duration_ms: milliseconds that all attempts took together.
     """
 
     at: int
@@ -45,21 +45,21 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A process that delivers.
 
     Attributes:
-        id: of this start of the process.
-        name: of the process, for people.
-        version: of the plugin.
-        host_name: the machine's.
-        pid: the process's.
+        id: id of the process, new for each start.
+        name: name of the process, for people.
+        version: version of the plugin.
+        host_name: name of the machine.
+        pid: id of the process on its machine.
         mode: ``scheduled`` or ``continuous``.
-        slots: attempts at once.
-        in_flight: attempts that it was making when it was last seen.
-        started_at: when it began.
-        last_seen_at: when it last wrote this.
+        slots: maximum number of attempts at once.
+        in_flight: attempts in flight when it was last seen.
+        started_at: when it started.
+        last_seen_at: when it last wrote its row.
         last_claim_at: when it last claimed a row; ``None``: not yet.
-        stopped_at: when it stopped; ``None``: it has not said so.
-        clock_ahead_ms: milliseconds by which its clock was ahead of the database's when it was last seen; below 0: behind;
-            ``None``: not known, or SQLite.
-        state: ``alive``; ``stale``: it has not been seen for 45 s, and does not answer; ``stopped``.
+        stopped_at: when it stopped in order; ``None``: it runs, does not answer, or was killed.
+        clock_ahead_ms: milliseconds by which its clock was ahead of the database's when it was last seen; below
+            0: behind; ``None``: not known, or SQLite.
+        state: ``alive``; ``stale``: it does not answer, and was last seen more than 45 s ago; ``stopped``.
     """
 
     id: str
@@ -83,17 +83,18 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
 
     Attributes:
         destination: scheme, host and port.
-        organization_id: whose; empty: it is the destination of alerts to operators.
+        organization_id: the tenant; empty: it is the destination of alerts to operators.
         delivered: deliveries that arrived.
         failed: attempts that failed.
         dead: deliveries that ended without success.
-        worker_ms: the time of workers that its attempts took.
-        last_success_at: when something last arrived; ``None``: nothing has since this is recorded.
-        failing_since: when the first of the failures in a row was; ``None``: it does not fail.
+        worker_ms: milliseconds that its attempts took together.
+        last_success_at: when a delivery last arrived; ``None``: no delivery has arrived since this is recorded.
+        failing_since: time of the first failure since the last success; ``None``: the last attempt succeeded.
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
         paused: whether it is paused, by the organization or for all.
-        limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``: none does.
+        limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``:
+            it is not limited.
     """
 
     destination: str
@@ -111,11 +112,11 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
 
 
 class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """What workers limit, so that receivers that hang do not hold all slots.
+    """Limits that workers apply, so that receivers that hang do not use all slots.
 
     Attributes:
-        destinations: how many destinations get one delivery at a time, because attempts time out.
-        since: the first time that one of these was limited; ``None``: none is.
+        destinations: number of destinations that get one delivery at a time, because attempts time out.
+        since: when the first of these was limited; ``None``: no destination is limited.
         organizations: the organizations that wait because their share of a worker's slots is used up, and since when.
     """
 
@@ -125,14 +126,14 @@ class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """How many deliveries of a flow, or of one of its nodes, have failed.
+    """Number of failed deliveries of a flow, or of one of its nodes.
 
     Attributes:
-        organization_id: whose; empty: alerts to operators.
-        flow_id: the flow; ``None``: no flow has queued them, but a logic action, the host, a plugin or an alert.
-        node_id: the node; ``None``: of all nodes of the flow, or no node has queued them.
-        dead: deliveries that ended without success within the last hour, those that a person cancelled apart.
-        retrying: deliveries that have failed and are tried again.
+        organization_id: the tenant; empty: alerts to operators.
+        flow_id: the flow; ``None``: a logic action, the host, a plugin or an alert has queued them.
+        node_id: the node; ``None``: all nodes of the flow, or no node has queued them.
+        dead: deliveries that ended without success within the last hour, without those that a person cancelled.
+        retrying: deliveries that have failed and are retried.
     """
 
     organization_id: str
@@ -148,15 +149,15 @@ class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Which flows and nodes the deliveries come from that have failed.
+    """Flows and nodes of failed deliveries.
 
     Attributes:
         since: the start of the last hour.
-        dead: deliveries that ended without success since then, those that a person cancelled apart.
-        retrying: deliveries that have failed and are tried again; those of paused destinations are not counted.
-        exact: whether these are all; if not, they are counted among the latest thousand of each.
-        flows: the flows with the most of them.
-        nodes: the nodes with the most of them.
+        dead: deliveries that ended without success since then, without those that a person cancelled.
+        retrying: deliveries that have failed and are retried, without those of paused destinations.
+        exact: whether all are counted; if not, only the latest thousand of each kind are.
+        flows: the flows with the most failed deliveries.
+        nodes: the nodes with the most failed deliveries.
     """
 
     since: int
@@ -173,16 +174,16 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Whether deliveries go on.
+    """The verdict: whether deliveries work.
 
     Attributes:
-        state: ``ok``; ``idle``: nothing is due; ``unwritable``: the database takes no writes, so that nothing is queued
-            either; ``stalled``: rows are due that nobody claims; ``no_worker``: no worker has been alive for a minute;
-            ``failing``: most attempts of the last minutes have failed, and not of one organization alone.
-        reason: in one sentence or two.
-        waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
-        failing_organization: the organization whose attempts are most of the failures, where those of the others arrive;
-            ``None`` otherwise.
+        state: ``ok``. ``idle``: nothing is due. ``unwritable``: the database takes no writes, so nothing can be queued.
+            ``stalled``: rows are due, and no worker claims them. ``no_worker``: no worker has been alive for a minute.
+            ``failing``: most attempts of the last minutes have failed, in more than one organization.
+        reason: the reason, in one sentence or two.
+        waited_ms: milliseconds for which rows have been due that no worker claims; ``None`` otherwise.
+        failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
+            otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
@@ -192,13 +193,13 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A delivery in quarantine, which may be what ends its workers.
+    """A delivery in quarantine, because it may crash its workers.
 
     Attributes:
-        id: the delivery's.
-        organization_id: whose.
+        id: the delivery's id.
+        organization_id: the tenant.
         destination: scheme, host and port.
-        reclaims: how many workers ended, or did not answer, while they had claimed it.
+        reclaims: number of workers that ended, or did not answer, while they had claimed it.
     """
 
     id: str
@@ -208,23 +209,24 @@ class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """How deliveries stand.
+    """The overview of all deliveries.
 
     Attributes:
-        due: rows that may be claimed now, at least; those of paused destinations are not counted.
-        due_exact: whether these are all.
-        oldest_due_ms: for how long the oldest of them has been due, milliseconds; 0: none is.
+        due: number of rows that may be claimed now, without those of paused destinations.
+        due_exact: whether ``due`` is exact; if not, it is a minimum.
+        oldest_due_ms: milliseconds for which the oldest of them has been due; 0: nothing is due.
         waiting: rows that are neither delivered nor dead.
         dead: rows that ended without success.
         hour: the last hour, in intervals of five minutes, the oldest first.
         day: the last day, in intervals of an hour, the oldest first.
-        workers: processes that deliver; those of a day ago are gone.
-        worst: destinations by failures within the last hour.
-        slowest: destinations by time of workers within the last hour.
-        failures: flows and nodes by deliveries that have failed.
-        verdict: whether deliveries go on.
-        alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
-        limited: what workers limit.
+        workers: processes that deliver; those last seen more than a day ago are left out.
+        worst: destinations, ordered by failures within the last hour.
+        slowest: destinations, ordered by time of workers within the last hour.
+        failures: flows and nodes, ordered by failed deliveries.
+        verdict: whether deliveries work.
+        alerts: the destination of alerts, if alerts do not arrive there. ``None``: they arrive, or the overview
+            is of one organization.
+        limited: limits that workers apply.
     """
 
     due: int

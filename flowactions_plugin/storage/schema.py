@@ -312,7 +312,7 @@ enqueue_keys: Final = Table(
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    # Of the delivery, which may be deleted before the key. NULL where it was gone when the column came.
+    # Of the delivery, which may be deleted before the key. NULL: it was deleted before the column was added.
     Column("event_id", String(68)),
 )
 Index("ix_flowactions_enqueue_keys_created", enqueue_keys.c.created_at)
@@ -386,7 +386,7 @@ destinations: Final = Table(
     Column("failing_since", BigInteger),
     Column("failures_in_row", Integer, nullable=False),
     Column("last_error", Text),
-    # When the host was told that it fails. NULL: it was not, or was told of the recovery.
+    # When the host was alerted that it fails. NULL: it was not alerted, or was alerted of the recovery.
     Column("alerted_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),
 )

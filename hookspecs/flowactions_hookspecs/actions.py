@@ -49,22 +49,22 @@ T = TypeVar("T")
 
 
 class FlowActions(Editing):
-    """The node types, routes and background work of every installed plugin, for one host.
+    """The node types, routes and background tasks of every installed plugin, for one host.
 
     Build it with `load`, mount `route_handlers` or use `wrap`, open `lifespan`, then call `reach`, `advance` and
-    `dispatch` from the flow walker. It is used from the event loop of its lifespan; `call` is for threads. Two of them,
-    for two hosts, are independent.
+    `dispatch` from the flow walker. Use it from the event loop of its lifespan; `call` is for threads. The objects of two
+    hosts are independent.
     """
 
     def __init__(self, host: Host, plugins: Iterable[object] = (), *, prefix: str = "") -> None:
-        """Loads the plugins. `FlowActions.load` is the same and reads better."""
+        """Load the plugins; `FlowActions.load` does the same, and is the usual way."""
         self._core = Core(host, prefix)
         self._caller = "host"
         self._core.load(plugins, lambda plugin: {"host": host, "actions": self._for_plugin(plugin)})
 
     @classmethod
     def load(cls, host: Host, *, plugins: Iterable[object] = (), prefix: str = "") -> FlowActions:
-        """Loads every installed plugin for ``host``. One host object has one `FlowActions`.
+        """Load every installed plugin for ``host``. One host object has one `FlowActions`.
 
         Args:
             host: an instance of a `Host` subclass.
@@ -80,7 +80,7 @@ class FlowActions(Editing):
         return cls(host, plugins, prefix=prefix)
 
     def _for_plugin(self, plugin: str) -> FlowActions:
-        """Returns what a plugin's hooks are given: the same, with the plugin as the caller."""
+        """Return the `FlowActions` for a plugin's hooks: the same core, with the plugin as the caller."""
         own = object.__new__(FlowActions)
         own._core = self._core
         own._caller = f"plugin:{plugin}"
@@ -93,7 +93,7 @@ class FlowActions(Editing):
 
     @property
     def prefix(self) -> str:
-        """What stands before the path of every plugin route."""
+        """The prefix of every plugin route's path."""
         return self._core.prefix
 
     @property
@@ -108,19 +108,19 @@ class FlowActions(Editing):
 
     @property
     def plugin_names(self) -> Sequence[str]:
-        """The plugins that were loaded, in the order in which they are asked."""
+        """The names of the loaded plugins, in the order in which their hooks are called."""
         return self._core.plugin_names
 
     @property
     def signing_secrets(self) -> Mapping[tuple[str, str], Callable[[PluginOrigin], Any]]:
-        """Plugin and origin name → what resolves the signing secret; for the runtime."""
+        """Plugin and origin name → the function that returns the signing secret; for the runtime."""
         return self._core.signing_secrets
 
     def plugin_state(self, factory: Callable[[Host, FlowActions], T]) -> T:
-        """Returns the one object that ``factory`` made for this host, making it at the first call.
+        """Return the one object that ``factory`` made for this host, making it at the first call.
 
-        A plugin keeps what belongs to a host here rather than at module level, so two hosts in one
-        process do not see each other.
+        A plugin stores its data for a host here, not at module level, so that two hosts in one process are
+        independent.
 
         Args:
             factory: ``factory(host, actions)``; called once.
@@ -129,48 +129,48 @@ class FlowActions(Editing):
 
     @asynccontextmanager
     async def lifespan(self, app: object = None, *, tasks: bool = True) -> AsyncIterator[None]:  # noqa: ARG002  frameworks pass it
-        """Opens what the plugins need and runs their background tasks until the context is left.
+        """Open the plugins' lifespans and run their background tasks until the context is left.
 
-        Open it once per process, before the first request. It can be opened again after it was left. The facade is
-        then used from this event loop.
+        Enter it once per process, before the first request. After it was left, you can enter it again. While it is open,
+        use the facade from this event loop.
 
         Args:
             app: ignored; frameworks pass themselves here.
-            tasks: whether to run the background tasks; not in schedulers, queue workers and management commands.
+            tasks: whether to run the background tasks; ``False`` in schedulers, queue workers and management commands.
 
         Raises:
-            AlreadyStarted: it is open.
+            AlreadyStarted: it is already open.
             StartFailed: a plugin could not be opened; the message names it.
         """
         async with self._core.lifespan(tasks=tasks):
             yield
 
     def wrap(self, app: ASGIApp, *, lifespan: bool = True) -> Wrapped:
-        """Returns an ASGI app that serves the plugins' routes and passes everything else on to ``app``.
+        """Return an ASGI app that serves the plugins' routes and passes all other requests to ``app``.
 
-        For hosts that are not Litestar apps: ``api.add_middleware(actions.wrap)`` in Starlette and FastAPI, before the
-        session's, so that the session is known in it; ``app = actions.wrap(app)`` for any other.
+        For hosts that are not Litestar apps. In Starlette and FastAPI: ``api.add_middleware(actions.wrap)``, before the
+        session's middleware, so that the plugins' routes have the session. In others: ``app = actions.wrap(app)``.
 
         Args:
             app: the host's ASGI app. It starts first and stops last.
-            lifespan: whether the server's lifespan also opens and closes the plugins. Without, enter `lifespan` yourself.
+            lifespan: whether the server's lifespan also opens and closes the plugins. If not, enter `lifespan` yourself.
         """
         from flowactions_hookspecs.wrap import Wrapped  # noqa: PLC0415  imports Litestar
 
         return Wrapped(app, self.route_handlers, self.lifespan if lifespan else None)
 
     def openapi(self) -> dict[str, Any]:
-        """Returns the OpenAPI document of the plugins' routes, JSON-ready, for hosts that are not Litestar apps."""
+        """Return the OpenAPI document of the plugins' routes, as JSON values, for hosts that are not Litestar apps."""
         from flowactions_hookspecs.openapi import openapi_document  # noqa: PLC0415  imports Litestar
 
         return openapi_document(self.route_handlers)
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
-        """Runs one of this object's coroutines from another thread, and waits for its result.
+        """Run one of this object's coroutines from another thread, and waits for its result.
 
         Args:
             coroutine: for example ``actions.enqueue(webhook)``.
-            timeout: how many seconds to wait; ``None``: as long as it takes.
+            timeout: seconds to wait; ``None``: no limit.
 
         Raises:
             NotStarted: the lifespan is not open, or was closed before the call had ended.
@@ -180,17 +180,17 @@ class FlowActions(Editing):
         return self._core.call(coroutine, timeout)
 
     async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
-        """Runs the action node that the walk has reached, or records it when the pacing is `Deferred` (§3.2).
+        """Run the action node that the walk has reached, or records it when the pacing is `Deferred` (§3.2).
 
-        Nothing that a config, a provider or a receiver can cause raises. Stop the walk when the
-        result says ``halt``.
+        It does not raise for anything that a config, a provider or a receiver causes. If the result's ``halt``
+        is true, stop the walk.
 
         Args:
-            walk: the run, as it stands at the node.
+            walk: the run at this node.
             node: the node.
-            transaction: an open `AsyncConnection` of `Host.database`'s database that nobody else uses meanwhile. What
-                is written joins its transaction and commits or rolls back with it; whatever is answered, the
-                transaction stays usable.
+            transaction: an open `AsyncConnection` of `Host.database`'s database that no other code uses
+                meanwhile. What the plugin writes joins its transaction: it is committed or rolled back with it.
+                The transaction stays usable after any result.
 
         Raises:
             NotStarted: the lifespan is not open.
@@ -223,13 +223,13 @@ class FlowActions(Editing):
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None
     ) -> Advanced:
-        """Runs what was recorded against the content step that the user advanced to, once (§3.2).
+        """Run the nodes that were recorded for the content step that the user comes to, once (§3.2).
 
         Call it on ``flow.next``, before the walk moves, and do what the state says. Of the walk, only organization,
-        run and flow are used: nodes run with the walk as it was when they were recorded.
+        run and flow are used: nodes run with the walk as it was recorded.
 
         Args:
-            walk: the run, as it stands now.
+            walk: the run, as it is now.
             step_id: the content step; ``None`` is the end of the flow.
             transaction: as for `reach`.
 
@@ -261,12 +261,13 @@ class FlowActions(Editing):
         transaction: AsyncConnection | None = None,
         action_type: str = "webhook",
     ) -> Receipt:
-        """Runs a logic action that fired on the server: enqueues its webhook (§2.8).
+        """Run a logic action that fired on the server: enqueues its webhook (§2.8).
 
         Args:
             ref: the action.
-            firing_id: names this firing among all of the action's. Dispatching again with the same one and the same
-                ``occurred_at`` enqueues the same bytes under the same event id, so that receivers can dedupe.
+            firing_id: the id of this firing, unique for the action. If you dispatch again with the same id and
+                the same ``occurred_at``, the same bytes are enqueued with the same event id, so that receivers
+                can dedupe.
             occurred_at: when it fired, with time zone.
             transaction: as for `reach`.
             action_type: the name of a `LogicActionType`.
@@ -302,19 +303,19 @@ class FlowActions(Editing):
             return Receipt(status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
     async def enqueue(self, webhook: OutboundWebhook, transaction: AsyncConnection | None = None) -> Receipt:
-        """Enqueues a webhook of the caller's own, through the same outbox. Not fail-open.
+        """Enqueue a webhook of the caller's own, through the same outbox. Not fail-open.
 
         Args:
-            webhook: what to send.
+            webhook: the webhook to send.
             transaction: as for `reach`; the webhook is due when it commits.
 
         Returns:
-            ``queued``, ``duplicate`` (of the first delivery with this key, whose ids it has) or ``skipped`` (refused
-            URL, too large).
+            ``queued``, ``duplicate`` (with the ids of the first delivery with this key) or ``skipped`` (refused URL, too
+            large).
 
         Raises:
-            NotQueued: the database failed. Nothing was written, unless the database has committed and could not say so:
-                with an idempotency key, calling again is safe in any case.
+            NotQueued: the database failed. Nothing was written, unless the answer to a commit was lost. With an
+                idempotency key, calling again is safe in any case.
             NotStarted: the lifespan is not open.
             WrongLoop: it is open in another event loop.
             TypeError, ValueError: a field of the webhook cannot be used.
@@ -325,13 +326,12 @@ class FlowActions(Editing):
         return await self._core.runtime.enqueue(webhook, self._caller, transaction)
 
     async def prepare(self, webhook: OutboundWebhook) -> PreparedWebhook:
-        """Applies the egress rules to a webhook and fixes its bytes; no SQL, nothing is written.
+        """Apply the egress rules to a webhook and make its final bytes; no SQL, nothing is written.
 
-        For a node type of a plugin's own: ``return InTransaction(prepared.write)`` makes its node as durable as
-        ``webhook``.
+        For a plugin's own node type: ``return InTransaction(prepared.write)`` makes its node as durable as ``webhook``.
 
         Args:
-            webhook: what to send.
+            webhook: the webhook to send.
 
         Raises:
             NotStarted: the lifespan is not open.

@@ -1,4 +1,4 @@
-"""What every struct of the contract has in common, and the contract's version."""
+"""The base class of every struct of the contract, and the contract's version."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 import msgspec
 
 CONTRACT_VERSION: Final = (1, 0)
-"""Major and minor version of the contract. A plugin states what it needs as ``flowactions_contract = (1, 0)``."""
+"""Major and minor version of the contract. A plugin states the version it needs: ``flowactions_contract = (1, 0)``."""
 
 
 class ContractStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Immutable, built by keyword, camelCase on the wire and snake_case in Python.
+    """Base of the contract's structs: immutable, built by keyword, camelCase in JSON and snake_case in Python.
 
-    Unknown fields are accepted when decoding, so that a newer peer can be read. msgspec does not inherit
-    ``kw_only``: every struct of the contract states it.
+    Decoding accepts unknown fields, so that data of a newer version can be read. msgspec does not inherit ``kw_only``:
+    every struct of the contract states it.
     """

@@ -67,7 +67,7 @@ class Core:
         self._route_handlers: Sequence[ControllerRouterHandler] | None = None
 
     def load(self, plugins: Iterable[object], arguments: Callable[[str], Mapping[str, object]]) -> None:
-        """Registers the installed plugins and ``plugins``, and calls their hooks.
+        """Register the installed plugins and ``plugins``, and calls their hooks.
 
         Args:
             plugins: further ones.
@@ -86,7 +86,7 @@ class Core:
             "flowactions_logic_action_types", "LogicActionType", declared.is_logic_action_type
         )
         tasks = hooks.collect("flowactions_background_tasks", "BackgroundTask", declared.is_background_task)
-        # The runtime's places are reserved, so its routes cannot meet another plugin's: they wait until somebody serves them.
+        # The runtime's paths are reserved, so no other plugin has them: its routes are made when a process serves them.
         routes = _routes(hooks, lambda plugin: runtime is None or plugin != runtime.plugin)
         secrets = hooks.signing_secrets()
         lifespans = hooks.lifespans()
@@ -113,7 +113,7 @@ class Core:
 
     @property
     def route_handlers(self) -> Sequence[ControllerRouterHandler]:
-        """Litestar routes of all plugins, under the prefix; those of the runtime are made here, at the first call."""
+        """Litestar routes of all plugins, under the prefix; the runtime's routes are made at the first call."""
         if self._route_handlers is None:
             from flowactions_hookspecs.wrap import prefixed  # noqa: PLC0415  imports Litestar
 
@@ -129,14 +129,14 @@ class Core:
         return msgspec.structs.replace(node_type, pickers=pickers)
 
     def state(self, factory: Callable[..., T], *arguments: object) -> T:
-        """Returns the one object that ``factory`` made, making it at the first call."""
+        """Return the one object that ``factory`` made, making it at the first call."""
         if factory not in self._states:
             self._states[factory] = factory(*arguments)
         return cast("T", self._states[factory])
 
     @asynccontextmanager
     async def lifespan(self, *, tasks: bool) -> AsyncIterator[None]:
-        """Opens what the plugins need and runs their background tasks until the context is left.
+        """Open the plugins' lifespans and run their background tasks until the context is left.
 
         Args:
             tasks: whether to run the tasks.
@@ -170,7 +170,7 @@ class Core:
             call.cancel()
 
     def check_usable(self) -> None:
-        """Checks that the lifespan is open, and in this event loop.
+        """Check that the lifespan is open, and in this event loop.
 
         Raises:
             NotStarted: it is not open.
@@ -182,10 +182,10 @@ class Core:
             raise WrongLoop
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Runs a coroutine in the lifespan's event loop, and waits for it in this thread.
+        """Run a coroutine in the lifespan's event loop, and waits for it in this thread.
 
         Raises:
-            TypeError: it is none.
+            TypeError: it is not a coroutine.
             NotStarted: the lifespan is not open, or was closed meanwhile.
             WrongLoop: this thread runs that event loop.
             TimeoutError: it took too long, and was cancelled.
@@ -223,10 +223,10 @@ class Core:
 
 
 def _routes(hooks: declared.Hooks, asks: Callable[[str], bool]) -> list[declared.Owned[Any]]:
-    """Have plugins make their routes, one host at a time; a handler outside a router is copied for the host.
+    """Return the routes of the plugins, made for one host at a time; copy each handler outside a router for the host.
 
-    Litestar notes on a handler which router it belongs to before it copies it: with handlers that a plugin has at the top
-    of a module, hosts in two threads would get each other's.
+    Litestar writes the router into a handler before it copies the handler. If a plugin defines handlers at the
+    top of a module, hosts in two threads would otherwise share them.
     """
     with _MAKING_ROUTES:
         made = hooks.collect(

@@ -1,4 +1,4 @@
-"""A node while an author edits it: what is checked, what a preview shows, what a test returns, what a picker lists."""
+"""A node while an author edits it: its draft, problems, preview, test outcome and picker pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ class NodeDraft(ContractStruct, frozen=True, kw_only=True):
         organization_id: the tenant of the author.
         agent_id: the agent whose flow is edited.
         node: the node; its config may be incomplete or wrong.
-        ask_provider: whether `check` may ask a provider over the network, for example whether a bot is in a channel.
+        ask_provider: whether `check` may call a provider over the network, for example to see whether a bot is
+            in a channel.
     """
 
     organization_id: str
@@ -38,9 +39,10 @@ class ConfigProblem(ContractStruct, frozen=True, kw_only=True):
         path: the field, and the position in it, for example ``("webhookHeaders", 0, "key")``; empty: the whole config.
         code: a stable word for programs.
         message: what the author should know or do.
-        severity: ``error`` (the node will not work), ``warning`` (it works, perhaps not as meant).
-        line: of the field's text, from 1, where a text has a syntax.
-        column: of that line, from 1, in characters.
+        severity: ``error`` (the node will not work), ``warning`` (it works, but perhaps not as the author
+            intended).
+        line: line in the field's text, from 1; ``None``: the text has no syntax.
+        column: column in that line, from 1, in characters.
     """
 
     path: Sequence[str | int] = ()
@@ -52,16 +54,16 @@ class ConfigProblem(ContractStruct, frozen=True, kw_only=True):
 
 
 class Preview(ContractStruct, frozen=True, kw_only=True):
-    """What would leave if the node ran now. Secrets are masked; nothing was sent or written.
+    """What the node would send if it ran now. Secrets are masked; nothing was sent or written.
 
     Args:
-        method: of a request.
-        url: of a request.
-        headers: of a request, in their order.
-        body: of a request, as text.
-        target: of a message: the channel or member.
-        text: of a message.
-        problems: what keeps the node from working, or works otherwise than it looks.
+        method: the request's method.
+        url: the request's URL.
+        headers: the request's headers, in their order.
+        body: the request's body, as text.
+        target: the message's channel or member.
+        text: the message's text.
+        problems: why the node does not work, or how it works differently than it looks.
     """
 
     method: str | None = None
@@ -74,18 +76,18 @@ class Preview(ContractStruct, frozen=True, kw_only=True):
 
 
 class TestOutcome(ContractStruct, frozen=True, kw_only=True):
-    """The outcome of testing a node: one real send by the real path.
+    """The outcome of testing a node: one real send by the code of real deliveries.
 
     Args:
-        status: ``sent`` (a message), ``delivered`` or ``failed`` (a webhook whose attempt has ended, or a message that
-            was not sent), ``pending`` (the attempt has not ended in time), ``skipped`` (nothing was sent),
-            ``limited`` (too many tests in this minute).
+        status: ``sent``: a message was posted. ``delivered``: the receiver accepted the webhook. ``failed``: it did not,
+            or the message was not sent. ``pending``: the attempt has not ended in time. ``skipped``: nothing was
+            sent. ``limited``: too many tests in this minute.
         reason: a stable word for programs.
         message: what the author should know or do.
         status_code: the receiver's answer.
         response: the first part of the receiver's answer, as text.
         duration_ms: how long the attempt took, in milliseconds.
-        delivery_id: the outbox row's id, when there is one.
+        delivery_id: the outbox row's id; ``None``: no row was written.
     """
 
     __test__ = False  # not a test, whatever its name begins with
@@ -100,7 +102,7 @@ class TestOutcome(ContractStruct, frozen=True, kw_only=True):
 
 
 class PickerChoice(ContractStruct, frozen=True, kw_only=True):
-    """One choice: the id is kept in the config, the label is shown, the note helps to tell like labels apart."""
+    """One choice: the config stores the id, the author sees the label; the note distinguishes equal labels."""
 
     id: str
     label: str
@@ -108,12 +110,12 @@ class PickerChoice(ContractStruct, frozen=True, kw_only=True):
 
 
 class PickerPage(ContractStruct, frozen=True, kw_only=True):
-    """What a picker's route answers to ``GET ?search=&cursor=``.
+    """The answer of a picker's route to ``GET ?search=&cursor=``.
 
     Args:
         data: the choices of this page.
-        next_cursor: given as ``cursor``, returns the next page; ``None``: this was the last.
-        notice: what the author should know, for example that the list may be incomplete.
+        next_cursor: returns the next page, if given as ``cursor``; ``None``: this was the last page.
+        notice: a hint for the author, for example that the list may be incomplete.
     """
 
     data: Sequence[PickerChoice] = ()

@@ -18,21 +18,21 @@ from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeType, Walk
 log = logging.getLogger("flowactions")
 
 MASK: Final = "••••••••"
-"""What a preview is given in place of a secret."""
+"""What a preview gets instead of a secret."""
 
 
 class Editing:
-    """What an editor asks of the plugins. None of it raises for what a config, a provider or a receiver can cause.
+    """The calls of an editor. They do not raise for anything that a config, a provider or a receiver causes.
 
-    If the host has `Host.agent`, each call first looks up the draft's agent, and passes on what that method raises.
+    If the host has `Host.agent`, each call first looks up the draft's agent, and raises what that method raises.
     """
 
     _core: Core
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
-        """Returns what is wrong with a node's config, while an author edits it; empty: nothing.
+        """Return the problems of a node's config while an author edits it; empty: no problems.
 
-        A provider is asked only when ``draft.ask_provider`` says so. Nothing is sent or written.
+        A provider is called only if ``draft.ask_provider`` is true. Nothing is sent or written.
 
         Args:
             draft: the node as it is in the editor.
@@ -58,7 +58,7 @@ class Editing:
             return (ConfigProblem(code="plugin_error", message=PLUGIN_ERROR_MESSAGE, severity="warning"),)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
-        """Returns what would leave if the node ran now: secrets masked, a signature shown as ``v1,…``.
+        """Return what the node would send if it ran now, with masked secrets, and the signature as ``v1,…``.
 
         Nothing is sent or written.
 
@@ -91,7 +91,7 @@ class Editing:
             return Preview(problems=(ConfigProblem(code="plugin_error", message=PLUGIN_ERROR_MESSAGE),))
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
-        """Tests a node: one real send by the real path, at most ten a minute and organization.
+        """Test a node: one real send by the code of real deliveries, at most ten a minute for each organization.
 
         A webhook is signed if `Host.node` has the node, with the same URL; otherwise it is sent unsigned (§5.3.6).
 
@@ -127,7 +127,7 @@ class Editing:
 
 
 def unknown_type(name: str) -> ConfigProblem:
-    """Returns what is wrong with a node of a type that no plugin offers."""
+    """Return the problem of a node whose type no plugin offers."""
     return ConfigProblem(
         code="unknown_node_type", message=f"No installed plugin offers the node type {name!r}."
     )

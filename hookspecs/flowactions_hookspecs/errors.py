@@ -1,20 +1,20 @@
 """The errors of the contract.
 
 FlowActionsError
-├── HostInvalid         the host object lacks something that the contract asks for
+├── HostInvalid         the host object lacks something that the contract requires
 ├── PluginInvalid       a plugin broke the contract; the message names it
-├── SettingsInvalid     settings that cannot be used; the message lists every one of them
+├── SettingsInvalid     settings cannot be used; the message lists all of them
 ├── StartFailed         a plugin's lifespan could not be opened; the message names it
 ├── NotStarted          the facade was used before its lifespan was entered
 ├── AlreadyStarted      the lifespan was entered a second time while it was open
-├── TransactionInvalid  a transaction that was given cannot be joined; a ValueError, too
+├── TransactionInvalid  a given transaction cannot be joined; also a ValueError
 ├── WrongLoop           the facade was used from another event loop than that of its lifespan
-├── AgentNotFound       a draft names an agent that the organization does not have; a ValueError, too
-├── NotQueued           a webhook could not be enqueued, because the database failed; nothing was written
-├── OriginGone          raised by a host: the action behind a delivery no longer exists
-└── QuestionRequired    raised by a host: a survey-question trigger was addressed without its question
+├── AgentNotFound       a draft names an agent that the organization does not have; also a ValueError
+├── NotQueued           a webhook could not be enqueued, because the database failed
+├── OriginGone          raised by a host: the action of a delivery no longer exists
+└── QuestionRequired    raised by a host: the trigger belongs to a survey question, and the call names none
 
-HostWarning, a UserWarning, is given for what is probably a mistake in a host.
+HostWarning, a UserWarning, reports a probable mistake in a host.
 
 The first line of a class's docstring is its default message.
 """

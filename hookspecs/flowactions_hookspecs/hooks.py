@@ -1,4 +1,4 @@
-"""Calls the hooks, checks what they declare, and names the culprit when something is wrong."""
+"""Calls the hooks and checks what they declare; an error names the plugin."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Owned(NamedTuple, Generic[Declared]):
 
 
 class Hooks:
-    """Calls hooks of all plugins, and names the culprit when one does not declare what it should.
+    """Calls hooks of all plugins; if one declares a wrong value, the error names its plugin.
 
     Args:
         manager: the plugins.
-        arguments: plugin's name → what its hooks may name as arguments.
+        arguments: plugin's name → the arguments that its hooks may name.
     """
 
     def __init__(self, manager: pluggy.PluginManager, arguments: Callable[[str], Mapping[str, object]]) -> None:
@@ -48,11 +48,11 @@ class Hooks:
         accepts: Callable[[object], bool],
         asks: Callable[[str], bool] = lambda _: True,
     ) -> list[Owned[Any]]:
-        """Calls one hook of every plugin once, and checks what each returned.
+        """Call one hook of every plugin once, and checks what each returned.
 
         Args:
             hook: the hook's name.
-            kind: what its sequence must hold, for the error message.
+            kind: the type of the sequence's items, for the error message.
             accepts: whether an item is of that kind.
             asks: plugin's name → whether it is called now.
 
@@ -70,7 +70,7 @@ class Hooks:
         return declared
 
     def runtime(self) -> Owned[Runtime] | None:
-        """Calls `flowactions_runtime`.
+        """Call `flowactions_runtime`.
 
         Returns:
             The runtime; ``None`` if the plugin that provides it has settings that cannot be used.
@@ -97,7 +97,7 @@ class Hooks:
         return found[0] if found else None
 
     def signing_secrets(self) -> Mapping[tuple[str, str], SecretResolver]:
-        """Calls `flowactions_signing_secrets`.
+        """Call `flowactions_signing_secrets`.
 
         Returns:
             Plugin and origin name → async callable.
@@ -123,7 +123,7 @@ class Hooks:
         return resolvers
 
     def lifespans(self) -> list[Owned[Lifespan]]:
-        """Calls `flowactions_lifespan`.
+        """Call `flowactions_lifespan`.
 
         Raises:
             PluginInvalid: a hook raised, is async, or returned no factory.
@@ -142,9 +142,10 @@ class Hooks:
         return factories
 
     def call(self, hook: str, asks: Callable[[str], bool] = lambda _: True) -> Iterable[tuple[str, object]]:
-        """Calls one hook of every plugin, in the plugins' order, and yields the plugins' names and what they returned.
+        """Call one hook of every plugin, in the plugins' order, and yields the plugins' names and what they returned.
 
-        A plugin whose settings cannot be used is not asked further; `check_settings` tells of all of them.
+        If the settings of a plugin cannot be used, its other hooks are not called; `check_settings` reports all
+        of them.
         """
         caller = getattr(self._manager.hook, hook)
         for implementation in reversed(caller.get_hookimpls()):
@@ -171,7 +172,7 @@ class Hooks:
             yield plugin, returned
 
     def check_settings(self) -> None:
-        """Raises one error for all plugins.
+        """Raise one error for all plugins.
 
         Raises:
             SettingsInvalid: a plugin cannot use its settings; the message holds those of all plugins.
@@ -204,10 +205,10 @@ def unique(declared: Sequence[Owned[Any]], what: str) -> None:
 
 
 def returned(value: object, expected: type[Declared], by: str) -> Declared:
-    """Return ``value`` when it is what a plugin's coroutine must give.
+    """Return ``value`` if it has the type that a plugin's coroutine must return.
 
     Raises:
-        PluginInvalid: it is something else; the message names what returned it.
+        PluginInvalid: it has another type; the message names the function that returned it.
     """
     if not isinstance(value, expected):
         raise PluginInvalid(
@@ -217,17 +218,17 @@ def returned(value: object, expected: type[Declared], by: str) -> Declared:
 
 
 def is_node_type(item: object) -> bool:
-    """Tell whether an item is a `NodeType` that can be reached."""
+    """Return whether an item is a `NodeType` with a callable ``reach``."""
     return isinstance(item, NodeType) and callable(item.reach)
 
 
 def is_logic_action_type(item: object) -> bool:
-    """Tell whether an item is a `LogicActionType` that can be dispatched."""
+    """Return whether an item is a `LogicActionType` with a callable ``dispatch``."""
     return isinstance(item, LogicActionType) and callable(item.dispatch)
 
 
 def is_background_task(item: object) -> bool:
-    """Tell whether an item is a `BackgroundTask` that can be run."""
+    """Return whether an item is a `BackgroundTask` with a callable ``run``."""
     return isinstance(item, BackgroundTask) and callable(item.run)
 
 

@@ -1,4 +1,4 @@
-"""What a host provides: a base class, and the few things that its methods return."""
+"""What a host provides: the base class `Host`, and the structs that its methods return."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class DashboardPrincipal(ContractStruct, frozen=True, kw_only=True):
     """A person signed in to the host's dashboard.
 
     Args:
-        organization_id: the tenant; the person sees nothing of another one.
-        user_id: the person.
-        user_name: shown to others of the organization.
-        may_change: whether the person may change anything; without it, changing answers 403.
+        organization_id: the tenant; the person sees no data of other tenants.
+        user_id: the person's id.
+        user_name: the person's name, shown to others of the organization.
+        may_change: whether the person may change anything; if not, routes that change something answer 403.
     """
 
     organization_id: str
@@ -41,11 +41,11 @@ class DashboardPrincipal(ContractStruct, frozen=True, kw_only=True):
 
 
 class Operator(ContractStruct, frozen=True, kw_only=True):
-    """A person who operates the host, and sees what belongs to every organization.
+    """A person who operates the host, and sees the data of every organization.
 
     Args:
-        user_id: the person.
-        user_name: written into the audit log.
+        user_id: the person's id.
+        user_name: the person's name, written into the audit log.
         may_change: whether the person may change anything, or only look.
     """
 
@@ -74,18 +74,19 @@ class Agent(ContractStruct, frozen=True, kw_only=True):
 
 
 class AuthEvent(ContractStruct, frozen=True, kw_only=True):
-    """An authentic auth-provider event that was not seen before (§4.4).
+    """A verified event of the auth provider that was not processed before (§4.4).
 
     Args:
         provider: the auth provider's name.
         event_id: the provider's id of the event.
-        kind: what it is about.
-        action: what happened to it, for example ``created``.
-        occurred_at: when it was signed, with time zone.
+        kind: the kind of object that the event is about.
+        action: what happened to the object, for example ``created``.
+        occurred_at: when the event was signed, with time zone.
         data: the provider's own fields.
-        transaction: when the host shares its engine: an open SQLAlchemy ``AsyncConnection`` in the transaction that
-            notes the event as seen. Write through it, and both are there or neither is. On SQLite, whose one writer
-            this transaction is, a write on any other connection would wait for it in vain.
+        transaction: an open SQLAlchemy ``AsyncConnection`` in the transaction that records the event as
+            processed; ``None`` if the host does not share its engine. What you write through it is committed
+            together with that record. On SQLite, use no other connection to write: only one can write at a
+            time, so the other one would wait until it fails.
     """
 
     provider: str
@@ -98,12 +99,12 @@ class AuthEvent(ContractStruct, frozen=True, kw_only=True):
 
 
 class Host(ABC):
-    """Subclass it, implement the methods, and give an instance to `FlowActions.load` (§1.7).
+    """Base class of a host: subclass it, implement the methods, and give an instance to `FlowActions.load` (§1.7).
 
-    Required are `settings`, `dashboard_principal` and `signing_secret`; each of the others says what is missing
-    without it. All methods are async and must be safe to call concurrently. They are asked again each time, so
-    answer with what is true now; the plugin caches nothing of it beyond one batch. What they return is checked: a
-    wrong type is logged with host and method.
+    `settings`, `dashboard_principal` and `signing_secret` are required. The docstring of each other method says what is
+    missing without it. All methods are async and must be safe to call concurrently. They are called again each time, so
+    return what is true now; the plugin caches nothing beyond one batch. The plugin checks what they return: a wrong type
+    is logged with host and method.
 
     Public names belong to the contract. Start the names of your own methods with an underscore.
     """
@@ -112,7 +113,7 @@ class Host(ABC):
     """Required. Setting name → text, usually ``os.environ``. Read once, at load."""
 
     database: AsyncEngine | None = None
-    """The host's SQLAlchemy engine, to share it. ``None``: the plugin opens ``FLOWACTIONS_DATABASE_URL``.
+    """The host's SQLAlchemy engine, if the plugin shall use it. ``None``: the plugin opens ``FLOWACTIONS_DATABASE_URL``.
 
     Read when the lifespan opens.
     """
@@ -125,72 +126,74 @@ class Host(ABC):
 
     @abstractmethod
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
-        """Required. Returns who sits at the dashboard, from a bearer token or the host's session cookie (§5.1).
+        """Required. Return the person of a request, from a bearer token or the host's session cookie (§5.1).
 
         Returns:
-            The person; ``None`` for nobody, which answers 401.
+            The person; ``None``: nobody is signed in, so the answer is a 401.
         """
 
     @abstractmethod
     async def signing_secret(self, origin: Origin) -> str | None:
-        """Required. Returns the signing secret on the action's config as it is now (§5.3.6); ``None``: unsigned.
+        """Required. Return the signing secret that the action's config has now (§5.3.6); ``None``: send unsigned.
 
         Raises:
             OriginGone: the action no longer exists; the delivery ends ``dead`` with that reason.
         """
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-        """Returns a node as its flow has it now, secret fields included.
+        """Return a node as its flow has it now, secret fields included.
 
         Without it, deferred nodes run without their secret fields; ``webhook`` and ``chat_message`` need none then.
         """
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:
-        """Returns which customer backend calls, from its access token (§5.1). Without it, its routes answer 401."""
+        """Return the customer backend of a request, by its access token (§5.1). Without it, routes for backends answer 401."""
 
     async def agent(self, agent_id: str) -> Agent | None:
-        """Returns an agent, whatever its organization. Without it, there is none."""
+        """Return an agent of any organization. Without it, no agent exists for the plugin."""
 
     async def agents_using(self, organization_id: str, node_type: str) -> Sequence[Agent]:  # noqa: ARG002
-        """Returns the organization's agents whose flows hold a node of this type (§2.2). Without it, there are none."""
+        """Return the organization's agents whose flows have a node of this type (§2.2). Without it, none are shown."""
         return ()
 
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
-        """Returns a logic action (§2.8). Without it, or with ``None``, there is no such action, which answers 400.
+        """Return a logic action (§2.8). ``None``, or a host without this method: the action does not exist; the answer is a 400.
 
         Raises:
             QuestionRequired: the trigger is a survey question's and ``ref`` names no question.
         """
 
     async def auth_event(self, event: AuthEvent) -> None:
-        """Handles an authentic, first-seen auth-provider event (§4.4). Raise to have it delivered again.
+        """Handle a verified event of the auth provider that was not processed before (§4.4).
 
-        Write through ``event.transaction`` when there is one; it may take ten seconds. Without this method the route
-        answers 503, and a secret for the events in the settings is an error at load.
+        If this raises, the provider sends the event again. If ``event.transaction`` is not ``None``, write through it. It
+        may take ten seconds. Without this method, the route answers 503, and a secret for the events in the settings
+        is an error at load.
         """
 
     async def delivery_finished(self, delivery: Delivery) -> None:
-        """Learns that a webhook was delivered or is dead, for example to alert. Without it, nobody is told.
+        """Handle the end of a delivery: a webhook was delivered or is dead. Without it, the host does not learn this.
 
-        Called after the outcome is written, once by the worker that wrote it; a worker that is killed in
-        between does not call. What it raises is logged, and it may take five seconds. If the organization is purged while
-        the delivery is sent, it is called with ``dead`` and the error ``purged``, whatever was answered.
+        The worker that wrote the outcome calls it once, after the write. If the worker is killed in between, it does not
+        call. What this raises is logged, and it may take five seconds. If the organization is purged while the delivery
+        is sent, it is called with ``dead`` and the error ``purged``, with any answer of the receiver.
         """
 
     async def delivery_alert(self, alert: DeliveryAlert) -> None:
-        """Learns that a destination fails, or works again, for example to page somebody. Without it, nobody is told.
+        """Handle an alert: a destination fails, or works again. Without it, the host does not learn this.
 
-        Called once for each, by one of the workers. With a retry schedule, also called when a receiver has ended deliveries
-        by a 410: in each worker, once in five seconds for each origin at the most. With automatic pauses, also called when a
-        destination is paused, probed and resumed by itself. What it raises is logged, and it may
-        take five seconds; a worker that is killed in between does not call.
+        One of the workers calls it once for each alert. With a retry schedule, it is also called when a receiver has
+        ended deliveries by a 410: in each worker, at most once in five seconds for each origin. With automatic pauses, it
+        is also called when a destination is paused, probed and resumed automatically. What this raises is logged, and it
+        may take five seconds. If the worker is killed before the call, it does not call.
         """
 
     async def nodes_recovered(self, walk: Walk, step_id: str | None, advanced: Advanced) -> None:
-        """Learns of deferred nodes that ran after the process that had begun to run them was gone.
+        """Handle the results of deferred nodes that another process ran after their own process had died.
 
-        The next `FlowActions.advance` of the run knows of a halt all the same. What this raises is logged, and it may
-        take five seconds; a worker that is killed in between does not call. Without it, nobody is told.
+        The next `FlowActions.advance` of the run also reports a halt of these nodes. What this raises is logged, and it
+        may take five seconds. If the worker is killed before the call, it does not call. Without it, the host does
+        not learn these results.
 
         Args:
             walk: the run, as it was recorded with the first of the nodes.
@@ -199,9 +202,9 @@ class Host(ABC):
         """
 
     async def operator(self, request: Request) -> Operator | None:
-        """Returns who operates this host. Without it, there is no view across organizations."""
+        """Return the operator of a request. Without it, nobody can see more than one organization."""
 
 
 def provides(host: Host, method: str) -> bool:
-    """Returns whether a host has a method of its own where the contract has one that does nothing."""
+    """Return whether a host overrides an optional method of the contract."""
     return method in vars(host) or getattr(type(host), method) is not getattr(Host, method)

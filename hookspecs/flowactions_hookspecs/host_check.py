@@ -16,12 +16,12 @@ HOST_METHODS: Final = tuple(name for name, member in vars(Host).items() if inspe
 
 
 def check_host(host: object) -> Host:
-    """Returns ``host`` if it fulfils the contract.
+    """Return ``host`` if it fulfils the contract.
 
-    A public async method that the contract does not know is a `HostWarning` with a suggestion.
+    If the contract does not know a public async method, warn with a `HostWarning` that has a suggestion.
 
     Raises:
-        HostInvalid: it does not; the message lists everything that is missing or wrong.
+        HostInvalid: it does not fulfil the contract; the message lists everything that is missing or wrong.
     """
     name = type(host).__name__
     if not isinstance(host, Host):

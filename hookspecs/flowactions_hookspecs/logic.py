@@ -1,4 +1,4 @@
-"""Logic actions: what points at one, what it says, and the types that plugins offer (§2.8)."""
+"""Logic actions: references to them, their configuration, and the types that plugins offer (§2.8)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Firing(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         ref: the action.
-        firing_id: names this firing among all of the action's: the same when it is dispatched again.
-        occurred_at: when it fired, with time zone; the envelope says so (§2.7).
+        firing_id: the id of this firing, unique for the action; the same if it is dispatched again.
+        occurred_at: when it fired, with time zone; the envelope contains it (§2.7).
     """
 
     ref: LogicActionRef
@@ -32,7 +32,7 @@ class Firing(ContractStruct, frozen=True, kw_only=True):
 
 
 class LogicAction(ContractStruct, frozen=True, kw_only=True):
-    """A webhook action as the host has it configured (§2.8). Only the destination shows in the repr."""
+    """A webhook action as it is configured in the host (§2.8). The repr shows only URL and method."""
 
     url: str
     method: str = "POST"
@@ -48,8 +48,8 @@ class LogicActionType(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         name: unique in a host, for example ``webhook``.
-        dispatch: async callable that enqueues or runs an action that fired, within the host's transaction when it is
-            given one.
+        dispatch: async callable that enqueues or runs an action that fired, in the host's transaction if it
+            gets one.
     """
 
     name: str

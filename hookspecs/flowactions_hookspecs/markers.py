@@ -1,4 +1,4 @@
-"""The one name that ties hosts and plugins together, and the two decorators made from it."""
+"""The name that hosts and plugins share, and the two decorators made from it."""
 
 from __future__ import annotations
 

@@ -42,19 +42,20 @@ EAGER = Eager()
 
 
 class Walk(ContractStruct, frozen=True, kw_only=True):
-    """One run of a flow by one end user, as it stands when a node is reached. Pure data.
+    """One run of a flow by one end user, at the moment when a node is reached. Pure data.
 
     Args:
-        organization_id: the tenant; nothing of another tenant is touched.
+        organization_id: the tenant; no data of another tenant is used.
         agent_id: the agent that runs the flow.
         flow_id: the flow.
         run_id: new for every run of the flow; event ids and deferred records depend on it.
         user_id: the end user's id, substituted for ``{{userId}}``.
-        content: the triggering message content, substituted for ``{{content}}``.
+        content: the content of the message that triggered the run, substituted for ``{{content}}``.
         pacing: `Eager` in a single-shot flow, `Deferred` in a client-paced one (§3.2).
-        visit: which passage through the node this is, when a flow can reach a node more than once in a run: the same
-            when a walk is repeated after a crash, another for each passage (for example ``outer:3/inner:1``). The
-            host keeps it. Event ids and deferred records depend on it.
+        visit: the name of this passage through the node, for flows that can reach a node more than once in a
+            run. Each passage has another name (for example ``outer:3/inner:1``). When a walk is repeated after
+            a crash, its passages have the same names, so the host stores them. Event ids and deferred records
+            depend on it.
     """
 
     organization_id: str
@@ -68,13 +69,13 @@ class Walk(ContractStruct, frozen=True, kw_only=True):
 
 
 class Node(ContractStruct, frozen=True, kw_only=True):
-    """An action node as it stands in the flow.
+    """An action node of the flow.
 
     Args:
         id: the node's id, unique within its flow.
         type: the name of a `NodeType`.
-        config: for ``webhook`` the node's ``data.config`` (§2.4), for ``chat_message`` its ``data`` (§2.1).
-            It may hold a secret, so it is left out of the repr.
+        config: for ``webhook`` the node's ``data.config`` (§2.4), for ``chat_message`` its ``data`` (§2.1). It
+            may contain a secret, so the repr omits it.
         version: the `NodeType.version` for which the config was written.
     """
 
@@ -94,10 +95,10 @@ class NodeResult(ContractStruct, frozen=True, kw_only=True):
         node_id: the node. `FlowActions` fills it in for a node type that leaves it empty.
         status: ``sent`` (done), ``queued`` (in the outbox), ``recorded`` (waits for its step),
             ``skipped`` (nothing to do or not allowed), ``failed``.
-        reason: a stable word for programs, ``None`` when all went well. The list is open; a plugin publishes its own.
+        reason: a stable word for programs; ``None``: no failure. The list is open; a plugin publishes its own.
         message: what a person should know or do; for flow authors, never for end users.
         halt: whether the walk must stop at this node.
-        delivery_id: the outbox row's id, when there is one.
+        delivery_id: the outbox row's id; ``None``: no row was written.
     """
 
     node_id: str = ""
@@ -109,16 +110,16 @@ class NodeResult(ContractStruct, frozen=True, kw_only=True):
 
 
 def plugin_failed(node_id: str) -> NodeResult:
-    """Returns the result of a node whose plugin does not do what the contract says."""
+    """Return the result of a node whose plugin breaks the contract."""
     return NodeResult(node_id=node_id, status="failed", reason="plugin_error", message=PLUGIN_ERROR_MESSAGE)
 
 
 class InTransaction(Struct, frozen=True):
-    """What `NodeType.reach` returns for an effect that a database transaction can hold.
+    """The return value of `NodeType.reach` for an effect that is part of a database transaction.
 
     Args:
         write: ``write(transaction) -> NodeResult`` runs in the transaction that also removes the node's deferred
-            record: both are there or neither is. It does SQL only, waits for nothing else, and may be called again.
+            record: both are committed, or neither is. It does SQL only, waits for nothing else, and may be called again.
     """
 
     write: Callable[[AsyncConnection], Awaitable[NodeResult]]
@@ -128,11 +129,11 @@ class Advanced(ContractStruct, frozen=True, kw_only=True):
     """The result of advancing to a content step.
 
     Args:
-        state: what the walk does now. ``done``: move on; everything that waited for the step has run. ``running``:
-            another call runs it; do not move, ask again. ``halted``: stop; a node halted the run, now or before.
-            ``unavailable``: move on, and call again for that step later; the database failed, or a node is of a type
-            that this process does not offer, so not everything has run.
-        results: of the nodes that this call has run, in walk order.
+        state: what the walk does now. ``done``: move on; all nodes that waited for the step have run.
+            ``running``: another call runs them; do not move, call again. ``halted``: stop; a node halted the
+            run, now or before. ``unavailable``: move on, and call again for that step later; not all nodes have
+            run. The database, a host method or a plugin failed, or this process does not offer a node's type.
+        results: the results of the nodes that this call has run, in walk order.
     """
 
     state: AdvancedState
@@ -145,30 +146,30 @@ MakePreview: TypeAlias = Callable[[NodeDraft, Walk], Awaitable[Preview]]
 
 
 class NodeType(ContractStruct, frozen=True, kw_only=True):
-    """A node type: what the flow editor shows, and what reaching such a node does. Its texts are for flow authors.
+    """A node type: what the flow editor shows, and what such a node does. Its texts are for flow authors.
 
     Args:
         name: unique in a host, for example ``webhook``.
         title: the palette's label.
         description: one sentence for the palette and the form's head.
-        reach: ``await reach(walk, node)`` runs the node. It is called only to run it, whatever the pacing: recording,
-            order, lease, recovery and halting are the runtime's. It returns a `NodeResult` when the effect has
-            happened (a deferred node then runs at least once), or `InTransaction`.
-        version: raised when the config's meaning changes.
+        reach: ``await reach(walk, node)`` runs the node. It is called only to run it, with each pacing: the
+            runtime does the recording, order, lease, recovery and halting. If the effect has happened, it
+            returns a `NodeResult` (a deferred node then runs at least once); otherwise an `InTransaction`.
+        version: number of the config's format; raise it when the meaning of the config changes.
         category: the palette's heading.
         icon: SVG text, drawn in ``currentColor``.
-        docs_url: where an author reads more.
+        docs_url: a page where an author reads more.
         config_schema: JSON Schema of the config, without ``$schema``; see `config_schema`.
-        ui_schema: the uiSchema of react-jsonschema-form that goes with it.
+        ui_schema: the uiSchema of react-jsonschema-form for that schema.
         pickers: field name → path of a route that lists the field's choices as a `PickerPage`.
-        template_variables: variable name → what it stands for, for fields that the ``ui_schema`` marks with
-            ``"ui:options": {"templates": true}``. Fields that hold JSON are marked with ``"language": "json"``.
-        secret_fields: names of config fields that hold secrets: masked in previews, never recorded.
-        check: ``await check(draft)`` returns what is wrong with a config while an author edits it.
-        preview: ``await preview(draft, walk)`` returns what would leave; nothing is sent or written. Secret fields of
-            the draft are masked already.
+        template_variables: variable name → its meaning, for fields that the ``ui_schema`` marks with
+            ``"ui:options": {"templates": true}``. Fields with JSON are marked with ``"language": "json"``.
+        secret_fields: names of config fields with secrets: masked in previews, never recorded.
+        check: ``await check(draft)`` returns the problems of a config while an author edits it.
+        preview: ``await preview(draft, walk)`` returns what the node would send; nothing is sent or written.
+            Secret fields of the draft are already masked.
         available: whether such a node can work in this host now.
-        unavailable_reason: why not, in a sentence for flow authors: it names no setting.
+        unavailable_reason: why it cannot, in a sentence for flow authors: it names no setting.
     """
 
     name: str
@@ -190,7 +191,7 @@ class NodeType(ContractStruct, frozen=True, kw_only=True):
     unavailable_reason: str | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Returns everything but the callables, camelCase and JSON-ready: what an editor's palette needs."""
+        """Return all fields except the callables, as JSON values with camelCase names, for an editor."""
         names = zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True)
         values = {
             wire: getattr(self, name) for name, wire in names if name not in {"reach", "check", "preview"}

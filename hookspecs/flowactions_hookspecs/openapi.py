@@ -1,4 +1,4 @@
-"""What a host's OpenAPI document says of the credentials that plugins' routes ask for."""
+"""The OpenAPI document of the plugins' routes, and the security schemes that they name."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def openapi_document(route_handlers: Sequence[ControllerRouterHandler]) -> dict[
     """Describe routes in OpenAPI, with the security schemes that they name.
 
     Args:
-        route_handlers: the plugins' routes, under the prefix if there is one.
+        route_handlers: the plugins' routes, with the prefix.
 
     Returns:
-        The document, of values that JSON has; the caller's own to change.
+        The document, of JSON values; the caller may change it.
     """
     config = OpenAPIConfig(title="Flow actions", version="1", components=OPENAPI_COMPONENTS)
     app = Litestar(route_handlers=list(route_handlers), openapi_config=config, logging_config=None)

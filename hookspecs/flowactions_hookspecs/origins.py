@@ -1,4 +1,4 @@
-"""Where a delivery comes from: the place by which its signing secret is found (§5.3.6)."""
+"""Where a delivery comes from; by its origin, the signing secret is found (§5.3.6)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NodeTriggerRef(ContractStruct, frozen=True, kw_only=True, tag_field="sourc
     """Points at an action in a flow node's trigger group (§2.8).
 
     Args:
-        question_id: additionally names the question of a survey-question trigger (§4.2).
+        question_id: the question of a survey-question trigger (§4.2).
     """
 
     organization_id: str
@@ -58,8 +58,8 @@ class HostOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", ta
 
     Args:
         organization_id: the tenant.
-        name: which of the host's webhooks it is, for example ``order-placed``.
-        id: what tells apart those of one name, for example the id of a subscription.
+        name: the kind of webhook in the host, for example ``order-placed``.
+        id: distinguishes origins of one name, for example the id of a subscription.
     """
 
     organization_id: str
@@ -72,9 +72,9 @@ class PluginOrigin(ContractStruct, frozen=True, kw_only=True, tag_field="kind", 
 
     Args:
         organization_id: the tenant.
-        plugin: the plugin's name, as its entry point has it.
-        name: which of the plugin's origins it is: a key of what its `flowactions_signing_secrets` returns.
-        id: what tells apart those of one name.
+        plugin: the plugin's name: the name of its entry point.
+        name: a key of the mapping that the plugin's `flowactions_signing_secrets` returns.
+        id: distinguishes origins of one name.
     """
 
     organization_id: str

@@ -1,4 +1,4 @@
-"""Finds the installed plugins, and names the culprit when one cannot be loaded."""
+"""Finds the installed plugins; if one cannot be loaded, the error names it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flowactions_hookspecs.errors import FlowActionsError, PluginInvalid
 from flowactions_hookspecs.markers import PROJECT
 
 NAME: Final = f"{PROJECT}_name"
-"""By this attribute a plugin says which name its origins carry."""
+"""The attribute by which a plugin defines the name of its origins."""
 
 
 def plugin_manager(plugins: Iterable[object]) -> pluggy.PluginManager:
     """Register every installed plugin, then ``plugins``, and check their hooks against the contract.
 
     Raises:
-        PluginInvalid: a plugin cannot be imported, misspells a hook, takes arguments that the hook does
-            not have, shares its name with another, or has origins and another name than they carry.
+        PluginInvalid: a plugin cannot be imported, misspells a hook, names arguments that the hook does not
+            have, or has the name of another plugin. Or its name differs from that of its origins.
     """
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(spec)
@@ -44,7 +44,7 @@ def _given_name(plugin: object) -> str:
     """Return the name of a plugin that is not installed, so that no entry point names it.
 
     Raises:
-        PluginInvalid: it has origins, and says nowhere which name they carry.
+        PluginInvalid: it has origins, and does not define their name.
     """
     name = getattr(plugin, NAME, None) or getattr(plugin, "__name__", None) or type(plugin).__name__
     # An import gives a module its name, and a class has one for its readers: neither was chosen for origins.
@@ -72,7 +72,7 @@ def _check_name(name: str, plugin: object) -> None:
 
 
 def _installed() -> Iterable[tuple[str, object]]:
-    """Load the entry points of the group, in the order of their names; one that names ``None`` is no plugin."""
+    """Load the entry points of the group, in the order of their names; skip one that names ``None``."""
     owners: dict[str, str] = {}
     entry_points: dict[str, metadata.EntryPoint] = {}
     for distribution in metadata.distributions():

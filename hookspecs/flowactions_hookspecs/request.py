@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Request(Protocol):
-    """What `Host.dashboard_principal`, `Host.api_principal` and `Host.operator` are given.
+    """The argument of `Host.dashboard_principal`, `Host.api_principal` and `Host.operator`.
 
     Attributes:
         method: ``GET``, ``POST``, …
         path: the request's path as the server received it, decoded, ``root_path`` included.
         headers: name in any case → value.
         cookies: name → value.
-        scope: the ASGI connection scope, with what the host's own middleware has put there (``session``, ``user``,
-            ``state``). Any framework's request class can be made of it.
+        scope: the ASGI connection scope, with the values of the host's own middleware (``session``, ``user``,
+            ``state``). You can make any framework's request object from it.
     """
 
     @property
@@ -36,10 +36,10 @@ class Request(Protocol):
 
 
 class ScopeRequest:
-    """A `Request` over an ASGI scope.
+    """A `Request` for an ASGI scope.
 
     Args:
-        scope: of an HTTP request.
+        scope: the scope of an HTTP request.
     """
 
     def __init__(self, scope: Mapping[str, object]) -> None:

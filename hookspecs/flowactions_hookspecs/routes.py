@@ -1,6 +1,6 @@
 """Checks the routes that plugins declare, and the prefix before them.
 
-Litestar is imported when there are routes to check, so that processes that serve none do without it.
+It imports Litestar only if plugins declare routes. So processes that serve no routes do not import it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from flowactions_hookspecs.hooks import Owned
 ROOT: Final = "integrations"
 
 RESERVED: Final = frozenset({"chat", "webhooks", "health", "nodes"})
-"""Below the root, for the plugin that provides the runtime."""
+"""Names below the root that are reserved for the plugin that provides the runtime."""
 
 _SEGMENT: Final = re.compile(r"[^/{}?#%\\\s\x00-\x1f\x7f]+")
 
 
 def check_prefix(prefix: str) -> None:
-    """Checks what stands before the path of every plugin route.
+    """Check the prefix of every plugin route's path.
 
     Args:
         prefix: begins with a slash and does not end with one, for example ``/flows``; decoded, without path parameters.
@@ -57,21 +57,21 @@ def is_route_handler(item: object) -> bool:
 
 
 def own_handler(item: Any) -> Any:
-    """Return a copy of a handler, which Litestar may change for one host; other items as they are."""
+    """Return a copy of a handler, because Litestar changes it for one host; return other items unchanged."""
     from litestar.handlers import BaseRouteHandler  # noqa: PLC0415
 
     return copy(item) if isinstance(item, BaseRouteHandler) else item
 
 
 def check_routes(declared: Sequence[Owned[Any]], runtime_plugin: str) -> None:
-    """Checks that plugins declare HTTP routes, each below a place of its own.
+    """Check that plugins declare HTTP routes, each below a path of its own.
 
     Args:
         declared: all route handlers, with their plugins.
-        runtime_plugin: the plugin that provides the runtime, whose places are reserved.
+        runtime_plugin: the plugin that provides the runtime; only it may use the reserved paths.
 
     Raises:
-        PluginInvalid: a route is not HTTP, is not below ``/integrations/<plugin>/``, is in a reserved place, or is
+        PluginInvalid: a route is not HTTP, is not below ``/integrations/<plugin>/``, has a reserved path, or is
             declared twice; the message names path and plugins.
     """
     owners: dict[tuple[str, str], str] = {}

@@ -18,31 +18,32 @@ else:
 class Runtime(Protocol):
     """Transactions, the outbox and pacing, for the node types in `FlowActions.node_types`.
 
-    The plugin that provides it keeps deferred nodes, runs them in order under a lease, and runs what is left behind
-    when a process was killed. `FlowActions` checks arguments, calls it, and turns what it raises into results.
+    The plugin that provides it stores deferred nodes and runs them in order under a lease. If a process is
+    killed, another one runs its nodes. `FlowActions` checks arguments, calls the runtime, and turns what it
+    raises into results.
     """
 
     async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None) -> NodeResult:
-        """Runs the node, or records it when the walk's pacing is `Deferred`."""
+        """Run the node, or records it when the walk's pacing is `Deferred`."""
         ...
 
     async def advance(self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None) -> Advanced:
-        """Runs what was recorded for a content step, in walk order, once."""
+        """Run the nodes that were recorded for a content step, in walk order, once."""
         ...
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedWebhook:
-        """Applies the egress rules and fixes the bytes; no SQL.
+        """Apply the egress rules and make the final bytes; no SQL.
 
         Args:
-            webhook: what to send; checked before.
-            caller: ``host`` or ``plugin:<name>``; idempotency keys are unique in it.
+            webhook: the webhook, already checked.
+            caller: ``host`` or ``plugin:<name>``; idempotency keys are unique for each caller.
         """
         ...
 
     async def enqueue(
         self, webhook: OutboundWebhook, caller: str, transaction: AsyncConnection | None
     ) -> Receipt:
-        """Prepares a webhook and writes it.
+        """Prepare a webhook and writes it.
 
         Raises:
             NotQueued: the database failed.
@@ -51,7 +52,7 @@ class Runtime(Protocol):
         ...
 
     async def has_agent(self, organization_id: str, agent_id: str) -> bool:
-        """Returns whether an agent is the organization's, as `Host.agent` says; ``True`` if the host has no such method.
+        """Return whether an agent belongs to the organization, by `Host.agent`; ``True`` if the host has no such method.
 
         Raises:
             Exception: what `Host.agent` raised.
@@ -59,5 +60,5 @@ class Runtime(Protocol):
         ...
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
-        """Runs a draft once by the real path, at most ten times a minute and organization."""
+        """Run a draft once by the code of real deliveries, at most ten times a minute for each organization."""
         ...

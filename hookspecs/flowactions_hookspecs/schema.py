@@ -9,11 +9,10 @@ import msgspec
 
 
 def config_schema(config: type[msgspec.Struct], **extra: Any) -> dict[str, Any]:
-    """Give the JSON Schema of a config struct, in the subset that editors of either draft understand.
+    """Return the JSON Schema of a config struct, in the subset that draft-07 and 2020-12 have in common.
 
-    The result has no ``$schema``, ``$ref`` or ``$defs``: it means the same to a draft-07 and to a
-    2020-12 reader. Titles, descriptions and labelled choices come from `msgspec.Meta` on the fields; names and
-    docstrings of classes are for programmers, and left out.
+    The result has no ``$schema``, ``$ref`` or ``$defs``. Titles, descriptions and labelled choices come from
+    `msgspec.Meta` on the fields. Names and docstrings of classes are for programmers, so they are omitted.
 
     Args:
         config: a struct whose fields are annotated with `msgspec.Meta`.

@@ -13,17 +13,17 @@ log = logging.getLogger("flowactions")
 
 RESTART_CAP_SECONDS: Final = 60.0
 SETTLED_SECONDS: Final = 60.0
-"""A task that ran this long before it crashed starts its backoff anew."""
+"""If a task ran this long before it crashed, its backoff begins again."""
 
 
 class BackgroundTask(ContractStruct, frozen=True, kw_only=True):
-    """A coroutine that runs beside the host for as long as its lifespan is open.
+    """A coroutine that runs in the host's process while its lifespan is open.
 
     Args:
-        name: unique in a host; seen in logs.
-        run: async callable that runs until it is cancelled. On cancellation it finishes what is in
-            flight and returns or raises ``CancelledError``.
-        drain_seconds: how long it may take over that before it is left behind.
+        name: unique in a host; shown in logs.
+        run: async callable that runs until it is cancelled. When it is cancelled, it finishes the work in flight, and
+            returns or raises ``CancelledError``.
+        drain_seconds: seconds to wait for that. After them, the shutdown continues without the task.
     """
 
     name: str
@@ -32,15 +32,15 @@ class BackgroundTask(ContractStruct, frozen=True, kw_only=True):
 
 
 def restart_delay(crashes: int) -> float:
-    """Give the seconds to wait before restart number ``crashes`` (1, 2, 4, … up to a minute)."""
+    """Return the seconds to wait before restart number ``crashes`` (1, 2, 4, … up to a minute)."""
     return min(RESTART_CAP_SECONDS, 2.0 ** min(crashes - 1, 10))
 
 
 class Supervisor:
     """Runs background tasks; as an async context manager, starts them on entry and drains them on exit.
 
-    A crash is logged and the task restarted with backoff; it never takes the host down. A task that
-    returns although nobody cancelled it is restarted just the same: deliveries must not stop silently.
+    If a task crashes, the crash is logged and the task is restarted with backoff; the host continues. If a task
+    returns and was not cancelled, it is also restarted, because deliveries must not stop silently.
     """
 
     def __init__(self, tasks: Sequence[BackgroundTask], delay: Callable[[int], float] = restart_delay) -> None:
@@ -65,7 +65,7 @@ class Supervisor:
         done, _ = await asyncio.wait({running}, timeout=task.drain_seconds)
         if not done:
             log.error(
-                "background task %s did not stop within %s s and was left behind",
+                "background task %s did not stop within %s s: the shutdown continues without it",
                 task.name,
                 task.drain_seconds,
                 extra={"event": "task.left_behind"},
@@ -104,6 +104,6 @@ class Supervisor:
 
 
 def is_being_cancelled() -> bool:
-    """Returns whether somebody cancels the current task; not so when what it awaits was cancelled from within."""
+    """Return whether the current task itself is being cancelled, and not only what it awaits."""
     current = asyncio.current_task()
     return current is not None and current.cancelling() > 0

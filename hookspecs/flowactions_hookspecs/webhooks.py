@@ -1,4 +1,4 @@
-"""Webhooks on their way through the outbox: what is enqueued, the receipt, and how a delivery ended."""
+"""Webhooks in the outbox: what is enqueued, the receipt, and the result of a delivery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 class Header(ContractStruct, frozen=True, kw_only=True):
-    """A custom header of a webhook. Its value may be a credential, so it is left out of the repr."""
+    """A custom header of a webhook. Its value may be a credential, so the repr omits it."""
 
     key: str = ""
     value: str = ""
@@ -33,15 +33,18 @@ class OutboundWebhook(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         organization_id: the tenant.
-        agent_id: the agent that it belongs to; ``None``: none.
-        event_type: as receivers see it (§6.1): ``[a-z0-9][a-z0-9_.-]{0,63}``; all of ``experience.*`` is reserved.
-        entity: what the event is about. With type and body it makes the event id, by which receivers dedupe.
+        agent_id: the agent that it belongs to; ``None``: it belongs to no agent.
+        event_type: the type that receivers see (§6.1): ``[a-z0-9][a-z0-9_.-]{0,63}``; all of ``experience.*``
+            is reserved.
+        entity: what the event is about. The event id, by which receivers dedupe, is made of it and of type and
+            body.
         url: the destination; the egress rules are applied before anything is written (§5.2).
         method: the name of an HTTP method; GET and HEAD are sent without a body.
-        headers: stored as they are until the delivery is deleted, so they hold no secrets. Those with an invalid or
-            reserved name are dropped (§2.6).
-        body: sent verbatim.
-        origin: where its signing secret is found: a `HostOrigin` of the host's, a `PluginOrigin` of the plugin's.
+        headers: custom headers. They are stored unencrypted until the delivery is deleted, so put no secrets in
+            them. Headers with an invalid or reserved name are dropped (§2.6).
+        body: the body, sent verbatim.
+        origin: by it, the signing secret is found: a `HostOrigin` of the host's, a `PluginOrigin` of the
+            plugin's.
         max_attempts: 1 to 10. ``None``: 5, or as many as the operator's retry schedule has.
         idempotency_key: 1 to 200 characters, unique per organization and caller (the host, or the plugin) within the
             dedupe window.
@@ -67,12 +70,12 @@ class Receipt(ContractStruct, frozen=True, kw_only=True):
     """The result of enqueuing a webhook, or of dispatching a logic action.
 
     Args:
-        status: ``queued`` (in the outbox), ``duplicate`` (the same key was used within the dedupe
-            window; the ids are those of the first delivery), ``skipped`` (refused URL, too large), ``failed``.
-        reason: a stable word for programs, ``None`` when all went well.
+        status: ``queued`` (in the outbox), ``duplicate`` (the same key was used within the dedupe window; the
+            ids are those of the first delivery), ``skipped`` (refused URL, too large), ``failed``.
+        reason: a stable word for programs; ``None``: no failure.
         message: what a person should know or do.
-        delivery_id: the outbox row's id, when there is one.
-        event_id: the event id that receivers see, when there is one.
+        delivery_id: the outbox row's id; ``None``: no row was written.
+        event_id: the event id that receivers see; ``None``: no row was written.
     """
 
     status: Literal["queued", "duplicate", "skipped", "failed"]
@@ -83,15 +86,15 @@ class Receipt(ContractStruct, frozen=True, kw_only=True):
 
 
 class PreparedWebhook(Protocol):
-    """A webhook that has passed the egress rules and whose bytes are fixed; nothing is written yet."""
+    """A webhook that has passed the egress rules and whose bytes are final; nothing is written yet."""
 
     @property
     def refused(self) -> Receipt | None:
-        """Why it may not be sent; ``None`` when it may. `write` then writes nothing."""
+        """Why the webhook may not be sent: `write` then writes nothing. ``None``: it may be sent."""
         ...
 
     async def write(self, transaction: AsyncConnection) -> NodeResult:
-        """Writes the delivery in a transaction; it is due when that commits. `InTransaction` takes this method."""
+        """Write the delivery in a transaction; it is due when that commits. `InTransaction` takes this method."""
         ...
 
 
@@ -100,13 +103,13 @@ class Delivery(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         id: the outbox row's id.
-        agent_id: the agent that it belongs to, if there is one.
-        origin: where it came from.
+        agent_id: the agent that it belongs to; ``None``: it belongs to no agent.
+        origin: the node, action, host or plugin that enqueued it.
         event_id: the id by which receivers dedupe.
         status: ``delivered`` or ``dead``.
-        attempts: how many were made.
-        status_code: the last answer, if there was one.
-        error: why the last attempt got no answer, or why the delivery ended without one.
+        attempts: number of attempts.
+        status_code: HTTP status of the last answer; ``None``: the last attempt got no answer.
+        error: why the last attempt got no answer, or why the delivery ended without an answer.
     """
 
     id: str
@@ -128,14 +131,16 @@ class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
     Args:
         organization_id: the tenant whose deliveries it concerns.
         destination: scheme, host and port.
-        kind: ``failing``: all attempts have failed for an hour, or twenty in a row; ``recovered``: one has succeeded
-            since; ``gone``: deliveries ended because the receiver answered 410, where the operator has set a retry schedule.
-            With automatic pauses: ``paused``: it has failed for so long that its deliveries wait now; ``probed``: one of
-            them is sent to see whether it works again; ``resumed``: it does.
-        failing_since: of ``failing`` and ``paused``, the first failure since the last success, with time zone; else ``None``.
-        failures: of ``failing`` and ``paused``, how many in a row; of ``gone``, how many deliveries ended so; else 0.
+        kind: ``failing``: all attempts have failed for an hour, or twenty in a row. ``recovered``: an attempt
+            has succeeded since. ``gone``, only with a retry schedule: deliveries ended because the receiver
+            answered 410. The others are of automatic pauses. ``paused``: the destination has failed for so long
+            that its deliveries wait now. ``probed``: one of them is sent to see whether the destination works
+            again. ``resumed``: it works again.
+        failing_since: for ``failing`` and ``paused``: the first failure since the last success, with time zone.
+        failures: for ``failing`` and ``paused``: failures in a row; for ``gone``: deliveries that ended; else
+            0.
         last_error: the kind of the last failure, for example ``http_5xx`` or ``timeout``.
-        origin: of ``gone``, where these deliveries came from; else ``None``.
+        origin: for ``gone``: the origin of these deliveries; else ``None``.
     """
 
     organization_id: str

@@ -1,6 +1,6 @@
-"""Puts the plugins' routes, and their lifespan, around an ASGI app of any framework.
+"""Wraps an ASGI app of any framework: adds the plugins' routes and their lifespan.
 
-It wraps the app instead of being mounted in it: what is not the plugins' reaches the app as if nothing were there.
+Requests for other paths and methods reach the app unchanged.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _HOST_APP: Final = "flowactions.host_app"
 class Wrapped:
     """An ASGI app that serves the plugins' routes, and passes everything else on to the app that it wraps.
 
-    A request is the plugins' when Litestar would route its path **and** its method to one of their handlers. The
-    OPTIONS handler that Litestar adds to each route is not theirs, so preflights stay the host's. WebSockets, and scope
-    types that it does not know, are passed on.
+    The plugins answer a request only if Litestar would route its path **and** its method to one of their
+    handlers. The OPTIONS handler that Litestar adds to each route does not count, so the host answers
+    preflights. WebSockets and unknown scope types are passed on.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class Wrapped:
 
         Args:
             app: the host's ASGI app.
-            route_handlers: the plugins' routes, under the prefix if there is one.
-            lifespan: opens the plugins; ``None`` passes the lifespan's messages on untouched.
+            route_handlers: the plugins' routes, with the prefix.
+            lifespan: opens the plugins; ``None``: the lifespan's messages are passed on unchanged.
         """
         self._app = app
         self._plugins = Litestar(
@@ -80,10 +80,10 @@ class Wrapped:
         await self._app(scope, receive, send)
 
     def _own_scope(self, scope: Scope) -> Scope | None:
-        """Give the scope for the plugins' app when the request is theirs.
+        """Return the scope for the plugins' app; ``None``: the request is not theirs.
 
-        It is a copy, for Litestar writes into scope and state. What the host's middleware put there (session, user,
-        state, app) is found in it.
+        It is a copy, because Litestar writes into scope and state. It contains what the host's middleware has put there
+        (session, user, state, app).
         """
         try:
             root, path = _split(scope)
@@ -92,7 +92,7 @@ class Wrapped:
             own = dict(scope)
             state = scope.get("state")
             own["state"] = dict(state) if isinstance(state, Mapping) else {}
-            # Litestar cuts at the first place where the root path stands, so it has to stand in front.
+            # Litestar cuts at the first occurrence of the root path, so the path must begin with it.
             own["root_path"] = root
             own["path"] = root + path
             if "app" in scope:
@@ -107,7 +107,7 @@ class Wrapped:
 
 
 class _KeepHostApp:
-    """Leaves the host's app in the scope, in whose place Litestar sets itself: a host reads its state there."""
+    """Restores the host's app in the scope, because Litestar replaces it; a host reads its state there."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self._app = app
@@ -120,10 +120,10 @@ class _KeepHostApp:
 
 
 class _Routes:
-    """Tells which requests a Litestar app would route to a handler.
+    """Decides which requests a Litestar app would route to a handler.
 
-    Litestar's own router decides. Its no takes ten times as long as its yes, so what it cannot take, by start of the path,
-    method and number of segments, is sorted out before it is asked: a host's own requests come by here.
+    Litestar's own router decides. Its refusal takes ten times as long as its acceptance, and a host's own requests also
+    pass here. So requests that cannot match by start of the path, method and number of segments are refused before.
     """
 
     def __init__(self, app: Litestar) -> None:
@@ -154,7 +154,7 @@ class _Routes:
         self._open_starts = tuple(open_starts)
 
     def serve(self, path: str, method: str) -> bool:
-        """Tell whether a handler of a plugin's answers.
+        """Return whether a plugin's handler answers.
 
         Args:
             path: decoded, without the root path.
@@ -180,12 +180,12 @@ class _Routes:
 
 
 def _is_added(handler: Any) -> bool:
-    """Tell whether Litestar itself added a handler; it adds one for OPTIONS to every route."""
+    """Return whether Litestar itself added a handler; it adds one for OPTIONS to every route."""
     return bool(handler.fn.__module__ == HTTPRoute.__module__)
 
 
 def _split(scope: Scope) -> tuple[str, str]:
-    """Give root path and the path below it; a path that is not below it is taken as a whole, as Starlette does."""
+    """Return the root path and the path below it; if the path is not below it, the whole path, as Starlette does."""
     path: str = scope["path"]
     root: str = (scope.get("root_path") or "").rstrip("/")
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in {"", "/"}:

@@ -21,11 +21,11 @@ TWICE = (
 
 
 class WrappedLifespan:
-    """Stands between server and app while the lifespan runs.
+    """Runs an app's lifespan together with the plugins' lifespan.
 
-    The app keeps the server's own task, and its messages are passed on as they are. After the app has said that it
-    started, the plugins are started, and only then the server is told; when they cannot be, the app is asked to stop
-    before the server is told why. An app that does not answer the startup has no lifespan; the plugins still have one.
+    The app runs in the server's own task, and its messages are passed on unchanged. When the app has started, the plugins
+    are started; only then the server gets the message. If a plugin cannot start, the app is stopped first, and then the
+    server gets the reason. If the app does not answer the startup, it has no lifespan; the plugins still have one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class WrappedLifespan:
         """Run the app's lifespan until it is over.
 
         Args:
-            scope: the lifespan's scope, handed on as it is.
+            scope: the lifespan's scope, passed on unchanged.
         """
         try:
             await self._app(scope, self._app_receives, self._app_sends)
@@ -118,7 +118,7 @@ class WrappedLifespan:
         await self._app_stopped({"type": "lifespan.shutdown.complete"})
 
     async def _next(self) -> Message:
-        """Wait for the server's next message; the plugins are stopped before anybody hears of the shutdown."""
+        """Wait for the server's next message; if it is the shutdown, stop the plugins before the app gets it."""
         try:
             message = await self._receive()
         except BaseException:  # the server gives up
@@ -165,9 +165,9 @@ class WrappedLifespan:
 
 
 class _Held:
-    """A context that is entered and left in one task of its own, whoever asks for it.
+    """Enters and leaves a context in one task of its own.
 
-    Cancel scopes and task groups need that, and the app may receive and send in different tasks.
+    Cancel scopes and task groups require this, and the app may receive and send in different tasks.
     """
 
     def __init__(self, opens: Callable[[], AbstractAsyncContextManager[None]]) -> None:

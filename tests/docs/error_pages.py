@@ -28,8 +28,8 @@ FAILURES: Final = {
     "timeout": "the attempt took longer than ten seconds; the error names the phase",
     "network": "no connection, or one that broke; a name without an address; an answer that is not HTTP",
     "refused": "an egress rule forbids the address: the delivery is dead at once",
-    "not_sent": "nothing was sent: its node or action is gone, its row cannot be read, or its workers ended each time",
-    "waits": "it waits, without an attempt, for the host: a method fails, or no process can read its origin",
+    "not_sent": "nothing was sent: its node or action was deleted, its row cannot be read, or its workers ended each time",
+    "waits": "it waits for the host, and no attempt is used: a method fails, or no process can read its origin",
     "cancelled": "an operator cancelled it",
     "other": "any other",
 }
@@ -75,7 +75,7 @@ def _lines() -> Iterator[str]:
     )
     yield from _section(
         "Exit statuses of commands",
-        "Of every command; single commands have [others](commands.md) beside these.",
+        "These are the statuses of every command; some commands have [further ones](commands.md).",
         "| status | meaning |",
         (f"| {code} | {text} |" for code, text in sorted(COMMON_EXITS.items())),
         _own_statuses(),
@@ -83,7 +83,7 @@ def _lines() -> Iterator[str]:
     yield from _section(
         "Errors that hosts and plugins see",
         "Exceptions of `flowactions_hookspecs`; all derive from `FlowActionsError`. [Which call raises which](contract.md#errors). The\n"
-        "message is the one that it has unless a better one is known.",
+        "message is the default one.",
         "| exception | when | message |",
         (
             f"| `{name}` | {_cell(text)} | {_message(getattr(of_contract, name))} |"
@@ -92,8 +92,8 @@ def _lines() -> Iterator[str]:
     )
     yield from _section(
         "Errors inside the plugin",
-        "They do not leave it: a route makes a problem of them, a node a result, a worker an outcome, a command a line and an exit\n"
-        "status. They are named in tracebacks.",
+        "They stay inside: a route turns them into a problem, a node into a result, a worker into an outcome, a command into a\n"
+        "line and an exit status. Tracebacks name them.",
         "| exception | kind of | when |",
         _inside(),
     )

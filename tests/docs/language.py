@@ -151,7 +151,7 @@ def sentences(text: str) -> Iterator[str]:
     text = re.sub(r"<!--.*?-->|<[^>]+>", " ", FENCE.sub("\n\n", text), flags=re.DOTALL)
     text = re.sub(r"`{1,2}[^`]+`{1,2}", "CODE", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )|\n(?=#)|(?<=\|)\n|\n(?=[ ]+\w+: )", text):
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*] |\d+\. |[├└│]))|\n(?=#)|(?<=\|)\n|\n(?=[ ]+\w+: )", text):
         for cell in block.split("|") if block.lstrip().startswith("|") else [block]:
             line = " ".join(re.sub(r"^\s*(?:[-*#]+|\d+\.)\s", "", cell).split())
             yield from re.split(r"(?<=[.!?])[*\")]* +(?=[*\"(]*[A-Z§])", line)

@@ -70,8 +70,8 @@ def _lines() -> Iterator[str]:
     yield (
         "What the plugin keeps in the database, its own or the host's. Times are Unix milliseconds; ids are text. The tables are the\n"
         "same on PostgreSQL and SQLite. Read them if you like; write to them only by the [commands](commands.md), the\n"
-        "[routes](http.md) and the [pages](http.md#operator-pages), for a row that another program has written may be one that no\n"
-        "worker can read. Releases change tables by [revisions](../how-to/upgrade.md), and nothing here is a promise beyond that.\n"
+        "[routes](http.md) and the [pages](http.md#operator-pages). If another program writes a row, perhaps no worker can read it.\n"
+        "Releases change tables by [revisions](../how-to/upgrade.md), and the tables are not a part of the contract.\n"
         f"This page is generated: `{COMMAND}`."
     )
     commented = comments()

@@ -119,8 +119,8 @@ class Flow(Wire, frozen=True):
     """A flow of an agent.
 
     Args:
-        pacing: ``eager`` is walked to its end when it is opened; in a ``deferred`` one the user goes from step to
-            step, and each action node runs when the user gets to the step behind it.
+        pacing: an ``eager`` flow is walked to its end when it is opened. In a ``deferred`` flow, the user moves
+            from step to step, and each action node runs when the user gets to the step after it.
     """
 
     id: str
