@@ -24,11 +24,11 @@ FAULTS: Final = {
         "LOOPS-1",
     ),
     "one visit for all that waits": Fault(
-        GLUE, 'visit = f"{DBOS.step_id}{self._place}.{number}"', 'visit = "1"', "LOOPS-3"
+        GLUE, 'visit=f"{DBOS.step_id}{self._place}.{number}"', 'visit="1"', "LOOPS-3"
     ),
     "one step id for all passages": Fault(GLUE, 'f"{name}@{reserved.step_id}{self._place}"', "name", "LOOPS-2"),
     "waits for the end": Fault(GLUE, "pacing=Deferred(step)", "pacing=Deferred(None)", "PACING-2"),
-    "always eager": Fault(GLUE, "visit=visit, pacing=Deferred(step)", "visit=visit", "PACING-12"),
+    "always eager": Fault(GLUE, ", pacing=Deferred(step)", "", "PACING-12"),
     "halt ignored at a step": Fault(
         GLUE, 'if state == "halted":\n            raise', "if False:\n            raise", "PACING-7"
     ),
