@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
+from flowactions_conformance.serving import listen
 from tests.conformance.engines import assert_faults_found, assert_proved, on_each_database, python_of, run
-from tests.docs.environments import INSTALL, shared
-from tests.docs.fences import ROOT
-from tests.docs.tutorials import follow
+from tests.conformance.hosts.small_host import outbox
+from tests.docs.environments import INSTALL, shared, variables
+from tests.docs.fences import ROOT, blocks_of
+from tests.docs.tutorials import follow, pip_lines
+from tests.waiting import until
 
 GUIDE = ROOT / "docs" / "how-to" / "use-with-langgraph.md"
 HOST = "tests.conformance.hosts.langgraph"
@@ -37,16 +45,67 @@ def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     follow(GUIDE, tmp_path, store)
 
 
+@pytest.mark.full
+async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path) -> None:
+    """As the guide says: the graph and an app with the plugin, each loaded from the same file, beside the guide's modules."""
+    server, *_ = [each.text for each in blocks_of(GUIDE) if "langgraph-cli" in each.text]
+    install, start = server.splitlines()
+    programs = shared([*pip_lines(blocks_of(GUIDE)), install], store) / "bin"
+    for block in blocks_of(GUIDE):
+        if block.language in {"python", "json"}:
+            (tmp_path / block.words[0]).write_text(block.text)
+    (tmp_path / "glue.py").write_text(files_of("langgraph")["glue.py"])
+    (tmp_path / "secret").write_text("whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA")
+    with listen() as listener:
+        port = str(listener.getsockname()[1])
+    process = await asyncio.create_subprocess_exec(
+        *(f"{programs}/langgraph", *start.split()[1:], "--no-reload", "--port", port),
+        cwd=tmp_path,
+        env={**variables(), "PATH": f"{programs}:{os.environ['PATH']}"},
+        start_new_session=True,
+    )
+    try:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60
+        ) as client:
+            await until(partial(answers, client))
+            thread = (await client.post("/threads", json={})).json()["thread_id"]
+            for given in ({"input": {"said": "Hello"}}, {"command": {"resume": "Well"}}):
+                run = {"assistant_id": "welcome", "config": {"configurable": {"user": "grace"}}, **given}
+                state = (await client.post(f"/threads/{thread}/runs/wait", json=run)).json()
+            assert state["said"] == "Well"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    sent = [(node, json.loads(body)) for node, _, body in outbox(tmp_path, "flowactions.db")]
+    assert sent == [
+        ("ordered", {"user": "grace", "said": "Hello"}),
+        ("answered", {"user": "grace", "said": "Well"}),
+    ]
+
+
+async def answers(client: httpx.AsyncClient) -> bool:
+    """Return whether the plugin answers in a server."""
+    try:
+        return (await client.get("/integrations/health/ready")).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 @pytest.mark.ci
 def test_what_it_runs_again_has_one_event_id(python: Path, tmp_path: Path) -> None:
-    """After a kill before the checkpoint, a resume and time travel: the same event again, or, if it waits, nothing."""
+    """After a kill before the checkpoint, a retry, a resume and time travel: the same event again, or, if it waits, nothing.
+
+    Input on a thread that has ended is another passage, and so another event.
+    """
     done = run(python, f"{HOST}.repeated", str(tmp_path), within=tmp_path)
     assert done.returncode == 0, done.stderr
     sent = json.loads(done.stdout)
     assert {name: (len(ids), len(set(ids))) for name, ids in sent.items()} == {
-        "at-once": (3, 1),
-        "before-the-step": (1, 1),
-        "beside-the-interrupt": (4, 1),
+        "at-once": (4, 2),
+        "retried": (4, 2),
+        "before-the-step": (2, 2),
+        "beside-the-interrupt": (5, 2),
         "at-the-end": (1, 1),
     }
 

@@ -53,6 +53,7 @@ RUN = [
         Run("docs/how-to/use-with-langgraph.md", language, None, f"{ENGINES}:test_its_guide_can_be_followed")
         for language in ("console", "python")
     ),
+    Run("docs/how-to/use-with-langgraph.md", "json", 1, f"{ENGINES}:test_its_own_server_runs_the_graph"),
     *(
         Run("docs/how-to/use-with-spiffworkflow.md", language, None, f"{SPIFF}:test_its_guide_can_be_followed")
         for language in ("console", "python", "xml")

@@ -11,9 +11,12 @@ from contextlib import AbstractAsyncContextManager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flowactions_conformance import Env
+
+PREFLIGHT: Final = "PREFLIGHT"
+"""Finds what fails as soon as a user goes on: the kit then tries no check."""
 
 
 class Fault(NamedTuple):
@@ -23,7 +26,7 @@ class Fault(NamedTuple):
         module: where.
         right: text of it.
         wrong: what stands there instead.
-        found_by: a check that fails.
+        found_by: a check that fails, or `PREFLIGHT`.
     """
 
     module: str

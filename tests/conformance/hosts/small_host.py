@@ -29,8 +29,8 @@ class SmallHost(Host):
         raise OriginGone
 
 
-def outbox(folder: Path) -> list[tuple[str, str, str]]:
+def outbox(folder: Path, database: str = DATABASE) -> list[tuple[str, str, str]]:
     """Read the node id, the event id and the body of each row, in the order in which they were written."""
-    with sqlite3.connect(folder / DATABASE) as connection:
+    with sqlite3.connect(folder / database) as connection:
         rows = connection.execute("SELECT node_id, event_id, body FROM flowactions_outbox ORDER BY id")
         return [(node_id, event_id, body.decode()) for node_id, event_id, body in rows]

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from flowactions_conformance import Env, Factory
 from flowactions_hookspecs import Deferred, Node, NodeResult, Walk
 from tests.conformance.hosts.engine.app import EngineHost, create_app
+from tests.conformance.hosts.engine.store import Found
 from tests.conformance.hosts.engine.testing import EngineDriver
 from tests.conformance.hosts.engine.walks import Engine, Item, Place, Run
 from tests.conformance.hosts.worlds import every_item
@@ -30,6 +31,10 @@ def changed(change: Callable[[EngineDriver], None]) -> Factory:
     make_host.__module__, make_host.__qualname__ = change.__module__, f"{change.__qualname__}.factory"
     change.factory = make_host  # type: ignore[attr-defined]
     return make_host
+
+
+PASSAGES: Counter[tuple[str, str, str]] = Counter()
+"""Outlives a host that is stopped and started in this process."""
 
 
 class Altered:
@@ -69,6 +74,35 @@ def visit_counted_in_memory(driver: EngineDriver) -> None:
 
     counts: Counter[tuple[str, str]] = Counter()
     Actions(driver)
+
+
+def visit_counted_in_the_process(driver: EngineDriver) -> None:
+    class Actions(Altered):
+        def walk(self, walk: Walk, node: Node) -> Walk:
+            passage = (place, walk.run_id, node.id)
+            PASSAGES[passage] += 1
+            return replace(walk, visit=str(PASSAGES[passage]))
+
+    place = driver.made.host.store._url
+    Actions(driver)
+
+
+def rounds_in_memory(driver: EngineDriver) -> None:
+    class Broken(Engine):
+        async def open(self, found: Found, user: str, content: str) -> dict[str, Any]:
+            turn = await super().open(found, user, content)
+            begun.add(turn["session"])
+            return turn
+
+        async def next(self, session: str) -> dict[str, Any] | None:
+            row = await self.store.run(session)
+            if row is not None and '"loop"' in row.data and session not in begun:
+                raise KeyError(session)
+            return await super().next(session)
+
+    begun: set[str] = set()
+    driver.claims |= {"durability"}  # the runs of the engine are in its database
+    driver.made.engine.__class__ = Broken
 
 
 def innermost_round_only(driver: EngineDriver) -> None:
@@ -198,6 +232,22 @@ MUTANTS = [
         kills="LOOPS-7",
         spares="LOOPS-1 LOOPS-2 LOOPS-3 LOOPS-4",
         message="visit is counted in memory",
+    ),
+    mutant(
+        "visit-counted-in-the-process",
+        "Passages are counted in memory that outlives a host, but not its process.",
+        changed(visit_counted_in_the_process),
+        kills="LOOPS-7",
+        spares="LOOPS-1 LOOPS-2 LOOPS-3 LOOPS-4",
+        message="visit is counted in memory",
+    ),
+    mutant(
+        "rounds-in-memory",
+        "After a restart, a run in a loop cannot go on.",
+        changed(rounds_in_memory),
+        kills="LOOPS-7",
+        spares="LOOPS-1 LOOPS-2 PACING-2",
+        message="a run in the middle of a loop cannot go on after a restart",
     ),
     mutant(
         "innermost-round-only",

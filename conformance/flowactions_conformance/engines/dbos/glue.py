@@ -94,9 +94,8 @@ class ActionNodes:
 
     async def reach(self, walk: Walk, node: Node, *, joins: bool) -> bool:
         """Reach a node within a step, and return whether it halts the run."""
-        session = self.datasource.sql_session() if joins else None
-        result = await self._actions.reach(walk, node, await session.connection() if session else None)
-        return result.halt
+        transaction = await self.datasource.sql_session().connection() if joins else None
+        return (await self._actions.reach(walk, node, transaction)).halt
 
     async def advance(self, walk: Walk, step: str | None) -> str:
         """Run what waits for a step, once, and return the state: ``done``, ``halted`` or ``unavailable``."""
@@ -191,8 +190,7 @@ class Run:
 
     async def _advance(self, step: str | None) -> str:
         for number, (walk, node) in enumerate(self._waiting):
-            visit = f"{DBOS.step_id}{self._place}.{number}"
-            recorded = replace(walk, visit=visit, pacing=Deferred(step))
+            recorded = replace(walk, visit=f"{DBOS.step_id}{self._place}.{number}", pacing=Deferred(step))
             await self._nodes.reach(recorded, node, joins=False)
         return await self._nodes.advance(self.walk, step)
 

@@ -220,6 +220,7 @@ async def a_halt_ends_the_run(trial: Trial) -> None:
     causes=(
         "visit is counted in memory: after a restart, the next passage has the number of the first one",
         "visit is made of something that changes from walk to walk, so that a node that was recorded is recorded again",
+        "which round the run is in is kept in memory",
     ),
     alone=True,
     served="restart",
@@ -227,9 +228,10 @@ async def a_halt_ends_the_run(trial: Trial) -> None:
 async def passages_survive_a_restart(trial: Trial) -> None:
     """When the host was restarted in the middle of a run, the passages behind are still told apart from those before.
 
-    A host whose runs end with its process passes: it repeats no walk.
+    The host is a process of its own, so that none of its memory is left. A host whose runs end with its process passes: it repeats
+    no walk. A host that claims durability has no such runs.
     """
-    host = await trial.start()
+    host = await trial.start(mode="child")
     loop = Loop(
         id=trial.id("loop"), times=4, items=(trial.probe("node"), trial.webhook("order"), trial.step("a"))
     )
@@ -239,10 +241,16 @@ async def passages_survive_a_restart(trial: Trial) -> None:
     await client.go_to(0)
     await trial.until_arrived("order")
     await trial.stop()
-    trial.host = await trial.start(beside=host)
+    trial.host = await trial.start(beside=host, mode="child")
     try:
         await client.next()
     except DriverFault as exc:
+        trial.expect(
+            "durability" not in trial.session.claims,
+            "a run in the middle of a loop cannot go on after a restart",
+            expected="next() goes on from the step that was shown before",
+            actual=exc,
+        )
         trial.note("kit", f"the run ended with its process: {exc}")
         return
     await client.to_end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AbstractAsyncContextManager
+from itertools import count
 from typing import Any, Final
 
 from flowactions_conformance import Env, one_host_per_process
@@ -24,11 +25,14 @@ FAULTS: Final = {
         "LOOPS-1",
     ),
     "one visit for all that waits": Fault(
-        GLUE, 'visit = f"{DBOS.step_id}{self._place}.{number}"', 'visit = "1"', "LOOPS-3"
+        GLUE, 'visit=f"{DBOS.step_id}{self._place}.{number}"', 'visit="1"', "LOOPS-3"
+    ),
+    "visits counted in the process": Fault(
+        GLUE, 'visit=f"{DBOS.step_id}{self._place}.{number}"', "visit=str(next(COUNTED))", "LOOPS-7"
     ),
     "one step id for all passages": Fault(GLUE, 'f"{name}@{reserved.step_id}{self._place}"', "name", "LOOPS-2"),
     "waits for the end": Fault(GLUE, "pacing=Deferred(step)", "pacing=Deferred(None)", "PACING-2"),
-    "always eager": Fault(GLUE, "visit=visit, pacing=Deferred(step)", "visit=visit", "PACING-12"),
+    "always eager": Fault(GLUE, ", pacing=Deferred(step)", "", "PACING-12"),
     "halt ignored at a step": Fault(
         GLUE, 'if state == "halted":\n            raise', "if False:\n            raise", "PACING-7"
     ),
@@ -52,7 +56,7 @@ FAULTS: Final = {
 @one_host_per_process
 def make_host(env: Env) -> AbstractAsyncContextManager[Any]:
     """Make the host with the fault that the environment names."""
-    return host_with_a_fault(env, FAULTS, MODULES, {"os": os})
+    return host_with_a_fault(env, FAULTS, MODULES, {"os": os, "COUNTED": count(1)})
 
 
 if __name__ == "__main__":

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
+from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.checkpoint.memory import InMemorySaver
 
 from flowactions_conformance import Env
-from tests.conformance.hosts.glue_faults import Fault, host_with_a_fault, list_faults
+from tests.conformance.hosts.glue_faults import PREFLIGHT, Fault, host_with_a_fault, list_faults
 
 ENGINE: Final = "flowactions_conformance.engines.langgraph"
 GLUE: Final = f"{ENGINE}.glue"
@@ -20,6 +22,16 @@ FAULTS: Final = {
     "always eager": Fault(GLUE, "if waits:", "if False:", "PACING-2"),
     "one visit for all passages": Fault(
         GLUE, 'passage = state["visits"].get(name, 0) + 1', "passage = 1", "LOOPS-1"
+    ),
+    "visits counted in the process": Fault(
+        GLUE,
+        'passage = state["visits"].get(name, 0) + 1',
+        "passed = PASSED[config['configurable']['thread_id']]\n"
+        "    passage = passed[state['place'], name] = passed[state['place'], name] + 1",
+        "LOOPS-7",
+    ),
+    "visits not kept in checkpoints": Fault(
+        GLUE, "Annotated[dict[str, int], _merged]", "Annotated[dict[str, int], UntrackedValue]", PREFLIGHT
     ),
     "no place of sub-graphs": Fault(GLUE, """f"{state['place']}{name}:{label}|\"""", 'f"|"', "LOOPS-4"),
     "one step id for all passages": Fault(GLUE, 'f"@{passage}" if passage > 1', '"" if passage > 1', "LOOPS-2"),
@@ -60,10 +72,17 @@ FAULTS: Final = {
     ),
 }
 
+NAMES: Final = {
+    "InMemorySaver": InMemorySaver,
+    "PASSED": defaultdict[str, Counter[tuple[str, str]]](Counter),
+    "UntrackedValue": UntrackedValue,
+}
+"""What the texts of faults use."""
+
 
 def make_host(env: Env) -> AbstractAsyncContextManager[Any]:
     """Make the host with the fault that the environment names."""
-    return host_with_a_fault(env, FAULTS, MODULES, {"InMemorySaver": InMemorySaver})
+    return host_with_a_fault(env, FAULTS, MODULES, NAMES)
 
 
 if __name__ == "__main__":

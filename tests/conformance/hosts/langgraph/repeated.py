@@ -1,7 +1,7 @@
 """Shows what LangGraph runs again, and under which event ids: ``python -m tests.conformance.hosts.langgraph.repeated FOLDER``.
 
-A process is killed between a node and its checkpoint; another one goes on with the thread, resumes its interrupt, and travels
-back to before the first node. Prints, as JSON, the event ids in the outbox: node id → one of each row.
+A process is killed between a node and its checkpoint; another one goes on with the thread, retries a node, resumes its interrupt, and
+travels back to before the first node. Then it begins the thread anew. Prints, as JSON, the event ids in the outbox: node id → one of each row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, RetryPolicy, interrupt
 
 from flowactions_conformance.engines.langgraph.glue import (
     ActionNodes,
@@ -45,8 +45,16 @@ class Killing(AsyncSqliteSaver):  # type: ignore[misc]
 
 
 def graph_of(nodes: ActionNodes) -> StateGraph[ActionState]:
-    """Make a graph with each kind of node: one runs at once, one beside an interrupt, and two wait."""
+    """Make a graph with each kind of node: one runs at once, one fails once, one is beside an interrupt, and two wait."""
     beside = nodes.action("beside-the-interrupt", "webhook", WEBHOOK)
+    retried = nodes.action("retried", "webhook", WEBHOOK)
+    failures = [ConnectionError("once")]
+
+    async def fail_once(state: State, config: RunnableConfig) -> dict[str, Any]:
+        update = await retried(state, config)
+        if failures:
+            raise failures.pop()
+        return update
 
     async def ask(state: State, config: RunnableConfig) -> dict[str, Any]:
         update = await beside(state, config)
@@ -61,7 +69,9 @@ def graph_of(nodes: ActionNodes) -> StateGraph[ActionState]:
     nodes.add_action(graph, "at-the-end", "webhook", WEBHOOK, waits=True)
     nodes.add_end(graph, "end")
     graph.add_edge(START, "at-once")
-    graph.add_conditional_edges("at-once", unless_halted("before-the-step"))
+    graph.add_conditional_edges("at-once", unless_halted("retried"))
+    graph.add_node("retried", fail_once, retry_policy=RetryPolicy(initial_interval=0.01))
+    graph.add_conditional_edges("retried", unless_halted("before-the-step"))
     graph.add_edge("before-the-step", "step")
     graph.add_conditional_edges("step", unless_halted("ask"))
     graph.add_conditional_edges("ask", unless_halted("at-the-end"))
@@ -86,6 +96,7 @@ async def go(folder: Path, *, killed: bool) -> None:
             if state.next == ("at-once",):
                 await app.ainvoke(None, state.config)
         await app.ainvoke(Command(resume="well"), THREAD)
+        await app.ainvoke({}, THREAD)
 
 
 def main() -> None:

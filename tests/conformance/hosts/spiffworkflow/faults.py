@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager
+from itertools import count
 from typing import Any, Final
+from uuid import UUID
 
 from flowactions_conformance import Env
 from tests.conformance.hosts.glue_faults import Fault, host_with_a_fault, list_faults
@@ -19,6 +23,12 @@ FAULTS: Final = {
         GLUE, "if config.pop(WAITS, False):", "if config.pop(WAITS, False) and False:", "PACING-2"
     ),
     "one visit for all passages": Fault(GLUE, "= next(free)", "= 1", "LOOPS-1"),
+    "passages counted in the process": Fault(
+        GLUE,
+        "(number for number in count(1) if number not in taken)",
+        "FREE[task.workflow.top_workflow.task_tree.id, task.task_spec.name]",
+        "LOOPS-7",
+    ),
     "no place of sub-processes": Fault(
         GLUE, 'visit = f"{task.task_spec.bpmn_id}:{_passage(task)}|{visit}"', "pass", "LOOPS-4"
     ),
@@ -56,10 +66,13 @@ FAULTS: Final = {
     ),
 }
 
+NAMES: Final = {"FREE": defaultdict[tuple[UUID, str], Iterator[int]](lambda: count(1))}
+"""What the text of a fault uses."""
+
 
 def make_host(env: Env) -> AbstractAsyncContextManager[Any]:
     """Make the host with the fault that the environment names."""
-    return host_with_a_fault(env, FAULTS, MODULES, {})
+    return host_with_a_fault(env, FAULTS, MODULES, NAMES)
 
 
 if __name__ == "__main__":
