@@ -94,7 +94,7 @@ OTHER_URL: Final = "its URL differs from the saved one."
 NOT_KNOWN: Final = (
     f"{NOT_SAVED} If you have saved it: this service does not look up saved nodes, so it signs no tests."
 )
-NO_SECRET: Final = "the saved node has no signing secret. Save the node first."
+SAVED_WITHOUT: Final = "the saved node has no signing secret. Save the node first."
 OTHER_TYPE: Final = "tests of this type of node are not signed."
 """Why a test is sent unsigned; follows a colon."""
 
@@ -360,7 +360,7 @@ class NodeTests:
             method = f"{type(self._host).__name__}.signing_secret"
             log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return NO_SECRET if not secret and node.config.get(SECRET_FIELD) else ""
+        return SAVED_WITHOUT if not secret and node.config.get(SECRET_FIELD) else ""
 
     async def _outcome(self, walk: Walk, node: Node, unsigned: str) -> TestOutcome:
         if not unsigned:

@@ -68,9 +68,8 @@ def token_in_header(name: str, value: str) -> tuple[str, int] | None:
     found = _OF_A_SCHEME.match(value)
     if found is None and _TOKEN_HEADER.fullmatch(name):
         found = _A_TOKEN.fullmatch(value)
-    if known is None and found is None:
-        return None
-    return f"This looks like a token. {_STORED}", found.start(1) if known is None else known.start()
+    offset = known.start() if known is not None else found.start(1) if found is not None else None
+    return None if offset is None else (f"This looks like a token. {_STORED}", offset)
 
 
 def token_in_url(url: str) -> tuple[str, int] | None:
