@@ -40,7 +40,7 @@ _RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]
 )
 
 
-def in_words(message: str) -> str:
+def error_message(message: str) -> str:
     """Return what the decoder says of a value, in words that name no type of Python."""
     for pattern, words in _RULES:
         if found := pattern.fullmatch(message):

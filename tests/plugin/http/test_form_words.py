@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from flowactions_plugin.http.form_words import in_words
+from flowactions_plugin.http.form_words import error_message
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):
@@ -43,4 +43,4 @@ def test_the_words_name_no_type_of_python(kind: Any, value: object, said: str) -
     """They are made of what the decoder says of the value."""
     with pytest.raises(msgspec.ValidationError) as refused:
         msgspec.convert(value, kind)
-    assert in_words(str(refused.value).partition(" - at ")[0]).startswith(said)
+    assert error_message(str(refused.value).partition(" - at ")[0]).startswith(said)
