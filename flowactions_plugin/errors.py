@@ -86,7 +86,13 @@ class RowInvalid(FlowActionsError):
 
 
 class EgressRefused(FlowActionsError):
-    """Requests may not be sent to this address."""
+    """Requests may not be sent to this address.
+
+    Attributes:
+        offset: in a URL, of what is wrong in it, in characters; ``None``: not known.
+    """
+
+    offset: int | None = None
 
 
 class SendFailed(FlowActionsError):

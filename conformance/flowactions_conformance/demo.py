@@ -28,6 +28,7 @@ from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_conformance.walkthrough import WalkthroughFailed, call_in, connect_chat, walk_through
 
 TICK_SECONDS = "0.5"
+STARTING = "Starting a flow engine host, a webhook receiver and a chat provider on this machine …"
 
 
 class Demo(NamedTuple):
@@ -142,7 +143,7 @@ async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> 
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    _say("Starting a flow engine host, a webhook receiver and a chat provider on this machine …")
+    _say(STARTING)
     async with running_demo(os.environ, directory, channel_id=options.channel, port=options.port) as demo:
         connected = "connect yours on the Connections page"
         if demo.provider is not None:
@@ -174,6 +175,7 @@ Press Ctrl+C to stop. Nothing is kept.
 
 
 async def _once(options: argparse.Namespace, directory: Path) -> None:
+    _say(STARTING)
     async with running_demo(os.environ, directory, channel_id=options.channel) as demo:
         arrivals, provider = demo.receiver.arrivals, demo.provider
         messages = None if provider is None else provider.messages

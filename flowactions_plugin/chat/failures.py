@@ -7,6 +7,7 @@ from typing import Final
 from flowactions_hookspecs import FlowActionsError
 
 RECONNECT: Final = "Reconnect the chat workspace."
+ASK_OPERATOR: Final = "Ask the people who operate this service."
 ASK_ADMIN: Final = "Ask an administrator of the chat workspace to allow it."
 THROTTLED: Final = "The chat provider is throttling: try again in a minute."
 PROVIDER_DOWN: Final = "The chat provider has a problem of its own: try again later."
@@ -63,8 +64,7 @@ ADVICE: Final = {
     "internal_error": PROVIDER_DOWN,
     "fatal_error": PROVIDER_DOWN,
     "unreachable": "The chat provider did not answer: try again later.",
-    "token_unreadable": "The stored token cannot be opened with the present encryption keys: put the old key back into "
-    "FLOWACTIONS_ENCRYPTION_KEYS, or reconnect the chat workspace.",
+    "token_unreadable": f"The stored token cannot be opened any more. {RECONNECT}",
     "enterprise_install": "The app was installed for a whole organization at the provider: "
     "connect again and choose one workspace.",
     "connected_meanwhile": "Another workspace was connected at the same time: look at the connection, "
@@ -72,13 +72,21 @@ ADVICE: Final = {
     UNEXPECTED: "Sending failed in a way that was not expected: the log has more.",
     "invalid_cursor": "The list has changed in the meantime: start again from its beginning.",
     "invalid_code": "The link has expired or was used already: connect again.",
-    "bad_redirect_uri": "The chat app does not know this service's callback address: "
-    "add BACKEND_PUBLIC_URL with /integrations/chat/callback to the app's redirect URLs.",
+    "bad_redirect_uri": f"The chat app does not know this service's callback address. {ASK_OPERATOR}",
+    "bad_client_secret": f"The chat app's secret is set wrongly. {ASK_OPERATOR}",
+    "invalid_client_id": f"The chat app's id is set wrongly. {ASK_OPERATOR}",
+}
+"""Code → what the author of a flow does. The provider's codes, and five of the plugin: ``unreachable``, ``token_unreadable``,
+``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
+
+FOR_OPERATORS: Final = {
+    "token_unreadable": "The present encryption keys do not open the stored token: put the old key back into "
+    "FLOWACTIONS_ENCRYPTION_KEYS, or let the workspace be connected again.",
+    "bad_redirect_uri": "Add BACKEND_PUBLIC_URL with /integrations/chat/callback to the chat app's redirect URLs.",
     "bad_client_secret": "CHAT_CLIENT_SECRET is not the chat app's secret: correct the setting.",
     "invalid_client_id": "CHAT_CLIENT_ID is not the chat app's id: correct the setting.",
 }
-"""Code → what to do. The provider's codes, and five of the plugin: ``unreachable``, ``token_unreadable``,
-``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
+"""Code → what an operator does, where that is something else; for the log and ``flowactions doctor``."""
 
 
 PERMANENT: Final = frozenset(ADVICE) - TRANSIENT
@@ -122,8 +130,13 @@ def code_with_detail(refusal: ChatRefused) -> str:
 
 
 def advice(code: str) -> str:
-    """Return what to do about a provider's code."""
+    """Return what the author of a flow does about a provider's code."""
     return ADVICE.get(_known(code)) or f"The chat provider refused with {code!r}."
+
+
+def advice_for_operators(code: str) -> str:
+    """Return what an operator does about a provider's code; it may name a setting."""
+    return FOR_OPERATORS.get(code) or advice(code)
 
 
 def _known(code: str) -> str:

@@ -16,7 +16,7 @@ from flowactions_plugin.chat.answers import shown
 from flowactions_plugin.chat.app import CALLBACK_PATH, SCOPES
 from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
-from flowactions_plugin.chat.failures import ChatRefused, code_with_detail
+from flowactions_plugin.chat.failures import ChatRefused, advice_for_operators, code_with_detail
 from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
 from flowactions_plugin.log_text import printable
@@ -156,7 +156,7 @@ class OAuthInstaller:
                 "organization %s could not connect: %s: %s",
                 printable(flow.organization_id),
                 code_with_detail(refusal),
-                refusal,
+                advice_for_operators(refusal.code),
                 extra={"event": "chat.not_connected"},
             )
             raise OAuthFailed(refusal.code) from None

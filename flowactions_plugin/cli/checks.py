@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice
+from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice_for_operators
 from flowactions_plugin.chat.service import Chat, build_chat, keys_of
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.chat.tokens import reseal, usable_token
@@ -286,7 +286,7 @@ async def _ask_provider(checks: Checks, context: CommandContext, chat: Chat, sto
         try:
             identity = await chat.provider.identify(context.settings.chat_bot_token)
         except ChatRefused as refusal:
-            checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", str(refusal))
+            checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", advice_for_operators(refusal.code))
             return
         checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
     keys = keys_of(context.settings, context.database)
@@ -303,7 +303,7 @@ async def _ask_provider(checks: Checks, context: CommandContext, chat: Chat, sto
     for organization_id, why in refused:
         # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
         tell = checks.fail if here or why.code == UNREADABLE else checks.warn
-        tell("chat", f"organization {printable(organization_id)}: {why.code}", str(why))
+        tell("chat", f"organization {printable(organization_id)}: {why.code}", advice_for_operators(why.code))
     if accepted or not refused:
         more = "; the others were not asked about" if len(active) > CHAT_TOKENS else ""
         checks.ok(
@@ -336,12 +336,12 @@ async def _troubled(
             continue
         whose = f"organization {printable(stored.organization_id)}"
         if stored.status != "active":
-            checks.warn("chat", f"{whose}: {code}", advice(code))
+            checks.warn("chat", f"{whose}: {code}", advice_for_operators(code))
             continue
         origin = "a test message"
         if stored.last_error_node:
             origin = f"flow {printable(stored.last_error_flow)}, node {printable(stored.last_error_node)}"
         error = f"last error {code} at {to_iso(stored.last_error_at or 0)}, {origin}"
-        checks.warn("chat", f"{whose}: {error}", advice(code))
+        checks.warn("chat", f"{whose}: {error}", advice_for_operators(code))
     see = "see the page 'Chat connections'"
     and_more(checks, "chat", named - NAMED, "connections", see, exact=len(found) < TROUBLED_READ)

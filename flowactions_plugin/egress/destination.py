@@ -50,16 +50,21 @@ def parse_destination(url: str) -> Destination:
         raise EgressRefused("The URL is missing.")
     if len(url) > MAX_URL_LENGTH:
         raise EgressRefused(f"The URL is longer than {MAX_URL_LENGTH} characters.")
-    if _FORBIDDEN_IN_URL.search(url):
-        raise EgressRefused("The URL holds a space, a control character or a backslash.")
+    if forbidden := _FORBIDDEN_IN_URL.search(url):
+        raise _refused("The URL holds a space, a control character or a backslash.", forbidden.start())
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in {"http", "https"}:
-        raise EgressRefused("The URL must start with http:// or https://.")
+        raise _refused("The URL must start with http:// or https://.", 0)
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    begins = len(scheme) + len(separator)
     if "@" in authority:
-        raise EgressRefused("The URL may not hold a user name or password.")
-    host, port = _host_and_port(authority)
+        raise _refused("The URL may not hold a user name or password.", begins)
+    try:
+        host, port = _host_and_port(authority)
+    except EgressRefused as exc:
+        exc.offset = begins + (exc.offset or 0)
+        raise
     bracketed = f"[{host}]" if ":" in host else host
     tail = rest[len(authority) :]
     if not authority.isascii():
@@ -78,6 +83,12 @@ def parse_destination(url: str) -> Destination:
     )
 
 
+def _refused(message: str, offset: int) -> EgressRefused:
+    refused = EgressRefused(message)
+    refused.offset = offset
+    return refused
+
+
 def _target(text: str) -> str:
     text = text.partition("#")[0]
     return _NOT_IN_URL.sub(lambda found: quote(found[0]), text if text.startswith("/") else f"/{text}")
@@ -89,7 +100,7 @@ def _host_and_port(authority: str) -> tuple[str, int | None]:
         raise EgressRefused("The URL's host or port is not well formed.")
     host, port = match.group(1), match.group(2)
     if port is not None and not 1 <= int(port) <= 65535:
-        raise EgressRefused("The URL's port must be from 1 to 65535.")
+        raise _refused("The URL's port must be from 1 to 65535.", match.start(2))
     if host.startswith("["):
         try:
             host = str(ipaddress.IPv6Address(host[1:-1]))

@@ -25,7 +25,7 @@ def parse(body: bytes) -> Any:
     except RecursionError:
         raise JSONInvalid("The body is nested too deeply.") from None
     except json.JSONDecodeError as exc:
-        raise JSONInvalid(f"The body is not valid JSON: {exc.msg} at character {exc.pos}.") from None
+        raise JSONInvalid(f"The body is not valid JSON in line {exc.lineno}, column {exc.colno}.") from None
     except (
         ValueError
     ):  # the first parser raises it for integers that are too long, the second for the other cases

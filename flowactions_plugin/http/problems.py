@@ -11,6 +11,7 @@ from litestar.types import ExceptionHandlersMap
 
 from flowactions_hookspecs import AgentNotFound, FlowActionsError, NotStarted
 from flowactions_plugin.errors import HostFailed, NotConfigured, StorageUnavailable
+from flowactions_plugin.http.form_words import error_message
 
 log = logging.getLogger("flowactions.http")
 
@@ -109,7 +110,7 @@ def _on_problem(_: Request[Any, Any, Any], exc: Problem) -> Response[dict[str, A
 def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Response[dict[str, Any]]:
     extra = exc.extra if isinstance(exc.extra, list) else []
     errors = [
-        {"path": _client_name(str(item.get("key", ""))), "message": str(item.get("message", ""))}
+        {"path": _client_name(str(item.get("key", ""))), "message": error_message(str(item.get("message", "")))}
         for item in extra
         if isinstance(item, dict)
     ]

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from flowactions_hookspecs.checks import MAX_ID_LENGTH
 from flowactions_plugin.errors import JSONInvalid
+from flowactions_plugin.http.form_words import error_message
 from flowactions_plugin.http.json_text import parse
 from flowactions_plugin.http.problems import MAX_ERRORS, WRONG_FORM, Problem
 from flowactions_plugin.structs import fields_of
@@ -89,7 +90,7 @@ def _errors(value: dict[str, Any], kind: Any) -> list[dict[str, str]]:
             text = str(exc)
             found = _AT.search(text)
             path = name + (found["path"] if found else "")
-            errors.append({"path": path, "message": text[: found.start()] if found else text})
+            errors.append({"path": path, "message": error_message(text[: found.start()] if found else text)})
     if kind.__struct_config__.forbid_unknown_fields:
         errors += [{"path": name, "message": "is not known"} for name in value if name not in fields]
     return errors

@@ -19,6 +19,7 @@ from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.nodes.plausibility import (
     beyond_ascii,
     media_type,
+    not_in_a_name,
     secret_problems,
     token_in_header,
     token_in_url,
@@ -35,10 +36,10 @@ from flowactions_plugin.nodes.template import (
 from flowactions_plugin.nodes.template_check import (
     Fault,
     json_fault,
-    known_tokens,
     malformed_tokens,
     repeated_keys,
     tokens_in_keys,
+    tokens_not_substituted,
     unknown_tokens,
 )
 from flowactions_plugin.nodes.webhook import (
@@ -136,6 +137,23 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
     return bounded(found)
 
 
+def url_problem(
+    authored: str, code: str, message: str, offset: int | None, severity: Literal["error", "warning"] = "error"
+) -> ConfigProblem:
+    """Return a problem of a webhook's URL.
+
+    Args:
+        authored: the URL as its author has it.
+        code: the problem's.
+        message: what to tell the author.
+        offset: in the URL without the blanks around it; ``None``: the whole.
+        severity: the problem's.
+    """
+    before = "" if offset is None else authored[: len(authored) - len(authored.lstrip()) + offset]
+    fault = Fault(message) if offset is None else Fault(message, *place(before))
+    return _problem(code, fault, "webhookUrl", severity=severity)
+
+
 def bounded(problems: Sequence[ConfigProblem]) -> Sequence[ConfigProblem]:
     """Leave out what is too much to read; warnings first."""
     if len(problems) <= MOST_PROBLEMS:
@@ -153,12 +171,11 @@ def _wrong_types(fallbacks: Mapping[str, str], unusable: frozenset[str]) -> Iter
 
 def _url(url: str) -> Iterator[ConfigProblem]:
     yield from _not_substituted(url, "webhookUrl")
-    address, mark, _ = url.partition("#")
-    if mark:
+    if "#" in url:
         message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
-        yield _problem("fragment_dropped", Fault(message, *place(address)), "webhookUrl")
+        yield _problem("fragment_dropped", _fault(url, message, url.index("#")), "webhookUrl")
     if token := token_in_url(url):
-        yield _problem("token_in_clear", token, "webhookUrl")
+        yield _problem("token_in_clear", _fault(url, *token), "webhookUrl")
 
 
 def _method(config: WebhookConfig) -> Iterator[ConfigProblem]:
@@ -202,7 +219,7 @@ def _headers(
         elif name:
             names.add(name)
         if name == "content-type" and has_json and (told := media_type(field.value)):
-            yield _problem("content_type", told, *at, "value")
+            yield _problem("content_type", _fault(field.value, *told), *at, "value")
     try:
         _sent_headers(render_headers(config, variables), standard_webhooks)
     except HeadersTooLarge as exc:
@@ -226,17 +243,17 @@ def _header(
         yield _problem(exc.reason, str(exc), *at, "value", severity="error")
         return
     if dropped:
-        yield _problem("header_dropped", _why_dropped(name), *at, "key")
+        wrong = not_in_a_name(field.key)
+        why = _why_dropped(name)
+        yield _problem("header_dropped", why if wrong is None else _fault(field.key, why, wrong), *at, "key")
         return
     if headers[-1][1] != header.value.strip():
         message = "Line breaks and other control characters are sent as spaces."
         yield _problem("control_characters", message, *at, "value")
     if unread := beyond_ascii(field.value):
-        message, offset = unread
-        fault = Fault(message, *place(field.value[:offset]))
-        yield _problem("header_not_ascii", fault, *at, "value")
+        yield _problem("header_not_ascii", _fault(field.value, *unread), *at, "value")
     if token := token_in_header(name, field.value):
-        yield _problem("token_in_clear", token, *at, "value")
+        yield _problem("token_in_clear", _fault(field.value, *token), *at, "value")
     yield from _misspelt(field.value, *at, "value")
 
 
@@ -318,12 +335,11 @@ def _secret(config: WebhookConfig) -> Iterator[ConfigProblem]:
     secret = config.webhook_secret or ""
     for code, message in secret_problems(secret):
         yield _problem(code, message, SECRET_FIELD)
-    yield from _texts("token_not_substituted", known_tokens(secret), SECRET_FIELD)
+    yield from _not_substituted(secret, SECRET_FIELD)
 
 
 def _not_substituted(text: str, field: str) -> Iterator[ConfigProblem]:
-    """Find what looks like variables in a text in which none is substituted."""
-    return _texts("token_not_substituted", [*known_tokens(text), *unknown_tokens(text)], field)
+    return _texts("token_not_substituted", tokens_not_substituted(text), field)
 
 
 def _misspelt(text: str, *path: str | int) -> Iterator[ConfigProblem]:
@@ -334,6 +350,10 @@ def _misspelt(text: str, *path: str | int) -> Iterator[ConfigProblem]:
 def _texts(code: str, faults: Iterable[Fault], *path: str | int) -> Iterator[ConfigProblem]:
     for fault in islice(faults, MOST_TOKENS):
         yield _problem(code, fault, *path)
+
+
+def _fault(text: str, message: str, offset: int) -> Fault:
+    return Fault(message, *place(text[:offset]))
 
 
 def _problem(

@@ -52,11 +52,19 @@ from flowactions_plugin.errors import (
 from flowactions_plugin.host_answers import checked, saved_node
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
-from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
+from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, url_problem, webhook_problems
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
-from flowactions_plugin.nodes.webhook import RETRY_FIELD, WebhookConfig, origin, place_of, render, url_refusal
+from flowactions_plugin.nodes.webhook import (
+    RETRY_FIELD,
+    SECRET_FIELD,
+    WebhookConfig,
+    origin,
+    place_of,
+    render,
+    url_refusal,
+)
 from flowactions_plugin.queue.enqueue import Outbox, unsigned_test
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.queue.rules import FINISHED, method_name
@@ -86,6 +94,7 @@ OTHER_URL: Final = "its URL differs from the saved one."
 NOT_KNOWN: Final = (
     f"{NOT_SAVED} If you have saved it: this service does not look up saved nodes, so it signs no tests."
 )
+SAVED_WITHOUT: Final = "the saved node has no signing secret. Save the node first."
 OTHER_TYPE: Final = "tests of this type of node are not signed."
 """Why a test is sent unsigned; follows a colon."""
 
@@ -151,34 +160,37 @@ class WebhookDrafts:
             variables,
             standard_webhooks=self._outbox.standard_webhooks,
         )
-        url = config.webhook_url.strip()
+        authored = config.webhook_url
         try:
-            destination, is_unknown = await self._guard.look_up(url)
+            destination, is_unknown = await self._guard.look_up(authored.strip())
         except EgressRefused as exc:
-            refused = ConfigProblem(path=("webhookUrl",), code=url_refusal(config), message=_public(url, exc))
+            refused = url_problem(authored, url_refusal(config), *_public(authored.strip(), exc))
             return bounded([refused, *problems]), None
         if not is_unknown:
             return problems, destination
-        unknown = ConfigProblem(
-            path=("webhookUrl",),
-            code="unknown_host",
-            message=f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again.",
-            severity="warning",
+        message = (
+            f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again."
         )
+        offset = _host_offset(authored.strip())
+        unknown = url_problem(authored, "unknown_host", message, offset, severity="warning")
         return bounded([unknown, *problems]), destination
 
 
-def _public(url: str, refusal: EgressRefused) -> str:
-    """Says why a URL is refused, without an address that its name was resolved to, and without advice for operators."""
+def _public(url: str, refusal: EgressRefused) -> tuple[str, int | None]:
+    """Say why a URL is refused, and at which offset, without an address that its name was resolved to, and without advice for operators."""
     try:
         host = parse_destination(url).host
     except EgressRefused as exc:
-        return str(exc)
+        return str(exc), exc.offset
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        return LEADS_ELSEWHERE
-    return str(refusal).removesuffix(HOW_TO_ALLOW)
+        return LEADS_ELSEWHERE, _host_offset(url)
+    return str(refusal).removesuffix(HOW_TO_ALLOW), _host_offset(url)
+
+
+def _host_offset(url: str) -> int:
+    return url.index("://") + len("://")
 
 
 class ChatDrafts:
@@ -325,7 +337,7 @@ class NodeTests:
     async def _unsigned(self, walk: Walk, node: Node) -> str:
         """Say why a draft's webhook is sent unsigned; empty: it may be signed, for it goes where the saved node sends.
 
-        What the author typed as the secret takes no part in it (§5.3.6).
+        Whether what the author typed as the secret is the saved one takes no part in it (§5.3.6).
 
         Raises:
             HostFailed: the host could not tell; it was logged.
@@ -341,14 +353,14 @@ class NodeTests:
         try:
             # Before anything is written: a delivery whose secret the host cannot give would wait for days.
             answer = await call_host(self._host.signing_secret, origin(walk, node))
-            checked(self._host, "signing_secret", str | None, answer)
+            secret = checked(self._host, "signing_secret", str | None, answer)
         except OriginGone:
             return NOT_SAVED
         except Exception as exc:
             method = f"{type(self._host).__name__}.signing_secret"
             log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return ""
+        return SAVED_WITHOUT if not secret and node.config.get(SECRET_FIELD) else ""
 
     async def _outcome(self, walk: Walk, node: Node, unsigned: str) -> TestOutcome:
         if not unsigned:

@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
+from flowactions_plugin.nodes.template import VARIABLES
+
 TYPOGRAPHIC_QUOTES: Final = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u2018\u2019\u201a\u201b\u2032"
 _OTHER_QUOTES: Final = "'`\u00b4"
 
@@ -25,6 +27,7 @@ _QUOTE_FOR_AN_END: Final = re.compile(
 """A text up to a typographic quote that may be meant to end it; none that begins one stands before."""
 
 _WORD: Final = re.compile(r"[^\W\d]\w{0,39}")
+_LIKE_A_VARIABLE: Final = re.compile(rf"[$%<@:]{{0,2}}({'|'.join(VARIABLES)})\b", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _LIKE_A_NUMBER: Final = re.compile(r"[+\-.]{0,2}\d[\w.:/+\-]{0,39}", re.ASCII)
 _LITERALS: Final = {
@@ -112,6 +115,8 @@ def _within_a_text(text: str, reason: str, at: int) -> tuple[str, int] | None:
         return _no_end(text, begins, at) or (_control_character(text[at]), at)
     if reason.startswith("invalid \\u"):
         return "Four characters from 0 to 9 and a to f must follow \\u", at
+    if reason.startswith("invalid \\") and text.startswith("\\'", at):
+        return "A ' needs no backslash before it. Remove the backslash", at
     if reason.startswith("invalid \\"):
         return "A single backslash cannot stand before this character. Write \\\\ for a backslash", at
     return None
@@ -213,12 +218,16 @@ def _no_colon(text: str, at: int) -> str:
 
 def _no_value(text: str, at: int) -> str:
     before, word = text[:at].rstrip(_BLANKS), _WORD.match(text, at)
+    variable = _LIKE_A_VARIABLE.match(text, at)
+    if variable is not None:
+        name = next(each for each in VARIABLES if each.lower() == variable[1].lower())
+        return f'Write {{{{{name}}}}} for the variable, or "{variable[1]}" as a text'
     if word is not None:
         meant = _LITERALS.get(word[0].lower())
         if meant is None:
             return f'A text must stand in double quotes, as in "{word[0]}"'
         return f"{word[0]} is no value. Write {meant}"
-    if before.endswith(":"):
+    if before.endswith(":") and text[at] in ",}]":
         return "A value is missing after the colon"
     if text[at] == "," and before.endswith((",", "[")):
         return "A value is missing before this comma. Remove the comma"

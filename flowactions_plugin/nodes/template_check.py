@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final, NamedTuple
 
 from flowactions_plugin.errors import BodyInvalid
@@ -107,12 +108,16 @@ def malformed_tokens(text: str) -> Iterator[Fault]:
         yield Fault(message, *place(text[: token.start()]))
 
 
-def known_tokens(text: str) -> Iterator[Fault]:
-    """Find the variables in a text in which none is substituted; each of them once."""
-    for name in VARIABLES:
-        before, token, _ = text.partition(_braced(name))
-        if token:
-            yield Fault(f"{token} is not substituted here. It is sent as it stands.", *place(before))
+def tokens_not_substituted(text: str) -> Iterator[Fault]:
+    """Find what was meant as a variable in a text in which none is substituted; each of them once."""
+    found: set[str] = set()
+    for token in chain(_LIKE_A_TOKEN.finditer(text), _NEARLY_A_TOKEN.finditer(text)):
+        written = token[0].strip()
+        if any(written in each or each in written for each in found):
+            continue
+        found.add(written)
+        message = f"{written} is not substituted here, and stays as it is."
+        yield Fault(message, *place(text[: token.start()]))
 
 
 def tokens_in_keys(text: str) -> Iterator[Fault]:

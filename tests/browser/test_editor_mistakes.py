@@ -31,61 +31,66 @@ TEXT, CHANNEL, MEMBER = "chatMessageText", "chatChannelId", "chatUserId"
 
 
 class Mistake(NamedTuple):
-    """What an author writes into a field, and what the field then says."""
+    """What an author writes into a field, what the field then says, and what is marked as wrong; empty: nothing is."""
 
     written: str
     said: str
+    marked: str = ""
 
 
 URLS = [
     Mistake("", "The URL is missing"),
-    Mistake("example.com/hooks", "must start with http:// or https://"),
-    Mistake("ftp://example.com/", "must start with http:// or https://"),
-    Mistake("http://10.1.2.3/hooks", "Requests to 10.1.2.3 are not allowed (private)"),
-    Mistake("http://localhost:8000/", "an address to which requests are not allowed"),
-    Mistake("http://169.254.169.254/latest", "not allowed (link-local and metadata)"),
-    Mistake("https://ada:secret@example.com/", "may not hold a user name or password"),
-    Mistake("https:///hooks", "host is not a host name"),
-    Mistake("https://exa mple.com/", "holds a space"),
-    Mistake("https://192.88.98.1:99999/", "port must be from 1 to 65535"),
-    Mistake("https://[::1/", "host or port is not well formed"),
-    Mistake("http://0x7f.1/", "usual spelling"),
-    Mistake(f"{FINE}/{{{{userId}}}}", "{{userId}} is not substituted here"),
+    Mistake("example.com/hooks", "must start with http:// or https://", "example.com"),
+    Mistake("ftp://example.com/", "must start with http:// or https://", "ftp:"),
+    Mistake("http://10.1.2.3/hooks", "Requests to 10.1.2.3 are not allowed (private)", "10.1.2.3"),
+    Mistake("http://localhost:8000/", "an address to which requests are not allowed", "localhost:8000"),
+    Mistake("http://169.254.169.254/latest", "not allowed (link-local and metadata)", "169.254.169.254"),
+    Mistake("https://ada:secret@example.com/", "may not hold a user name or password", "ada:secret"),
+    Mistake("https:///hooks", "host is not a host name", "/"),
+    Mistake("https://exa mple.com/", "holds a space", " "),
+    Mistake("https://192.88.98.1:99999/", "port must be from 1 to 65535", "99999"),
+    Mistake("https://[::1/", "host or port is not well formed", "[::1"),
+    Mistake("http://0x7f.1/", "usual spelling", "0x7f.1"),
+    Mistake(f"{FINE}/{{{{userId}}}}", "{{userId}} is not substituted here", "{{userId}}"),
     Mistake(f"{FINE}/{'x' * 2048}", "longer than 2048 characters"),
-    Mistake(f"{FINE}#orders", "from # on is not sent"),
+    Mistake(f"{FINE}#orders", "from # on is not sent", "#orders"),
 ]
 BODIES = [
-    Mistake('{"a": 1', "line 1, column 8"),
-    Mistake('{"a": 1,}', "line 1, column 8: Nothing follows this comma"),
-    Mistake('{"a": \u201cx\u201d}', "line 1, column 7: \u201c is a typographic quote"),
-    Mistake('{"a": "x\ny"}', "line 1, column 9: A text cannot contain a line break"),
-    Mistake('{"a": 01}', "line 1, column 7: A number cannot begin with 0"),
-    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: The name "a" stands twice'),
-    Mistake("{'a': 1}", "line 1, column 2"),
-    Mistake("{a: 1}", "line 1, column 2"),
-    Mistake('{"a" 1}', "line 1, column 6"),
-    Mistake('{"a": 1 "b": 2}', "line 1, column 9"),
-    Mistake('{\n  "a": 1,\n  "b": ,\n  "c": 2\n}', "line 3, column 8"),
-    Mistake('{"a": tru}', "line 1, column 7"),
-    Mistake('{"a": "x}', "line 1, column 7"),
-    Mistake('{"a": NaN}', "line 1, column 7"),
-    Mistake('{"a": {{name}}}', "{{name}} is not a variable"),
-    Mistake('{"a": "{{name}}"}', "{{name}} is not a variable. The variables are {{userId}} and {{content}}."),
-    Mistake('{"a": "{{userId"}', "{{userId is not a variable: write {{userId}}."),
-    Mistake('{"{{userId}}": 1}', "not substituted in a key"),
+    Mistake('{"a": 1', "line 1, column 8", "1"),
+    Mistake('{"a": 1,}', "line 1, column 8: Nothing follows this comma", ","),
+    Mistake('{"a": \u201cx\u201d}', "line 1, column 7: \u201c is a typographic quote", "\u201c"),
+    Mistake('{"a": "x\ny"}', "line 1, column 9: A text cannot contain a line break", "x"),
+    Mistake('{"a": 01}', "line 1, column 7: A number cannot begin with 0", "01"),
+    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: The name "a" stands twice', '"a"'),
+    Mistake("{'a': 1}", "line 1, column 2", "'a'"),
+    Mistake("{a: 1}", "line 1, column 2", "a"),
+    Mistake('{"a" 1}', "line 1, column 6", "1"),
+    Mistake('{"a": 1 "b": 2}', "line 1, column 9", '"b"'),
+    Mistake('{\n  "a": 1,\n  "b": ,\n  "c": 2\n}', "line 3, column 8", ","),
+    Mistake('{"a": tru}', "line 1, column 7", "tru"),
+    Mistake('{"a": "x}', "line 1, column 7", '"x}'),
+    Mistake('{"a": NaN}', "line 1, column 7", "NaN"),
+    Mistake('{"a": {{name}}}', "{{name}} is not a variable", "{{name}}"),
+    Mistake(
+        '{"a": "{{name}}"}',
+        "{{name}} is not a variable. The variables are {{userId}} and {{content}}.",
+        "{{name}}",
+    ),
+    Mistake('{"a": "{{userId"}', "{{userId is not a variable: write {{userId}}.", "{{userId"),
+    Mistake('{"{{userId}}": 1}', "not substituted in a key", "{{userId}}"),
 ]
 METHODS = [Mistake("a b", "not the name of an HTTP method"), Mistake("FETCH", "not one of the usual methods")]
 KEYS = [
     Mistake("Host", "We set Host. Your value is ignored."),
     Mistake("x-service-webhook-id", "We set x-service-webhook-id"),
-    Mistake("a b", "not the name of a header"),
+    Mistake("a b", "not the name of a header", " "),
     Mistake("", "A header without a name is left out"),
 ]
 VALUES = [
-    Mistake("{{name}}", "{{name}} is not a variable"),
-    Mistake("{userId}", "{userId} is not a variable: write {{userId}}"),
+    Mistake("{{name}}", "{{name}} is not a variable", "{{name}}"),
+    Mistake("{userId}", "{userId} is not a variable: write {{userId}}", "{userId}"),
     Mistake("x" * 8193, "larger than 8 KB"),
-    Mistake("Bearer 0123456789abcdef", "looks like a token"),
+    Mistake("Bearer 0123456789abcdef", "looks like a token", "0123456789abcdef"),
 ]
 TEXTS = [
     Mistake(" ", "The message is empty"),
@@ -135,6 +140,15 @@ async def expect_told(page: Page, field: str, said: str) -> None:
     await expect(page.locator(f"#{place}")).to_contain_text(said, timeout=1)
 
 
+async def expect_marked(page: Page, field: str, piece: str) -> None:
+    """Wait until exactly this piece is marked: in the field, or in an excerpt of it where a field can mark nothing."""
+    place = "#field-webhookBody .cm-mistake" if field == BODY else f"#field-{field}-error mark"
+    joined = "([place, piece]) => [...document.querySelectorAll(place)].map((each) => each.textContent).join('') === piece"
+    with suppress(Error):
+        await page.wait_for_function(joined, arg=[place, piece], timeout=10_000)
+    assert "".join(await page.locator(place).all_text_contents()) == piece
+
+
 async def try_all(page: Page, lists: Mapping[str, list[Mistake]]) -> int:
     """Make the mistakes of several fields, one in each at a time.
 
@@ -147,6 +161,7 @@ async def try_all(page: Page, lists: Mapping[str, list[Mistake]]) -> int:
             await write(page, field, mistake.written)
         for field, mistake in made.items():
             await expect_told(page, field, mistake.said)
+            await expect_marked(page, field, mistake.marked)
     return sum(map(len, lists.values()))
 
 

@@ -98,6 +98,21 @@ async def test_a_save_over_somebody_elses_change_shows_both_and_asks(page: Page,
     await other.context.close()
 
 
+async def test_channels_that_differ_are_shown_by_their_names(page: Page, demo: Demo) -> None:
+    """With the id beside it; what the provider does not know is shown by its id."""
+    await connect(page, demo)
+    await page.goto(f"{demo.host_url}/editor?flow=order-placed")
+    other = await other_tab(page, demo, "olive")
+    for tab, channel in ((page, "C0GENERAL"), (other, "C0UNKNOWN")):
+        await rewrite(tab, "chat_message", "chatChannelId", channel)
+        await tab.keyboard.press("Enter")
+    await save(other)
+    await page.keyboard.press("Control+s")
+    sides = page.locator(f"{CONFLICT} section pre")
+    await expect(sides).to_have_text(["#general (ID C0GENERAL)", "C0UNKNOWN"])
+    await other.context.close()
+
+
 async def test_a_deleted_flow_and_a_new_one(page: Page, demo: Demo) -> None:
     """A flow that was deleted meanwhile can be made again; a new one is made by its first save, and by nothing else."""
     await open_flow(page, demo)

@@ -8,7 +8,7 @@ from litestar.routes import HTTPRoute
 
 import flowactions_hookspecs
 from flowactions_hookspecs import FlowActions, Host, OutboundWebhook, spec
-from flowactions_plugin.chat.failures import ADVICE, TRANSIENT
+from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS, TRANSIENT
 from flowactions_plugin.http.problems import TITLES
 from flowactions_plugin.settings.model import READERS
 from tests.support import SmallHost, app_with_routes
@@ -43,6 +43,8 @@ def test_every_chat_code_is_documented_with_its_advice() -> None:
     assert {code: (again == "yes", said) for code, again, said in rows} == {
         code: (code in TRANSIENT, said) for code, said in ADVICE.items()
     }
+    for_operators = re.findall(r"^\| `([a-z_]+)` \| ([^|]{4,}) \|$", text, re.MULTILINE)
+    assert dict(for_operators) == FOR_OPERATORS
 
 
 def test_every_reason_of_an_install_is_documented_and_put_into_words() -> None:

@@ -97,6 +97,30 @@ async def test_a_flow_that_somebody_else_has_changed_is_not_deleted(run: Running
     assert (await save(run, opened)).status_code == 404
 
 
+@sampled(
+    ("method", "path", "fields"),
+    [
+        ("PUT", PATH, "name, agentId, kind and items"),
+        ("POST", "/api/flows", "name, agentId, kind and items"),
+        ("POST", "/login", "userId"),
+        ("POST", "/run/flows/order-placed/open", "userId and content"),
+        ("POST", "/run/sessions/none/next", "from"),
+    ],
+    size=3,
+)
+async def test_a_body_that_is_no_json_is_refused_in_words(
+    run: Running, method: str, path: str, fields: str
+) -> None:
+    """On each route with a body, for each way to be none: the answer says what to send, and has no word of the framework's."""
+    headers = {"if-match": "*", "content-type": "application/json"}
+    for body in (b"{", b"nope", b"\xff", b"[]", b'"x"', b"null", b""):
+        answer = await run.client.request(method, path, content=body, headers=headers)
+        assert answer.status_code == 400, (body, answer.text)
+        assert answer.json()["detail"].endswith(f"Send a JSON object with {fields}."), body
+        for word in ("Validation failed", "malformed", "msgspec", "Expected", "byte"):
+            assert word not in answer.text, body
+
+
 STEP = {"id": "a", "kind": "step"}
 
 
@@ -117,7 +141,7 @@ STEP = {"id": "a", "kind": "step"}
         ({"items": [{"id": "a", "kind": "action", "config": {}}]}, "an action has a type"),
         ({"items": [{"id": "a", "kind": "action", "type": "webhook"}]}, "an action has a config"),
         ({"items": [STEP, STEP]}, "Two items have the same id"),
-        ({"colour": "red"}, "A flow has no field 'colour': leave it out"),
+        ({"colour": "red"}, "The field 'colour' is not known. Leave it out."),
     ],
     size=6,
 )

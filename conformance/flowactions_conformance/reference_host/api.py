@@ -19,7 +19,6 @@ from litestar.exceptions import (
     NotAuthorizedException,
     NotFoundException,
     PermissionDeniedException,
-    ValidationException,
 )
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath, HeaderParameter, JSONBody
@@ -29,6 +28,7 @@ from msgspec import Meta
 
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.host import SESSION_COOKIE, ReferenceHost
+from flowactions_conformance.reference_host.refusals import FIELDS, HANDLERS
 from flowactions_conformance.reference_host.store import Flow, Store
 from flowactions_conformance.reference_host.walker import Walker
 from flowactions_conformance.reference_host.widget import next_step, open_flow
@@ -61,13 +61,6 @@ IfNoneMatch = Annotated[str | None, HeaderParameter(name="If-None-Match", descri
 
 FLOW_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-FIELDS = {
-    "name": "Give the flow a name of 1 to 200 characters.",
-    "agentId": "Say in agentId which of your agents the flow belongs to.",
-    "kind": 'The kind is "single_shot" or "client_paced".',
-    "items": "The items are a list of at most 200 objects.",
-}
-
 
 class FlowChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """A flow as the editor saves it."""
@@ -76,19 +69,6 @@ class FlowChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     agent_id: str
     kind: Literal["single_shot", "client_paced"]
     items: Annotated[list[dict[str, Any]], Meta(max_length=200)] = []
-
-
-def refuse_body(_: Request[Any, Any, Any], exc: ValidationException) -> Response[Data]:
-    """Answer a body that is no flow: which field is wrong, and what belongs there."""
-    first = exc.extra[0] if isinstance(exc.extra, list) and exc.extra else {}
-    named = re.search(r"field `([^`]{1,80})", first.get("message", ""))
-    field = named[1] if named else re.split(r"[.\[]", first.get("key", ""))[0]
-    detail = "Send the flow as a JSON object with name, agentId, kind and items."
-    if field in FIELDS:
-        detail = FIELDS[field]
-    elif named:
-        detail = f"A flow has no field {field!r}: leave it out."
-    return Response({"status_code": 400, "detail": detail, "extra": [{"key": field}]}, status_code=400)
 
 
 @get("/people")
@@ -157,7 +137,7 @@ async def list_flows(person: Person, store: NamedDependency[Store]) -> Data:
     return _data([{wire: row[name] for wire, name in names.items()} for row in rows])
 
 
-@post("/flows", exception_handlers={ValidationException: refuse_body})
+@post("/flows")
 async def create_flow(
     author: Person,
     store: NamedDependency[Store],
@@ -175,7 +155,7 @@ async def show_flow(person: Person, store: NamedDependency[Store], flow_id: From
     return Response(_data(_shown(flow)), headers={"ETag": _etag(flow)})
 
 
-@put("/flows/{flow_id:str}", raises=[NotFoundException], exception_handlers={ValidationException: refuse_body})
+@put("/flows/{flow_id:str}", raises=[NotFoundException])
 async def save_flow(
     author: Person,
     store: NamedDependency[Store],
@@ -313,12 +293,19 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
             "/api",
             route_handlers=own(*dashboard),
             dependencies={**shared, "person": Provide(person), "author": Provide(author)},
+            exception_handlers=HANDLERS,
         ),
-        Router("/run", route_handlers=own(open_flow, next_step), dependencies=shared),
+        Router(
+            "/run",
+            route_handlers=own(open_flow, next_step),
+            dependencies=shared,
+            exception_handlers=HANDLERS,
+        ),
         Router(
             "/",
             route_handlers=own(home, page, widget, sign_in, sign_out),
             dependencies=shared,
+            exception_handlers=HANDLERS,
             include_in_schema=False,
         ),
         create_static_files_router("/static", [PAGES], include_in_schema=False),

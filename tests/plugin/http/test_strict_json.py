@@ -139,6 +139,13 @@ class TestBodies:
             answer = await run.browser.request(method, path, json={**VALID[path], **change})
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), (path, change)
             assert [error["path"] for error in answer.json()["errors"]] == [named]
+            assert "Expected" not in answer.text
+
+    async def test_what_is_no_json_is_told_by_its_place(self, run: ChatHost) -> None:
+        """In words of the plugin's own, and not in the decoder's."""
+        for body, line, column in ((b"{", 1, 2), (b'{"text": }', 1, 10), (b"{}\n x", 2, 2)):
+            answer = await run.browser.post(SEND, content=body, headers=JSON)
+            assert answer.json()["detail"] == f"The body is not valid JSON in line {line}, column {column}."
 
     async def test_an_answer_names_all_wrong_fields(self, run: ChatHost) -> None:
         """Missing, wrong and unknown ones."""

@@ -13,6 +13,7 @@ from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.nodes.checks import chat_problems
 from flowactions_plugin.nodes.drafts import WebhookDrafts
+from flowactions_plugin.nodes.template import place
 from tests.plugin.nodes.problems import told
 from tests.support import SmallHost, a_walk, development, services_of
 
@@ -33,6 +34,7 @@ class Input(NamedTuple):
         code: of the one problem; empty: there is none, for the input is right.
         said: a part of its message.
         place: line and column.
+        at: in texts of a line, what is wrong in them: the place is where it begins. Empty: the whole.
         error: whether the node does not run.
         others: fields that are written as well.
     """
@@ -42,6 +44,7 @@ class Input(NamedTuple):
     code: str = ""
     said: str = ""
     place: tuple[int, int] | None = None
+    at: str = ""
     error: bool = False
     others: dict[str, Any] = {}  # noqa: RUF012  never changed
 
@@ -65,22 +68,21 @@ class Input(NamedTuple):
         return ("webhookHeaders", 0, self.field) if self.field in {"key", "value"} else (self.field,)
 
 
-def url(written: str, code: str = "", said: str = "", *, error: bool = True) -> Input:
-    return Input("webhookUrl", written, code, said, error=error and bool(code))
+def url(written: str, code: str = "", said: str = "", at: str = "", *, error: bool = True) -> Input:
+    return Input("webhookUrl", written, code, said, at=at, error=error and bool(code))
 
 
 def body(written: str, said: str, line: int, column: int, code: str = "invalid_body") -> Input:
     return Input("webhookBody", written, code, said, (line, column), error=code == "invalid_body")
 
 
-def key(written: str, said: str) -> Input:
-    return Input("key", written, "header_dropped", said)
+def key(written: str, said: str, at: str = "") -> Input:
+    return Input("key", written, "header_dropped", said, at=at)
 
 
-def value(name: str, written: str, code: str = "", said: str = "", **others: Any) -> Input:
-    return Input(
-        "value", written, code, said, others={"webhookHeaders": [{"key": name, "value": written}], **others}
-    )
+def value(name: str, written: str, code: str = "", said: str = "", at: str = "", **others: Any) -> Input:
+    headers = [{"key": name, "value": written}]
+    return Input("value", written, code, said, at=at, others={"webhookHeaders": headers, **others})
 
 
 def secret(written: str, code: str = "", said: str = "") -> Input:
@@ -95,21 +97,37 @@ VARIABLES_ARE = "The variables are {{userId}} and {{content}}."
 
 WRONG = [
     url("", "missing_url", "The URL is missing", error=True),
-    url("example.com/hooks", "blocked_url", "must start with http:// or https://"),
-    url('"https://192.88.98.1/"', "blocked_url", "must start with http:// or https://"),
-    url("https:/192.88.98.1/", "blocked_url", "must start with http:// or https://"),
-    url("https://192.88.98.1/a b", "blocked_url", "holds a space"),
-    url("https://ada:secret@192.88.98.1/", "blocked_url", "may not hold a user name or password"),
-    url("https://192.88.98.1:99999/", "blocked_url", "port must be from 1 to 65535"),
-    url("https://https://192.88.98.1/", "blocked_url", "not well formed"),
-    url("http://localhost:8000/", "blocked_url", "not allowed"),
-    url("http://10.1.2.3/hooks", "blocked_url", "Requests to 10.1.2.3 are not allowed (private)"),
-    url(f"https://{UNKNOWN}/", "unknown_host", f"The name {UNKNOWN} was not found.", error=False),
-    url(f"{URL}#orders", "fragment_dropped", "The part from # on is not sent", error=False),
-    url(f"{URL}/{{{{userId}}}}", "token_not_substituted", "{{userId}} is not substituted here", error=False),
-    url(f"{URL}?api_key=5f1c0a", "token_in_clear", "Sign the requests instead", error=False),
-    url(f"{URL}?a=1&access_token=5f1c0a", "token_in_clear", "stored unencrypted", error=False),
-    url(f"{URL}?to=xoxb-12345678-abcdefgh", "token_in_clear", "looks like a token", error=False),
+    url("example.com/hooks", "blocked_url", "must start with http:// or https://", "example"),
+    url('"https://192.88.98.1/"', "blocked_url", "must start with http:// or https://", '"'),
+    url("https:/192.88.98.1/", "blocked_url", "must start with http:// or https://", "https"),
+    url(" \n example.org/hooks", "blocked_url", "must start with http:// or https://", "example"),
+    url("https://192.88.98.1/a b", "blocked_url", "holds a space", " "),
+    url("https://ada:secret@192.88.98.1/", "blocked_url", "may not hold a user name or password", "ada"),
+    url("https://192.88.98.1:99999/", "blocked_url", "port must be from 1 to 65535", "99999"),
+    url("http://https://192.88.98.1/", "blocked_url", "not well formed", "https"),
+    url("http://localhost:8000/", "blocked_url", "not allowed", "localhost"),
+    url("http://10.1.2.3/hooks", "blocked_url", "Requests to 10.1.2.3 are not allowed (private)", "10."),
+    url(f"https://{UNKNOWN}/", "unknown_host", f"The name {UNKNOWN} was not found.", UNKNOWN, error=False),
+    url(f"{URL}#orders", "fragment_dropped", "The part from # on is not sent", "#", error=False),
+    url(
+        f"{URL}/{{{{userId}}}}",
+        "token_not_substituted",
+        "{{userId}} is not substituted here",
+        "{{",
+        error=False,
+    ),
+    url(f"{URL}?api_key=5f1c0a", "token_in_clear", "Sign the requests instead", "5f1c", error=False),
+    url(f"{URL}?a=1&access_token=5f1c0a", "token_in_clear", "stored unencrypted", "5f1c", error=False),
+    url(f"{URL}?to=xoxb-12345678-abcdefgh", "token_in_clear", "looks like a token", "xoxb", error=False),
+    url("https//192.88.98.1/hooks", "blocked_url", "must start with http:// or https://", "https"),
+    url("https://192.88.98.1/a, https://192.88.98.1/b", "blocked_url", "holds a space", " "),
+    url("https://192.88.98.1\\hooks", "blocked_url", "a backslash", "\\"),
+    url("https://example..com/", "blocked_url", "not a host name", "example"),
+    url("https://192.88.98.1:/hooks", "blocked_url", "not well formed", "192"),
+    url(f"{URL}/{{userId}}", "token_not_substituted", "{userId} is not substituted", "{", error=False),
+    url(f"{URL}/${{userId}}", "token_not_substituted", "${userId} is not substituted", "$", error=False),
+    url(f"{URL}/{{{{user.id}}}}", "token_not_substituted", "stays as it is", "{{", error=False),
+    url(f"{URL}?api-version=1&sig=Zm9vYmFy", "token_in_clear", "looks like a token", "Zm9v", error=False),
     body('{"name": “Ada”}', '“ is a typographic quote. Write " in its place.', 1, 10),
     body('{"name": "Ada”}', '” is a typographic quote. Write " in its place.', 1, 14),
     body("{‘name’: 1}", '‘ is a typographic quote. Write " in its place.', 1, 2),
@@ -129,6 +147,12 @@ WRONG = [
     body("Hello {{userId}}", "A text must stand in double quotes", 1, 1),
     body('{"a": 1} // note', "JSON has no comments", 1, 10),
     body('{"path": "C:\\dir"}', "Write \\\\ for a backslash.", 1, 13),
+    body('{"a": 0x1F}', '0x1F is no number. Write "0x1F" as a text.', 1, 7),
+    body('{"a": "it\\\'s"}', "A ' needs no backslash before it.", 1, 10),
+    body('{"a": $userId}', 'Write {{userId}} for the variable, or "userId" as a text.', 1, 7),
+    body("[content]", "Write {{content}} for the variable", 1, 2),
+    body('{"a": ?}', "A value must stand here", 1, 7),
+    body('{"a": 1}{"b": 2}', "The JSON has ended before this.", 1, 9),
     body('{"a":\u00a01}', "An invisible character (U+00A0) stands here.", 1, 6),
     body(
         '{"a": {{name}}}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE} The body is not valid JSON", 1, 7
@@ -147,22 +171,34 @@ WRONG = [
     ),
     key("Host", "We set Host. Your value is ignored."),
     key("X-Service-Webhook-Signature", "We set X-Service-Webhook-Signature. Your value is ignored."),
-    key("X Note", "is not the name of a header"),
-    key("“X-Note”", "no spaces, colons, quotes or variables"),
+    key("X Note", "is not the name of a header", " "),
+    key("“X-Note”", "no spaces, colons, quotes or variables", "“"),
+    key("Content-Type:", "is not the name of a header", ":"),
+    key("X-Größe", "letters from A to Z", "ö"),
     key("", "A header without a name is left out"),
-    value("X-Note", "“new” order", "header_not_ascii", "“ is a typographic quote"),
-    value("X-Note", "order 🎉", "header_not_ascii", "cannot read 🎉 in a header"),
+    value("X-Note", "“new” order", "header_not_ascii", "“ is a typographic quote", "“"),
+    value("X-Note", "order 🎉", "header_not_ascii", "cannot read 🎉 in a header", "🎉"),
     value("X-Note", "two\nlines", "control_characters", "Line breaks"),
-    value("X-Note", "{{name}}", "unknown_token", VARIABLES_ARE),
+    value("X-Note", "{{name}}", "unknown_token", VARIABLES_ARE, "{{"),
     value("X-Note", "x" * 8193, "headers_too_large", "larger than 8 KB")._replace(error=True),
-    value("Authorization", "Bearer 5f1c0a9be2d74", "token_in_clear", "let a proxy add it"),
-    value("Authorization", "Basic YWRhOnNlY3JldA==", "token_in_clear", "stored unencrypted"),
-    value("X-Api-Key", "5f1c0a9be2d74", "token_in_clear", "This looks like a token"),
-    value("X-Note", "ghp_abcdefghijklmnopqrstuv", "token_in_clear", "This looks like a token"),
-    value("X-Note", f"whsec_{B64}", "token_in_clear", "Enter it as the Signing secret"),
-    value("Content-Type", "text/plain", "content_type", "The body is JSON, and this says text/plain."),
-    value("content-type", "application/x-www-form-urlencoded", "content_type", "application/json is sent then"),
-    value("Content-Type", "application/json; charset=iso-8859-1", "content_type", "Write charset=utf-8"),
+    value("Authorization", "Bearer 5f1c0a9be2d74", "token_in_clear", "let a proxy add it", "5f1c"),
+    value("Authorization", "Basic YWRhOnNlY3JldA==", "token_in_clear", "stored unencrypted", "YWRh"),
+    value("X-Api-Key", "5f1c0a9be2d74", "token_in_clear", "This looks like a token", "5f1c"),
+    value("PRIVATE-TOKEN", " 5f1c0a9be2d74", "token_in_clear", "This looks like a token", "5f1c"),
+    value("Cookie", "session=5f1c0a9be2d74", "token_in_clear", "This looks like a token", "session"),
+    value("X-Note", "by ghp_abcdefghijklmnopqrstuv", "token_in_clear", "This looks like a token", "ghp_"),
+    value("X-Note", f"whsec_{B64}", "token_in_clear", "Enter it as the Signing secret", "whsec_"),
+    value("Content-Type", "text/plain", "content_type", "The body is JSON, and this says text/plain.", "text"),
+    value(
+        "content-type",
+        "application/x-www-form-urlencoded",
+        "content_type",
+        "application/json is sent then",
+        "app",
+    ),
+    value("Content-Type", "json", "content_type", "this says json", "json"),
+    value("Content-Type", '"application/json"', "content_type", "The body is JSON", '"'),
+    value("Content-Type", "application/json; charset=iso-8859-1", "content_type", "Write charset=utf-8", "iso"),
     Input(
         "key",
         "x-note",
@@ -178,16 +214,22 @@ WRONG = [
     secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
     secret("“s3cret”", "secret_has_quotes", "begins or ends with a quote"),
     secret("whsec_not-base64!", "secret_not_base64", "Copy it again"),
+    secret("********", "secret_is_hidden", "Copy the secret itself"),
     secret("{{userId}}", "token_not_substituted", "{{userId}} is not substituted here"),
     Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
     Input("chatChannelId", "#general", "not_an_id", "looks like a name"),
     Input("chatChannelId", "general", "not_an_id", "looks like a name"),
     Input("chatChannelId", "https://acme.slack.com/archives/C0ORDERS", "not_an_id", "the address of a page"),
     Input("chatChannelId", "U0GRACE", "not_an_id", "the id of a person, and that of a channel is needed"),
+    Input("chatChannelId", "C0ORDERS,C0LEADS", "not_an_id", "looks like a name"),
+    Input("chatChannelId", "T0ACME", "not_an_id", "the id of a workspace, and that of a channel is needed"),
+    Input("chatChannelId", "{userId}", "token_not_substituted", "not substituted here"),
     Input("chatChannelId", "{{content}}", "token_not_substituted", "not substituted here"),
     member("", "missing_target", "Choose a person")._replace(error=True),
     member("@grace", "not_an_id", "looks like a name"),
     member("C0ORDERS", "not_an_id", "the id of a channel, and that of a person is needed"),
+    member("D0GRACE", "not_an_id", "the id of a conversation, and that of a person is needed"),
+    member("grace@example.com", "not_an_id", "looks like a name"),
     Input("chatMessageText", " ", "empty_message", "The message is empty", error=True),
     Input("chatMessageText", "x" * 4001, "text_cut", "cut at 4000 characters"),
     Input("chatMessageText", "Hello {{name}}", "unknown_token", VARIABLES_ARE, (1, 7)),
@@ -199,6 +241,7 @@ RIGHT = [
     url("HTTPS://192.88.98.1:8443/a?b=c&d=%20e"),
     url(f"{URL}?tokens=5&key_of=x&token="),
     url(f"{URL}?q=how%23to"),
+    url(f"{URL}/bestellung/ä?design=oak"),
     *(
         Input("webhookBody", written)
         for written in (
@@ -211,6 +254,8 @@ RIGHT = [
             '\n[\n  "{a}",\n  "{ }"\n]\n',
             "{{content}}",
             "null",
+            '{"a": null, "b": [], "c": {}, "d": -1.5E+10, "e": "%userId%"}',
+            '  {"a": "{{content}} ({{userId}})"}  ',
         )
     ),
     Input("webhookBody", "", others={"webhookMethod": "GET"}),
@@ -222,14 +267,21 @@ RIGHT = [
     value("Content-Type", "application/json; charset=utf-8"),
     value("Content-Type", "application/cloudevents+json"),
     value("Content-Type", "text/plain", webhookBody="", webhookMethod="GET"),
+    value("Content-Type", "text/json;charset=UTF-8"),
+    value("Idempotency-Key", "order-2026-0001"),
+    value("X-Sort-Key", "created-at"),
     value("X-Empty", ""),
     secret("s3cret-with-'quote'-inside"),
     secret(f"whsec_{B64}"),
     secret(B64),
+    secret("p@ss/word+with=signs%20"),
     Input("webhookMethod", " patch "),
     Input("chatChannelId", " C0ORDERS "),
     Input("chatChannelId", "G0LEADS"),
+    Input("chatChannelId", "D0GRACE"),
     member("U0GRACE"),
+    member("W0GRACE"),
+    Input("chatMessageText", "*New*: {{content}} <https://example.com|see> & bye"),
     Input("chatMessageText", "{{userId}} wrote: “{{content}}” {not a variable}"),
 ]
 INPUTS = [*WRONG, *RIGHT]
@@ -278,6 +330,10 @@ async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input
     assert each.said in problem.message
     if each.place is not None:
         assert (problem.line, problem.column) == each.place
+    elif each.field in {"webhookUrl", "key", "value"}:
+        offset = each.written.index(each.at)
+        expected = place(each.written[:offset]) if each.at else (None, None)
+        assert (problem.line, problem.column) == expected
     assert problem.message.endswith(".")
     for word in ("FLOWACTIONS", "Errno", "Error", "expecting", "delimiter", "malformed", "byte"):
         assert word not in problem.message

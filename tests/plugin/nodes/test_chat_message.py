@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,7 +12,15 @@ import pytest
 from flowactions_conformance.chat_provider import Fault, Gate
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node
-from flowactions_plugin.chat.failures import ADVICE, PERMANENT, TRANSIENT
+from flowactions_plugin.chat.failures import (
+    ADVICE,
+    FOR_OPERATORS,
+    PERMANENT,
+    TRANSIENT,
+    advice,
+    advice_for_operators,
+)
+from flowactions_plugin.settings.model import READERS
 from tests.chatting import Adopted, adopted, adopting_settings
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
@@ -220,3 +229,12 @@ def test_every_code_is_either_passing_or_lasting_and_has_advice() -> None:
     """The two sets do not overlap, and a lasting refusal always says what to do."""
     assert not TRANSIENT & PERMANENT
     assert all(ADVICE[code].endswith(".") for code in PERMANENT | TRANSIENT)
+
+
+def test_no_advice_for_authors_names_a_setting() -> None:
+    """Who operates the service finds it in the log and in `doctor`, in words of their own."""
+    named = re.compile("|".join(READERS))
+    assert [said for said in ADVICE.values() if named.search(said)] == []
+    for code, said in FOR_OPERATORS.items():
+        assert named.search(said)
+        assert advice(code) == ADVICE[code] != advice_for_operators(code) == said

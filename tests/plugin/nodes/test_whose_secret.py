@@ -187,6 +187,19 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
     assert len(host.asked) == asked
 
 
+async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
+    """The saved node has none, so nothing is signed; who wants no signature is told nothing."""
+    config = {"webhookUrl": run.receiver.url, "webhookSecret": ""}
+    run.host.nodes["acme", "flow-1", "bare"] = Node(id="bare", type="webhook", config=config)
+    for typed, why in (
+        ("new", f"{UNSIGNED}the saved node has no signing secret. Save the node first."),
+        ("", None),
+    ):
+        outcome = await run.test("bare", webhookSecret=typed)
+        assert (outcome.status, outcome.message) == ("delivered", why)
+        assert signature(run.receiver.requests[-1]) is None
+
+
 async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -> None:
     """With the right secret, a wrong one and none, check and test answer the same, and the same is sent."""
     url = run.receiver.url

@@ -2,10 +2,13 @@
 
 import { header } from "./dom.js";
 
+/** What authors read where the plugin's answer names the setting that an operator has to set. */
+const NOT_SET_UP = "This is not set up in this service. Ask the people who operate it.";
+
 /** An answer other than success; its message is for people. */
 export class Refused extends Error {
   constructor(status, body, etag = null) {
-    super(body?.detail ?? `The server answered ${status}.`);
+    super(body?.code === "not_configured" ? NOT_SET_UP : (body?.detail ?? `The server answered ${status}.`));
     this.status = status;
     this.extra = body?.extra;
     this.etag = etag;

@@ -1,9 +1,10 @@
-// A text field for JSON with variables: highlighted, with line numbers, and a mark where a mistake begins.
+// A text field for JSON with variables: highlighted, with line numbers, and a mark on what is wrong.
 
 import {
   Decoration, EditorState, EditorView, HighlightStyle, MatchDecorator, StateEffect, StateField, ViewPlugin, bracketMatching,
   defaultKeymap, history, historyKeymap, indentOnInput, json, keymap, lineNumbers, placeholder, syntaxHighlighting, tags,
 } from "./vendor/codemirror.js";
+import { offsetOf, pieceAt } from "./places.js";
 
 const COLOURS = HighlightStyle.define([
   { tag: tags.propertyName, color: "var(--code-key)" },
@@ -44,13 +45,6 @@ function variables(names) {
   }), { decorations: (plugin) => plugin.decorations });
 }
 
-/** Count line and column, from 1 and in characters, from the start; CodeMirror counts UTF-16 units. */
-function offsetOf(document, line, column) {
-  if (line > document.lines) return document.length;
-  const { from, text } = document.line(line);
-  return from + [...text].slice(0, column - 1).join("").length;
-}
-
 /** Make the field. attributes are those of the text box; set is called with each change. */
 export function codeEditor({ attributes, value, hint, rows, names, set }) {
   const view = new EditorView({
@@ -76,20 +70,14 @@ export function codeEditor({ attributes, value, hint, rows, names, set }) {
       view.dispatch(view.state.replaceSelection(text), { userEvent: "input", scrollIntoView: true });
       view.focus();
     },
-    /** Mark the places of mistakes: [[line, column], …]. */
+    /** Mark what is wrong at these places: [[line, column], …]. */
     mark(places) {
-      const { doc } = view.state;
-      const ranges = places.filter(([line]) => line <= doc.lines).map(([line, column]) => {
-        const from = Math.min(offsetOf(doc, line, column), doc.length);
-        // What is missing at the end of a line is shown at its last character.
-        const at = from === doc.line(line).to && from > doc.line(line).from ? from - 1 : from;
-        const width = String.fromCodePoint(doc.line(line).text.codePointAt(at - doc.line(line).from) ?? 0).length;
-        return Decoration.mark({ class: "cm-mistake" }).range(at, Math.max(at, Math.min(at + width, doc.line(line).to)));
-      }).filter(({ from, to }) => from < to);
-      view.dispatch({ effects: setMarks.of(Decoration.set(ranges, true)) });
+      const text = places.length ? view.state.doc.toString() : "";
+      const pieces = places.map(([line, column]) => pieceAt(text, line, column, { json: true })).filter(([from, to]) => from < to);
+      view.dispatch({ effects: setMarks.of(Decoration.set(pieces.map(([from, to]) => Decoration.mark({ class: "cm-mistake" }).range(from, to)), true)) });
     },
     goTo(line, column) {
-      const anchor = offsetOf(view.state.doc, line, column);
+      const anchor = offsetOf(view.state.doc.toString(), line, column);
       view.dispatch({ selection: { anchor }, scrollIntoView: true });
       view.focus();
     },

@@ -3,21 +3,31 @@
 import { ask } from "./dialog.js";
 import { h } from "./dom.js";
 import { nameOf, summary } from "./flow-view.js";
+import { lookUp } from "./picker.js";
 import { resolved } from "./schema-form.js";
 
 const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
-/** Give the fields of an item as [name, title, value in words]; a secret is never written out. */
+/** Give the fields of an item as [name, title, value, show]: show(value) gives it in words or as an element, and no secret. */
 function fieldsOf(item, types) {
-  if (item.kind === "step") return [["title", "Title", words(item.title)], ["text", "Text", words(item.text)]];
+  if (item.kind === "step") return [["title", "Title", item.title, words], ["text", "Text", item.text, words]];
   const type = types[item.type];
   const { properties } = type ? resolved(type.configSchema, item.config) : { properties: {} };
   const config = Object.entries(item.config).map(([name, value]) => {
     const schema = properties[name] ?? {};
     const secret = type?.secretFields?.includes(name) || type?.uiSchema[name]?.["ui:widget"] === "password";
-    return [name, schema.title ?? name, secret ? "(a secret, which is not shown)" : words(value, schema)];
+    const route = value && type?.pickers[name];
+    const show = () => (secret ? "(a secret, which is not shown)" : route ? named(route, value) : words(value, schema));
+    return [name, schema.title ?? name, value, show];
   });
-  return [["", "Name", words(nameOf(item, types))], ...config];
+  return [["", "Name", nameOf(item, types), words], ...config];
+}
+
+/** Show what was chosen from a list by its name, once that is known; until then, and without one, by its id. */
+function named(route, id) {
+  const shown = h("span", {}, id);
+  lookUp(route, id).then((found) => { if (found && found.label !== id) shown.textContent = `${found.label} (ID ${id})`; }).catch(() => {});
+  return shown;
 }
 
 function words(value, schema = {}) {
@@ -31,10 +41,12 @@ function words(value, schema = {}) {
 
 /** Compare two versions of an item, and give its differing fields as [title, mine, theirs]. */
 function fieldsThatDiffer(mine, theirs, types) {
-  const [left, right] = [mine, theirs].map((item) => new Map(fieldsOf(item, types).map(([name, title, text]) => [name, { title, text, raw: item.config?.[name] ?? text }])));
+  const [left, right] = [mine, theirs].map((item) => new Map(fieldsOf(item, types).map(([name, title, value, show]) => [name, { title, value, show }])));
+  const side = (field) => field?.show(field.value) ?? "";
   return [...new Set([...left.keys(), ...right.keys()])]
-    .filter((name) => !same(left.get(name)?.raw, right.get(name)?.raw))
-    .map((name) => [(left.get(name) ?? right.get(name)).title, left.get(name)?.text ?? "", right.get(name)?.text ?? ""]);
+    .map((name) => [left.get(name), right.get(name)])
+    .filter(([my, their]) => !same(my?.value ?? "", their?.value ?? ""))
+    .map(([my, their]) => [(my ?? their).title, side(my), side(their)]);
 }
 
 /** Find what differs. base is what both began with, null for a flow that was new; each is {name, kind, agentId, items}. */

@@ -3,6 +3,7 @@
 import { codeEditor } from "./code-editor.js";
 import { h } from "./dom.js";
 import { picker } from "./picker.js";
+import { pieceAt } from "./places.js";
 import { insertInto } from "./templates.js";
 
 const OTHER = "\u0000other";
@@ -26,12 +27,10 @@ function text(input) {
   return { element: input, input, focus: () => input.focus(), insert: (inserted) => insertInto(input, inserted), goTo: (row, column) => goTo(input, row, column) };
 }
 
-function goTo(input, row, column) {
-  const lines = input.value.split("\n");
-  const before = lines.slice(0, row - 1).join("\n").length + (row > 1 ? 1 : 0);
-  const at = before + [...(lines[row - 1] ?? "")].slice(0, column - 1).join("").length;
+/** Select what is wrong at a place of an input. */
+export function goTo(input, row, column) {
   input.focus();
-  input.setSelectionRange(at, at);
+  input.setSelectionRange(...pieceAt(input.value, row, column));
 }
 
 function line({ attributes, ui, value, set }) {
@@ -76,7 +75,7 @@ function select({ attributes, value, set }, choices) {
 }
 
 function secret(field) {
-  const { input, ...rest } = line(field);
+  const { input, goTo: _, ...rest } = line(field); // what is in it is shown by the button alone
   input.type = "password";
   input.setAttribute("autocomplete", "new-password");
   const shown = h("button", { type: "button", class: "quiet", "aria-pressed": "false", "aria-label": `Show ${field.title}`, click: () => {

@@ -7,6 +7,22 @@ import { h } from "./dom.js";
 const DEBOUNCE_MS = 200;
 const PAGES_FOR_A_NAME = 5;
 
+async function page(route, text, cursor) {
+  return call(`${route}?${new URLSearchParams({ search: text, ...(cursor ? { cursor } : {}) })}`);
+}
+
+/** Find the choice that has an id; undefined: it is not on the first pages. */
+export async function lookUp(route, id) {
+  let cursor = null;
+  for (let read = 0; read < PAGES_FOR_A_NAME; read += 1) {
+    const answer = await page(route, id, cursor);
+    const found = answer.data.find((choice) => choice.id === id);
+    cursor = answer.nextCursor;
+    if (found || !cursor) return found;
+  }
+  return undefined;
+}
+
 export function picker(route, attributes, value, set) {
   const list = h("ul", { id: `${attributes.id}-choices`, role: "listbox", "aria-label": "Choices", hidden: true, mousedown: (event) => event.preventDefault() });
   const more = h("button", { type: "button", class: "quiet small", hidden: true, mousedown: (event) => event.preventDefault() }, "More …");
@@ -62,28 +78,16 @@ export function picker(route, attributes, value, set) {
     choose(known ?? { id: text, label: text, note: null });
   }
 
-  async function page(text, cursor) {
-    return call(`${route}?${new URLSearchParams({ search: text, ...(cursor ? { cursor } : {}) })}`);
-  }
-
-  /** Find the name of the id that was saved. */
+  /** Show the name of the id that was saved. */
   async function resolve() {
-    const { id } = chosen;
-    let cursor = null;
-    for (let read = 0; read < PAGES_FOR_A_NAME; read += 1) {
-      const answer = await page(id, cursor);
-      const found = answer.data.find((choice) => choice.id === id);
-      if (found && chosen.id === id && document.activeElement !== input) return show(found);
-      cursor = answer.nextCursor;
-      if (found || !cursor) return undefined;
-    }
-    return undefined;
+    const found = await lookUp(route, chosen.id);
+    if (found?.id === chosen.id && document.activeElement !== input) show(found);
   }
 
   async function search(text, cursor) {
     const mine = ++asked;
     try {
-      const answer = await page(text.slice(0, 100), cursor);
+      const answer = await page(route, text.slice(0, 100), cursor);
       if (mine !== asked) return;
       choices = cursor ? [...choices, ...answer.data] : answer.data;
       searched = text.trim();

@@ -2,9 +2,12 @@
 // Understands what react-jsonschema-form does with the same schema: titles, descriptions, defaults, labelled
 // choices (oneOf of const and title), arrays of objects, and fields that depend on another's value.
 
-import { controlFor } from "./controls.js";
+import { controlFor, goTo } from "./controls.js";
 import { h } from "./dom.js";
+import { pieceAt } from "./places.js";
 import { chips, insertInto } from "./templates.js";
+
+const AROUND = 24; // characters that an excerpt shows on each side
 
 /** Give the properties and required names that apply to a config: its own, and those of matching branches. */
 export function resolved(schema, config) {
@@ -138,9 +141,10 @@ export class SchemaForm {
 
   told(problem, control) {
     const { line, column } = problem;
-    if (!line || !control.goTo || control.input.tagName === "INPUT") return note(problem, problem.message);
+    if (!line || !control.goTo) return note(problem, problem.message);
+    const place = (text, style = "link") => h("button", { type: "button", class: style, click: () => control.goTo(line, column) }, text);
+    if (control.input.tagName === "INPUT") return note(problem, problem.message, " ", place(excerpt(control.input.value, line, column), "link excerpt"));
     const words = `line ${line}, column ${column}`;
-    const place = (text) => h("button", { type: "button", class: "link", click: () => control.goTo(line, column) }, text);
     const [before, ...after] = problem.message.split(words);
     if (after.length) return note(problem, before, place(words), after.join(words));
     return note(problem, place(`L${words.slice(1)}`), `: ${problem.message}`);
@@ -178,7 +182,7 @@ export class SchemaForm {
       const input = h("input", { "aria-label": `${title}: ${label}`, "aria-describedby": `${cellId}-error`, autocomplete: "off", spellcheck: "false", placeholder: sub.title ?? key, id: cellId, input: () => { row[key] = input.value; save(); } });
       input.value = row[key] ?? "";
       if (templated.includes(key)) input.addEventListener("focus", () => { last = input; });
-      this.places.set(`${name}/${index}/${key}`, { error: cellError, name, control: { input, focus: () => input.focus() } });
+      this.places.set(`${name}/${index}/${key}`, { error: cellError, name, control: { input, focus: () => input.focus(), goTo: (...place) => goTo(input, ...place) } });
       return h("div", {}, input, cellError);
     };
     const redraw = () => {
@@ -214,6 +218,15 @@ function afterPress(change) {
   const later = () => setTimeout(change, 50);
   if (pressed) addEventListener("pointerup", later, { once: true });
   else later();
+}
+
+/** Give what stands around a place in an input, which can mark nothing itself, with what is wrong marked. */
+function excerpt(text, line, column) {
+  const [from, to] = pieceAt(text, line, column);
+  const before = text.slice(Math.max(0, from - AROUND), from);
+  const after = text.slice(to, to + AROUND);
+  const piece = to - from > 2 * AROUND ? `${text.slice(from, from + 2 * AROUND)}…` : text.slice(from, to);
+  return h("code", {}, before.length < from ? "…" : "", before, h("mark", {}, piece), after, to + after.length < text.length ? "…" : "");
 }
 
 function note({ severity }, ...content) {

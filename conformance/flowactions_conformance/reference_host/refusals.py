@@ -1,0 +1,64 @@
+"""What the host answers where the framework refuses a request's body, path or headers: words for people, in place of its own."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import ClientException, SerializationException, ValidationException
+from litestar.exceptions.responses import create_exception_response
+from litestar.types import ExceptionHandlersMap
+
+FIELDS: Final = {
+    "name": "Give the flow a name of 1 to 200 characters.",
+    "agentId": "Say in agentId which of your agents the flow belongs to.",
+    "kind": 'The kind is "single_shot" or "client_paced".',
+    "items": "The items are a list of at most 200 objects.",
+    "userId": "The userId is a text of at most 200 characters.",
+    "content": "The content is a text of at most 10,000 characters.",
+    "from": "The value of from is the id of a step, or null.",
+}
+"""Field of a body → what belongs there."""
+
+
+def _on_input(request: Request[Any, Any, Any], exc: ValidationException) -> Response[Any]:
+    """Answer which field is wrong, and what belongs there."""
+    first = exc.extra[0] if isinstance(exc.extra, list) and exc.extra else {}
+    named = re.search(r"field `([^`]{1,80})", first.get("message", ""))
+    field = named[1] if named else re.split(r"[.\[]", first.get("key", ""))[0]
+    detail = _wanted(request)
+    if field in FIELDS:
+        detail = FIELDS[field]
+    elif named:
+        detail = f"The field {field!r} is not known. Leave it out. {detail}"
+    return _answer(detail, extra=[{"key": field}])
+
+
+def _on_refusal(request: Request[Any, Any, Any], exc: ClientException) -> Response[Any]:
+    """Answer a body that is not JSON; what the host itself refuses keeps its words."""
+    if not isinstance(exc.__cause__, SerializationException):
+        return create_exception_response(request, exc)
+    return _answer(f"The body is not valid JSON. {_wanted(request)}")
+
+
+def _wanted(request: Request[Any, Any, Any]) -> str:
+    """Say what a route takes."""
+    data = request.route_handler.parsed_data_field
+    if data is None:
+        return "The path or a header of the request cannot be read."
+    fields = [each.encode_name for each in msgspec.structs.fields(data.annotation)]
+    *others, last = fields
+    return (
+        f"Send a JSON object with {', '.join(others)} and {last}."
+        if others
+        else f"Send a JSON object with {last}."
+    )
+
+
+def _answer(detail: str, **more: Any) -> Response[Any]:
+    return Response({"status_code": 400, "detail": detail, **more}, status_code=400)
+
+
+HANDLERS: Final[ExceptionHandlersMap] = {ValidationException: _on_input, ClientException: _on_refusal}
