@@ -77,7 +77,6 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
     return {
         **values,
         "origin": origin,
-        "resent_from": source_of(reader.raw("origin")),
         "headers": [Header(key=key, value=masked_header(key, value)) for key, value in headers],
         "body": None if body is None else _shown(body),
         "attempt_log": attempts,
@@ -265,6 +264,7 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": code,
         "last_error": error,
+        "resent_from": source_of(reader.raw("origin")),
     }
 
 
