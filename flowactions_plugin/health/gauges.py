@@ -77,6 +77,7 @@ class Gauges:
                 Reading(names.VERDICT, float(each == verdict.state), {"verdict": each})
                 for each in names.VERDICTS
             ),
+            Reading(names.CLOCK, abs(verdict.clock_ahead_ms) / 1000),
         ]
         self._read_at = self._timer()
 

@@ -124,6 +124,20 @@ class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     organizations: Mapping[str, int] = {}
 
 
+class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """What is paused, so that its deliveries wait.
+
+    Attributes:
+        destinations: how many pauses hold, each of one destination for an organization or for all.
+        automatic: how many of them were set automatically.
+        since: when the first of them began; ``None``: nothing is paused.
+    """
+
+    destinations: int = 0
+    automatic: int = 0
+    since: int | None = None
+
+
 class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """How many deliveries of a flow, or of one of its nodes, have failed.
 
@@ -183,12 +197,15 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         waited_ms: for how long rows have been due that nobody claims; ``None`` otherwise.
         failing_organization: the organization whose attempts are most of the failures, where those of the others arrive;
             ``None`` otherwise.
+        clock_ahead_ms: by how much the clock of a live worker is ahead of the database's, of the one that is farthest from it;
+            below 0: behind; 0: not known, or SQLite.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     waited_ms: int | None = None
     failing_organization: str | None = None
+    clock_ahead_ms: int = 0
 
 
 class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -205,6 +222,22 @@ class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     organization_id: str
     destination: str
     reclaims: int
+
+
+class InboundFailing(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A provider of whose requests none was processed within the last hour, and some failed.
+
+    Attributes:
+        provider: ``auth`` or ``chat``.
+        requests: how many were refused, invalid or failed, among the latest that are listed.
+        result: of the latest of them.
+        reason: why; ``None``: not known.
+    """
+
+    provider: str
+    requests: int
+    result: str
+    reason: str | None
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -225,6 +258,10 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         verdict: whether deliveries go on.
         alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
         limited: what workers limit.
+        paused: what is paused.
+        quarantined: deliveries in quarantine, the oldest first.
+        chat: chat connections that are revoked, or whose last message could not be sent within the last day.
+        inbound: providers whose events are not processed. Empty for one organization: events belong to none.
     """
 
     due: int
@@ -241,3 +278,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     verdict: Verdict
     alerts: DestinationState | None = None
     limited: LimitedNow = LimitedNow()
+    paused: PausedNow = PausedNow()
+    quarantined: Sequence[Quarantined] = ()
+    chat: Counted = Counted(number=0, exact=True)
+    inbound: Sequence[InboundFailing] = ()

@@ -26,7 +26,15 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.fleet import STALE_MS
-from flowactions_plugin.health.results import Bucket, Counted, DestinationState, LimitedNow, Quarantined, Worker
+from flowactions_plugin.health.results import (
+    Bucket,
+    Counted,
+    DestinationState,
+    LimitedNow,
+    PausedNow,
+    Quarantined,
+    Worker,
+)
 from flowactions_plugin.health.statistics import (
     ALERT_FAILURES,
     ALERT_MS,
@@ -35,7 +43,7 @@ from flowactions_plugin.health.statistics import (
     EVERY_DESTINATION,
 )
 from flowactions_plugin.health.verdict import Share
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.database import Database
@@ -156,6 +164,18 @@ class HealthQueries:
             )
             for row in read_all(connection, query)
         ]
+
+    def paused(self, connection: Connection, scope: Scope) -> PausedNow:
+        """Return what is paused; of an organization with what is paused for all."""
+        whose = () if scope.organization_id is None else (scope.organization_id, EVERY_ORGANIZATION)
+        query = select(
+            func.count().label("number"),
+            func.count(case((pauses.c.paused_role == inline(AUTOMATIC.role), 1))).label("automatic"),
+            func.min(pauses.c.paused_at).label("since"),
+        ).where(pauses.c.resumed_at.is_(None))
+        row = connection.execute(query.where(pauses.c.organization_id.in_(whose)) if whose else query).one()
+        since = row.since if type(row.since) is int else None
+        return PausedNow(destinations=row.number, automatic=row.automatic, since=since)
 
     def workers(self, connection: Connection, now: int) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""

@@ -162,6 +162,13 @@ VERDICT: Final = Metric(
     " deliveries are due, and nothing is claimed; `no_worker`: no worker has been alive for a minute.",
     {"verdict": VERDICTS},
 )
+CLOCK: Final = Metric(
+    "flowactions.worker.clock_offset",
+    "gauge",
+    "s",
+    "By how much the clock of a live worker differs from the database's, ahead or behind; of several workers, the largest"
+    " difference. 0 on SQLite, which has no clock of its own.",
+)
 CHAT_SENDS: Final = Metric(
     "flowactions.chat.sends",
     "counter",
@@ -199,6 +206,7 @@ METRICS: Final = (
     IN_FLIGHT,
     LIMITED,
     VERDICT,
+    CLOCK,
     CHAT_SENDS,
     INBOUND,
 )

@@ -129,6 +129,14 @@ def _rules() -> Iterator[Rule]:
         "Are workers restarted over and over? Look at their memory, and at the last lines of their logs.",
     )
     yield Rule(
+        "FlowactionsClock",
+        f"max({names.CLOCK.prometheus}) > 60",
+        5,
+        "warning",
+        "A worker's clock is more than a minute from the database's: from four minutes on, receivers refuse what it signs.",
+        "Which worker? flowactions workers says so; then NTP on its machine.",
+    )
+    yield Rule(
         "FlowactionsChatFailing",
         f"{share(series(names.CHAT_SENDS, result='send_failed'), names.CHAT_SENDS.prometheus, 15)} > 0.5",
         5,
