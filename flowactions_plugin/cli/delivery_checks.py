@@ -5,7 +5,6 @@ What only one organization can have caused is a warning: a receiver of its own t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Final
 
@@ -22,9 +21,6 @@ from flowactions_plugin.health.results import Overview, Verdict, Worker
 from flowactions_plugin.health.verdict import ABSENT_MS, LATE_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import Scope
-
-WAITING_READ: Final = 50
-"""How many of the deliveries that wait are read for each status, to name what they wait for."""
 
 NODE_FAILURES: Final = 3
 """From so many failed deliveries on, a node is judged."""
@@ -64,7 +60,7 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         now = int(await context.database.time() * 1000)
         _workers(checks, overview, now)
         _clocks(checks, overview.workers)
-        await _waiting(checks, queries)
+        _blocked(checks, overview)
         _quarantine(checks, overview)
         for each in overview.inbound:
             checks.warn(
@@ -121,27 +117,19 @@ def _see_answers(**options: str) -> str:
     return f"see what it answers: flowactions outbox list {wanted}, then outbox show of one"
 
 
-async def _waiting(checks: Checks, queries: OperatorQueries) -> None:
-    """Name what deliveries wait for on this side, each reason once."""
-    reasons: Counter[str | None] = Counter()
-    read = 0
-    for status in ("pending", "retrying"):
-        page = await queries.deliveries(
-            Scope(), Filter(status=status, error_class="waits"), None, WAITING_READ + 1
-        )
-        read = max(read, len(page.rows))
-        reasons.update(each.last_error for each in page.rows)
-    more = read > WAITING_READ
-    for reason, number in reasons.most_common(NAMED):
-        count = (
-            f"{number:,}{'+' if more else ''} {'deliveries wait' if number > 1 or more else 'delivery waits'}"
-        )
-        checks.warn(
+def _blocked(checks: Checks, overview: Overview) -> None:
+    """Name what deliveries wait for on this side, each reason once. It fails where it concerns several organizations."""
+    for each in overview.blocked[:NAMED]:
+        number = each.deliveries
+        what = "delivery waits" if number.number == 1 and number.exact else "deliveries wait"
+        tell = checks.fail if each.organizations > 1 else checks.warn
+        tell(
             "waiting",
-            f"{count}, without an attempt: {printable(reason, message=True)}",
+            f"{number} {what}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
             "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
         )
-    and_more(checks, "waiting", len(reasons) - NAMED, "reasons", "flowactions outbox list --error waits")
+    more = len(overview.blocked) - NAMED
+    and_more(checks, "waiting", more, "reasons", "flowactions outbox list --error waits", exact=False)
 
 
 def _quarantine(checks: Checks, overview: Overview) -> None:
@@ -171,8 +159,8 @@ async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, f
         organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
         if origin.failed < NODE_FAILURES:
             break
-        wanted = Filter(flow_id=origin.flow_id, node_id=origin.node_id)
-        page = await queries.deliveries(Scope(organization), wanted, None, NODE_READ)
+        wanted = Filter(organization_id=organization, flow_id=origin.flow_id, node_id=origin.node_id)
+        page = await queries.deliveries(Scope(), wanted, None, NODE_READ)
         rows = [each for each in page.rows if each.destination not in failing]
         ended = [each for each in rows if each.status == "delivered" or _has_failed(each)]
         bad = [each for each in ended if each.status != "delivered"]

@@ -182,6 +182,11 @@ def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
             "limited",
             f"organization {organization_id} to its share of a worker's slots since {moment(first)}",
         )
+    for blocked in overview.blocked:
+        yield (
+            "blocked",
+            f"{blocked.deliveries} wait without an attempt since {moment(blocked.since)}: {blocked.reason}",
+        )
     if overview.paused.destinations:
         yield "paused", paused_words(overview.paused)
     if overview.chat.number:

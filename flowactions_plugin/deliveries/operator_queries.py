@@ -32,6 +32,7 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import Counted, Overview
 from flowactions_plugin.health.status import COUNT_LIMIT, SHOWN, QueueStatus
 from flowactions_plugin.health.status_queries import HealthQueries, count_up_to, of_scope
+from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.contact import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.queue.due import free
@@ -226,13 +227,13 @@ class OperatorQueries:
 
         def read(connection: Connection) -> Overview:
             dead = self._search.counted(connection, scope, Filter(status="dead"), COUNT_LIMIT)
-            return replace(
-                self.status.overview(connection, scope, refusal, dead, shown),
-                chat=self._troubled_connections(connection, scope),
-                inbound=()
-                if scope.organization_id is not None
-                else inbound_queries.failing(connection, self._database.time_on(connection)),
-            )
+            found = self.status.overview(connection, scope, refusal, dead, shown)
+            chat = self._troubled_connections(connection, scope)
+            if scope.organization_id is None:
+                inbound = inbound_queries.failing(connection, self._database.time_on(connection))
+                return replace(found, chat=chat, inbound=inbound)
+            blocked = [replace(each, reason=reason_for_tenants(each.reason, "")) for each in found.blocked]
+            return replace(found, chat=chat, blocked=blocked)
 
         return await self._read(read)
 

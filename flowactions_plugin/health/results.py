@@ -208,6 +208,22 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     clock_ahead_ms: int = 0
 
 
+class Blocked(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy.
+
+    Attributes:
+        reason: what fails.
+        deliveries: how many, among the 2,500 that are due first.
+        organizations: of how many organizations, among these.
+        since: when the first of them began to wait; ``None``: not known.
+    """
+
+    reason: str
+    deliveries: Counted
+    organizations: int
+    since: int | None
+
+
 class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A delivery in quarantine, which may be what ends its workers.
 
@@ -259,6 +275,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         alerts: the destination of alerts, if they do not arrive there. ``None``: they do, or this is about one organization.
         limited: what workers limit.
         paused: what is paused.
+        blocked: deliveries that wait without an attempt, by their reason, the most first.
         quarantined: deliveries in quarantine, the oldest first.
         chat: chat connections that are revoked, or whose last message could not be sent within the last day.
         inbound: providers whose events are not processed. Empty for one organization: events belong to none.
@@ -279,6 +296,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     alerts: DestinationState | None = None
     limited: LimitedNow = LimitedNow()
     paused: PausedNow = PausedNow()
+    blocked: Sequence[Blocked] = ()
     quarantined: Sequence[Quarantined] = ()
     chat: Counted = Counted(number=0, exact=True)
     inbound: Sequence[InboundFailing] = ()

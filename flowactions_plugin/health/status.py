@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.health.failure_queries import failures
+from flowactions_plugin.health.failure_queries import blocked, failures
 from flowactions_plugin.health.results import (
     Bucket,
     Counted,
@@ -130,6 +130,7 @@ class QueueStatus:
             verdict=status.verdict,
             alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
             limited=self._health.limited_now(connection, scope, now),
+            blocked=blocked(connection, scope, shown),
             paused=self._health.paused(connection, scope),
             quarantined=self._health.quarantined(connection, scope, shown),
         )
@@ -168,6 +169,19 @@ class QueueStatus:
         """
         due = await self._read(lambda connection: self._health.due(connection, scope))
         return Counted(number=due.number, exact=due.exact), due.oldest_ms or 0
+
+    async def blocked_ms(self) -> int:
+        """Return for how long a delivery has waited without an attempt because something fails here, milliseconds; 0: none has.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+
+        def read(connection: Connection) -> int:
+            since = [each.since for each in blocked(connection, Scope(), SHOWN) if each.since is not None]
+            return max(0, self._database.time_on(connection) - min(since)) if since else 0
+
+        return await self._read(read)
 
     async def destinations(
         self, scope: Scope, limit: int, after: tuple[str, str] | None = None

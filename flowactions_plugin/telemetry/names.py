@@ -139,6 +139,13 @@ DUE: Final = Metric(
 OLDEST_DUE: Final = Metric(
     "flowactions.outbox.oldest_due_age", "gauge", "s", "For how long the oldest of them has been due."
 )
+BLOCKED: Final = Metric(
+    "flowactions.outbox.blocked_age",
+    "gauge",
+    "s",
+    "For how long a delivery has waited without an attempt because something fails here: a method of the host, or the egress"
+    " proxy. 0: none waits so. Among the 2,500 that are due first.",
+)
 IN_FLIGHT: Final = Metric(
     "flowactions.worker.in_flight",
     "gauge",
@@ -203,6 +210,7 @@ METRICS: Final = (
     REFUSALS,
     DUE,
     OLDEST_DUE,
+    BLOCKED,
     IN_FLIGHT,
     LIMITED,
     VERDICT,

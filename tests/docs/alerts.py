@@ -105,6 +105,14 @@ def _rules() -> Iterator[Rule]:
         "More due than workers send: more slots, or more workers; or one destination holds them up.",
     )
     yield Rule(
+        "FlowactionsBlocked",
+        f"max({names.BLOCKED.prometheus}) > 300",
+        1,
+        "critical",
+        "Deliveries wait without an attempt, because something fails here: a method of the host, or the egress proxy.",
+        "The overview and the check 'waiting' of flowactions doctor say what.",
+    )
+    yield Rule(
         "FlowactionsFailing",
         f"{share(series(names.ATTEMPTS, outcome='!delivered'), names.ATTEMPTS.prometheus, 15)} > 0.5",
         5,

@@ -200,6 +200,8 @@ STILL = [5.0] * MINUTES
         ([*ALIVE, made("flowactions_delivery_reclaims_total", STILL)], set()),
         ([*ALIVE, made("flowactions_worker_clock_offset_seconds", [61.0] * MINUTES)], {"FlowactionsClock"}),
         ([*ALIVE, made("flowactions_worker_clock_offset_seconds", STILL)], set()),
+        ([*ALIVE, made("flowactions_outbox_blocked_age_seconds", [301.0] * MINUTES)], {"FlowactionsBlocked"}),
+        ([*ALIVE, made("flowactions_outbox_blocked_age_seconds", [299.0] * MINUTES)], set()),
         (
             [
                 *ALIVE,
@@ -237,6 +239,7 @@ def test_every_alert_is_seen_to_fire() -> None:
         "FlowactionsUnwatched",
         "FlowactionsWorkersEnd",
         "FlowactionsClock",
+        "FlowactionsBlocked",
         "FlowactionsChatFailing",
         "FlowactionsInboundRefused",
     } == {rule.name for rule in RULES}

@@ -51,7 +51,14 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
                 for reading in gauges.readings()
             }
 
-        nothing = {"due": 0, "oldest_due_age": 0, "in_flight": 3, "limited": 0, "clock_offset": 0}
+        nothing = {
+            "due": 0,
+            "oldest_due_age": 0,
+            "in_flight": 3,
+            "limited": 0,
+            "clock_offset": 0,
+            "blocked_age": 0,
+        }
         assert await shown() == {**nothing, **dict.fromkeys(names.VERDICTS, 0), "idle": 1}
 
         for url in (URL, URL, "http://127.0.0.1:10/"):
@@ -77,7 +84,10 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             for number, ahead in enumerate((10_000, -70_500, None)):
                 values = {**worker, **times, "id": str(number), "clock_ahead_ms": ahead}
                 await connection.execute(insert(workers).values(values))
-        assert (await shown())["clock_offset"] == 70.5
+            await connection.execute(update(outbox).values(waiting_since=seen_at - 400_000, last_error="why"))
+        seen = await shown()
+        assert seen["clock_offset"] == 70.5
+        assert 400 <= seen["blocked_age"] < 460
 
         clock.now += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
