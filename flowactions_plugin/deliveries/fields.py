@@ -77,8 +77,8 @@ def _moment(value: str, clock: Clock) -> int:
             found = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
         except (ValueError, OverflowError):
             raise ValueError(
-                "must be a date and time such as 2030-01-31T12:00:00Z, a time such as 14:00 or yesterday 14:00, each in UTC or"
-                " with an offset such as +02:00, or how long ago, such as 15m, 2h or 3d"
+                "must be a date and time such as 2030-01-31T12:00:00Z, a time such as 14:00 or yesterday 14:00, or how long"
+                " ago, such as 15m, 2h or 3d. Times are in UTC, or end in an offset such as +02:00"
             ) from None
     if found < 0:
         raise ValueError("must not be before 1970")

@@ -173,8 +173,8 @@ CLOCK: Final = Metric(
     "flowactions.worker.clock_offset",
     "gauge",
     "s",
-    "By how much the clock of a live worker differs from the database's, ahead or behind; of several workers, the largest"
-    " difference. 0 on SQLite, which has no clock of its own.",
+    "By how much the clock of a live worker differs from the database's, ahead or behind. Of several workers, it is the"
+    " largest difference. 0 on SQLite, which has no clock of its own.",
 )
 CHAT_SENDS: Final = Metric(
     "flowactions.chat.sends",
