@@ -31,6 +31,7 @@ from flowactions_plugin.pages.context import PageContext
 from flowactions_plugin.pages.rendering import Renderer
 from flowactions_plugin.pages.routes import pages_routers
 from flowactions_plugin.pages.sessions import Sessions
+from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -49,6 +50,7 @@ class RouteContext(NamedTuple):
         enqueuer: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
         database: what the operator pages show and change.
+        keys: the idempotency keys of callers.
         telemetry: counts inbound requests.
         health: says whether this process can work.
     """
@@ -62,6 +64,7 @@ class RouteContext(NamedTuple):
     enqueuer: Enqueuer
     auth_events: AuthEvents
     database: Database
+    keys: IdempotencyKeys
     telemetry: Telemetry
     health: Health
 
@@ -91,8 +94,8 @@ def build(context: RouteContext) -> Sequence[Router]:
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
-        outbox_router(guard, context.operators, database),
-        bulk_router(guard, Actions(database), settings.undo_seconds),
+        outbox_router(guard, context.operators, database, context.keys),
+        bulk_router(guard, Actions(database), context.keys, settings.undo_seconds),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, database, context.telemetry),
         logic_router(host, guard, context.enqueuer),

@@ -212,6 +212,7 @@ class Services:
                 enqueuer=Enqueuer(self._calls, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
                 database=self._database,
+                keys=self._keys,
                 telemetry=self._telemetry,
                 health=self._health,
             )

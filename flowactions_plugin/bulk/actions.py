@@ -36,6 +36,7 @@ from flowactions_plugin.errors import ActionForbidden, ActionInvalid, SetChanged
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
@@ -108,6 +109,7 @@ class Actions:
         rate: float | None = None,
         canary: int = 0,
         undo_seconds: float = UNDO_SECONDS,
+        once: KeyUse | None = None,
     ) -> Action:
         """Begin an action on the set that a preview has shown.
 
@@ -125,9 +127,10 @@ class Actions:
             canary: how many rows go first. Then ten times as many go, and so on; each stage waits for the first attempts
                 of the one before, and a stage of which more than a tenth fails stops the action. 0: no canary.
             undo_seconds: the time for undoing.
+            once: the caller's idempotency key. If it was used before, the action of that call is returned.
 
         Raises:
-            ActionInvalid: the token or an option cannot be used; the message says why.
+            ActionInvalid: the token or an option cannot be used, or the key was used for another filter; the message says why.
             SetChanged: the set is another than the one that was shown; for ``cancel``, rows may have left it.
             StorageUnavailable: the database failed; nothing was begun.
         """
@@ -160,7 +163,10 @@ class Actions:
         }
         # The set of what is sent again is still there after it: a form that is sent twice must not send it twice.
         only_id = once_id(selection) if kind == "resend" else None
-        begun = _action(await self._store.begin(values, int(undo_seconds * 1000), entry, aged, only_id), scope)
+        row = await self._store.begin(values, int(undo_seconds * 1000), entry, aged, only_id, once)
+        if row is None or row.filter != filter_text:
+            raise ActionInvalid("This idempotency key was used for another request.")
+        begun = _action(row, scope)
         if kind == "cancel":
             await self._carry_on(begun.id)
         return begun

@@ -13,7 +13,7 @@ from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.sets import MOST_CANARY, MOST_RATE
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.routes import Id, Word, as_filter
+from flowactions_plugin.deliveries.routes import Id, OnceKey, Word, as_filter, resend_once
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
@@ -21,6 +21,7 @@ from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.http.query import Moment
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.keys import IdempotencyKeys
 
 
 class Resend(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields=True):
@@ -67,10 +68,12 @@ class ResendContext(NamedTuple):
 
     Attributes:
         actions: begins the action.
+        keys: the idempotency keys of callers.
         undo_seconds: for how long it can be undone.
     """
 
     actions: Actions
+    keys: IdempotencyKeys
     undo_seconds: float
 
 
@@ -90,11 +93,12 @@ async def resend_deliveries(
     principal: NamedDependency[DashboardPrincipal],
     context: NamedDependency[ResendContext],
     data: JSONBody[Resend],
+    key: OnceKey = None,
 ) -> Response[ResendBegunAnswer]:
     """Send the delivered webhooks again that meet every given filter, as new deliveries with the same event ids.
 
     Workers carry it out as a bulk action, at the rate that is given. Its page shows how far it is, and can undo or stop it.
-    Each call begins another action.
+    Each call begins another action, except with an `Idempotency-Key` that was used before: it is answered as the first one.
     """
     scope = Scope(principal.organization_id)
     actor = Actor(principal.user_id, principal.user_name, "dashboard")
@@ -111,21 +115,23 @@ async def resend_deliveries(
             rate=data.rate,
             canary=data.canary,
             undo_seconds=context.undo_seconds,
+            once=resend_once(context.keys, principal.organization_id, key),
         )
     except ActionInvalid as exc:
         raise Problem("invalid_request", str(exc)) from None
     return Response(ResendBegunAnswer(ResendBegun(action.id, action.counted)), status_code=202)
 
 
-def bulk_router(guard: RouteGuard, actions: Actions, undo_seconds: float) -> Router:
+def bulk_router(guard: RouteGuard, actions: Actions, keys: IdempotencyKeys, undo_seconds: float) -> Router:
     """Build the router of what is done to many deliveries.
 
     Args:
         guard: decides who may call.
         actions: bulk actions.
+        keys: the idempotency keys of callers.
         undo_seconds: for how long one can be undone.
     """
-    context = ResendContext(actions, undo_seconds)
+    context = ResendContext(actions, keys, undo_seconds)
     return Router(
         "/v1/webhooks/outbox",
         route_handlers=with_description(resend_deliveries),

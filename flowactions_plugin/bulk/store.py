@@ -24,6 +24,7 @@ from flowactions_plugin.health.results import Counted
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
@@ -159,8 +160,14 @@ class ActionStore:
 
     @repeated
     async def begin(
-        self, values: Mapping[str, Any], undo_ms: int, entry: Entry, aged: Aged, action_id: str | None = None
-    ) -> ActionRow:
+        self,
+        values: Mapping[str, Any],
+        undo_ms: int,
+        entry: Entry,
+        aged: Aged,
+        action_id: str | None = None,
+        once: KeyUse | None = None,
+    ) -> ActionRow | None:
         """Write an action and its line of the audit, and return the action.
 
         Args:
@@ -169,6 +176,10 @@ class ActionStore:
             entry: of the audit; it gets the action's id.
             aged: what `aged` has returned. Once the action is written, retention passes these rows over.
             action_id: of an action that is begun once only: if it was begun before, it is returned as it stands.
+            once: the caller's idempotency key: if it was used before, the action of that call is returned as it stands.
+
+        Returns:
+            The action; ``None``: that of the key is not kept any more.
 
         Raises:
             SetChanged: retention has removed some of its rows, and it has not begun.
@@ -190,9 +201,13 @@ class ActionStore:
         )
         named = msgspec.structs.replace(entry, action_id=action_id)
         async with self._database.write() as connection:
-            row = (await connection.execute(begun)).one_or_none()
+            used = None
+            if once is not None:
+                used = await once.keys.use(once.owner, once.key, action_id, "", connection)
+            row = None if used is not None else (await connection.execute(begun)).one_or_none()
             if row is None:
-                return (await connection.execute(select(actions).where(actions.c.id == action_id))).one()
+                first = action_id if used is None else used.delivery_id
+                return (await connection.execute(select(actions).where(actions.c.id == first))).one_or_none()
             await connection.execute(recording(self._database, named))
             if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
                 raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")

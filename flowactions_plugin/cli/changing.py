@@ -19,7 +19,7 @@ from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.cli.context import CommandContext, actor, opened
 from flowactions_plugin.cli.documents import Document
 from flowactions_plugin.cli.frame import DONE, FAILED
-from flowactions_plugin.cli.options import filter_of
+from flowactions_plugin.cli.options import filter_of, say_times
 from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
@@ -209,6 +209,7 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
     actions = Actions(context.database)
     preview = await actions.preview(scope, request.kind, wanted, rate=request.rate)
     if not request.as_json:
+        say_times(wanted)
         _show(preview)
     if request.expect not in {None, preview.count}:
         status(

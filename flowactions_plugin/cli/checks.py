@@ -276,12 +276,14 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
                 "set CHAT_SIGNING_SECRET to the chat app's signing secret",
             )
         if asks:
-            await _ask_provider(checks, context, chat, store)
+            await _ask_provider(checks, context, chat, store, connected)
     finally:
         await chat.aclose()
 
 
-async def _ask_provider(checks: Checks, context: CommandContext, chat: Chat, store: ConnectionStore) -> None:
+async def _ask_provider(
+    checks: Checks, context: CommandContext, chat: Chat, store: ConnectionStore, connected: int
+) -> None:
     if context.settings.chat_bot_token is not None:
         try:
             identity = await chat.provider.identify(context.settings.chat_bot_token)
@@ -290,10 +292,9 @@ async def _ask_provider(checks: Checks, context: CommandContext, chat: Chat, sto
             return
         checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
     keys = keys_of(context.settings, context.database)
-    active = await store.active(CHAT_TOKENS + 1)
     accepted: set[str] = set()
     refused: list[tuple[str, ChatRefused]] = []
-    for stored in active[:CHAT_TOKENS]:
+    for stored in await store.active(CHAT_TOKENS):
         try:
             await chat.provider.identify(usable_token(keys, stored))
             accepted.add(stored.organization_id)
@@ -305,7 +306,8 @@ async def _ask_provider(checks: Checks, context: CommandContext, chat: Chat, sto
         tell = checks.fail if here or why.code == UNREADABLE else checks.warn
         tell("chat", f"organization {printable(organization_id)}: {why.code}", advice_for_operators(why.code))
     if accepted or not refused:
-        more = "; the others were not asked about" if len(active) > CHAT_TOKENS else ""
+        others = connected - CHAT_TOKENS
+        more = f"; {others:,} more were not asked about, so that it does not throttle us" if others > 0 else ""
         checks.ok(
             "chat", f"the provider accepts {len(accepted)} of {len(accepted) + len(refused)} tokens{more}"
         )

@@ -5,28 +5,22 @@ What only one organization can have caused is a warning: a receiver of its own t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Sequence
 from typing import Final
 
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.cli.checks import NAMED, Checks, and_more
 from flowactions_plugin.cli.context import CommandContext
+from flowactions_plugin.cli.destinations import paused_words
 from flowactions_plugin.cli.output import moment
 from flowactions_plugin.deliveries.curl import quoted
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.results import DeliveryRow
 from flowactions_plugin.health.results import Overview, Verdict, Worker
-from flowactions_plugin.health.verdict import ABSENT_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
+from flowactions_plugin.health.verdict import ABSENT_MS, LATE_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import Scope
-
-WAITING_READ: Final = 50
-"""How many of the deliveries that wait are read for each status, to name what they wait for."""
-
-NODES_READ: Final = 200
-"""How many of the failed deliveries of the last hour are read for each status, to find nodes whose deliveries fail."""
 
 NODE_FAILURES: Final = 3
 """From so many failed deliveries on, a node is judged."""
@@ -35,15 +29,12 @@ NODE_READ: Final = 50
 """How many of a node's last deliveries decide whether most of them fail."""
 
 NODES_JUDGED: Final = 2 * NAMED
-"""How many nodes are judged at the most, those with the most failures first."""
+"""How many nodes of the overview are judged, those with the most failures first."""
 
 NO_ATTEMPT: Final = frozenset({"waits", "not_sent", "cancelled"})
 """Kinds of failure that say nothing of a flow: it waits for the host, was ended by the plugin, or by a person."""
 
 HOUR_MS: Final = 3600 * 1000
-
-LATE_MS: Final = 300_000
-"""Deliveries that leave so late are a warning, as in the alert ``FlowactionsOldestDue``."""
 
 ADVICE: Final = {
     "stalled": "see that a worker runs and reaches the database: flowactions workers",
@@ -65,13 +56,24 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
     """Check whether deliveries go on; return the verdict, ``None`` when the database cannot be asked."""
     queries = OperatorQueries.of(context.database, context.settings)
     try:
-        overview = await queries.overview(Scope())
+        overview = await queries.overview(Scope(), NODES_JUDGED)
         now = int(await context.database.time() * 1000)
         _workers(checks, overview, now)
         _clocks(checks, overview.workers)
-        await _waiting(checks, queries)
-        await _quarantine(checks, queries)
-        await _nodes(checks, queries, now, await _destinations(checks, queries))
+        _blocked(checks, overview)
+        _quarantine(checks, overview)
+        for each in overview.inbound:
+            checks.warn(
+                "inbound",
+                f"no event of the {each.provider} provider was processed within the last hour, and {each.requests:,} "
+                f"{'request was' if each.requests == 1 else 'requests were'} {each.result}: "
+                f"{printable(each.reason or 'no reason is known', message=True)}",
+                f"see which: flowactions inbound list --result {each.result}",
+            )
+        if overview.paused.destinations:
+            advice = "see by whom and why: flowactions destinations list"
+            checks.warn("paused", paused_words(overview.paused), advice)
+        await _nodes(checks, queries, overview, await _destinations(checks, queries))
     except FlowActionsError as exc:
         checks.fail("deliveries", str(exc))
         return None
@@ -96,7 +98,10 @@ def _verdict(checks: Checks, overview: Overview) -> None:
     elif verdict.failing_organization is not None:
         checks.warn("deliveries", said, _see_organization(verdict))
     elif overview.oldest_due_ms >= LATE_MS:
-        checks.warn("deliveries", said, "see whose deliveries take the workers' time: flowactions outbox stats")
+        advice = "see whose deliveries take the workers' time: flowactions outbox stats"
+        if all(each.mode == "scheduled" for each in overview.workers if each.state == "alive"):
+            advice += "; for any volume, set FLOWACTIONS_DELIVERY=continuous where workers run"
+        checks.warn("deliveries", said, advice)
     else:
         checks.ok("deliveries", said)
 
@@ -112,71 +117,54 @@ def _see_answers(**options: str) -> str:
     return f"see what it answers: flowactions outbox list {wanted}, then outbox show of one"
 
 
-async def _waiting(checks: Checks, queries: OperatorQueries) -> None:
-    """Name what deliveries wait for on this side, each reason once."""
-    reasons: Counter[str | None] = Counter()
-    read = 0
-    for status in ("pending", "retrying"):
-        page = await queries.deliveries(
-            Scope(), Filter(status=status, error_class="waits"), None, WAITING_READ + 1
-        )
-        read = max(read, len(page.rows))
-        reasons.update(each.last_error for each in page.rows)
-    more = read > WAITING_READ
-    for reason, number in reasons.most_common(NAMED):
-        count = (
-            f"{number:,}{'+' if more else ''} {'deliveries wait' if number > 1 or more else 'delivery waits'}"
-        )
-        checks.warn(
+def _blocked(checks: Checks, overview: Overview) -> None:
+    """Name what deliveries wait for on this side, each reason once. It fails where it concerns several organizations."""
+    for each in overview.blocked[:NAMED]:
+        number = each.deliveries
+        what = "delivery waits" if number.number == 1 and number.exact else "deliveries wait"
+        tell = checks.fail if each.organizations > 1 else checks.warn
+        tell(
             "waiting",
-            f"{count}, without an attempt: {printable(reason, message=True)}",
+            f"{number} {what}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
             "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
         )
-    and_more(checks, "waiting", len(reasons) - NAMED, "reasons", "flowactions outbox list --error waits")
+    more = len(overview.blocked) - NAMED
+    and_more(checks, "waiting", more, "reasons", "flowactions outbox list --error waits", exact=False)
 
 
-async def _quarantine(checks: Checks, queries: OperatorQueries) -> None:
+def _quarantine(checks: Checks, overview: Overview) -> None:
     """Name deliveries in quarantine: one of them may be what ends the workers."""
-    found = await queries.status.quarantined(Scope(), NAMED + 1)
-    for each in found[:NAMED]:
+    for each in overview.quarantined[:NAMED]:
         checks.warn(
             "quarantine",
             f"{each.reclaims} workers ended while they sent a delivery to {printable(each.destination)} of organization "
             f"{printable(each.organization_id)}: it is sent alone",
             f"see whether it ends them: flowactions outbox show {quoted(each.id)}",
         )
-    more = len(found) - NAMED
+    more = len(overview.quarantined) - NAMED
     and_more(checks, "quarantine", more, "deliveries are in quarantine", "flowactions workers", exact=False)
 
 
-async def _nodes(checks: Checks, queries: OperatorQueries, now: int, failing: Container[str]) -> None:
-    """Name nodes of flows most of whose deliveries of the last hour fail, although their destinations do not fail.
+async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, failing: Container[str]) -> None:
+    """Name nodes of flows of which several deliveries fail now, and most of the last ones, although their destinations do not.
 
     Args:
         checks: to be added to.
         queries: of the deliveries.
-        now: Unix milliseconds.
+        overview: counts failures by node.
         failing: destinations that were named already.
     """
-    failed: Counter[tuple[str, str, str]] = Counter()
-    for status in ("dead", "retrying"):
-        page = await queries.deliveries(
-            Scope(), Filter(status=status, created_from=now - HOUR_MS), None, NODES_READ
-        )
-        failed.update(
-            (each.organization_id, each.flow_id, each.node_id)
-            for each in page.rows
-            if each.flow_id and each.node_id and _has_failed(each) and each.destination not in failing
-        )
     wrong = 0
-    for (organization, flow, node), number in failed.most_common(NODES_JUDGED):
-        if number < NODE_FAILURES:
+    for origin in overview.failures.nodes:
+        organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
+        if origin.failed < NODE_FAILURES:
             break
-        wanted = Filter(flow_id=flow, node_id=node, created_from=now - HOUR_MS)
-        page = await queries.deliveries(Scope(organization), wanted, None, NODE_READ)
-        ended = [each for each in page.rows if each.status == "delivered" or _has_failed(each)]
+        wanted = Filter(organization_id=organization, flow_id=origin.flow_id, node_id=origin.node_id)
+        page = await queries.deliveries(Scope(), wanted, None, NODE_READ)
+        rows = [each for each in page.rows if each.destination not in failing]
+        ended = [each for each in rows if each.status == "delivered" or _has_failed(each)]
         bad = [each for each in ended if each.status != "delivered"]
-        if 2 * len(bad) <= len(ended):
+        if len(bad) < NODE_FAILURES or 2 * len(bad) <= len(ended):
             continue
         wrong += 1
         if wrong > NAMED:

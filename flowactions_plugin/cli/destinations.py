@@ -12,7 +12,7 @@ from flowactions_plugin.cli.options import WORDS, host_option, organization_opti
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 
 if TYPE_CHECKING:
-    from flowactions_plugin.health.results import DestinationState
+    from flowactions_plugin.health.results import DestinationState, PausedNow
 
 NO_ORGANIZATION: Final = "(alerts)"
 """Instead of an organization, where alerts are sent: they belong to none."""
@@ -28,6 +28,15 @@ def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
         "dead>": lambda each: f"{each.dead:,}",
         "workers' time>": lambda each: duration(each.worker_ms / 1000),
     }
+
+
+def paused_words(paused: PausedNow) -> str:
+    """Return how many destinations are paused, and since when."""
+    one = paused.destinations == 1
+    number = "1 destination is" if one else f"{paused.destinations:,} destinations are"
+    automatic = f", {paused.automatic:,} automatically" if paused.automatic else ""
+    since = f"since {moment(paused.since)}" if one else f"the first since {moment(paused.since)}"
+    return f"{number} paused{automatic}, {since}: deliveries to {'it' if one else 'them'} wait"
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)

@@ -60,8 +60,11 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
         made = None if host is None else await stack.enter_async_context(opened_host(host))
         context = _settings(checks, made)
         if context is not None:
-            if context.settings.egress_proxy is not None and (made is None or made.transport is None):
-                await checks.guarded("proxy", check_proxy(checks, context.settings))
+            if context.settings.egress_proxy is not None:
+                if made is None or made.transport is None:
+                    await checks.guarded("proxy", check_proxy(checks, context.settings))
+                else:
+                    checks.skip("proxy", "not tried: the host sends through its own transport")
             for url in urls:
                 await checks.guarded("egress", check_egress(checks, context, url))
             await checks.guarded("alerts", check_alerts(checks, context))

@@ -31,7 +31,7 @@ from flowactions_plugin.cli.output import confirmed, line, status, write_json
     "with_chat",
     default=True,
     show_default=True,
-    help="Ask the chat provider about stored tokens.",
+    help="Ask the chat provider about stored tokens, 20 of them at the most.",
 )
 async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
     """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.

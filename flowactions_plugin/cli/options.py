@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS
+from flowactions_plugin.cli.output import short, status
+from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, TIMES
 
 if TYPE_CHECKING:
     from flowactions_plugin.deliveries.filters import Filter
@@ -117,6 +118,15 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
 
     values = {name: given.get(_variable(name)) for name in BY_NAME}
     return parse({name: value for name, value in values.items() if value is not None})
+
+
+def say_times(wanted: Filter) -> None:
+    """Say which times a filter has, as its words and offsets were read."""
+    from flowactions_plugin.deliveries.filters import to_query
+
+    times = [f"--{name} {short(value)}" for name, value in to_query(wanted).items() if name in TIMES]
+    if times:
+        status(f"times in UTC: {' '.join(times)}")
 
 
 def _variable(name: str) -> str:

@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, resend, retry, stop, undo
-from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns
+from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns, paused_words
 from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
-from flowactions_plugin.cli.options import WORDS, filter_of, filter_options, host_option, organization_option
+from flowactions_plugin.cli.options import (
+    WORDS,
+    filter_of,
+    filter_options,
+    host_option,
+    organization_option,
+    say_times,
+)
 from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from flowactions_plugin.deliveries.results import DeliveryFacts, DeliveryRow, Found
-    from flowactions_plugin.health.results import Bucket, FailingOrigin, Failures
+    from flowactions_plugin.health.results import Bucket, FailingOrigin, Failures, Overview
 
 MOST_ROWS = 1000
 MOST_RESENT = 5
@@ -75,12 +82,13 @@ async def list_deliveries(
     if as_json:
         write_json(page)
         return DONE
+    say_times(wanted)
     if page.rows:
         table(
             page.rows,
             {
                 "id": lambda row: row.id,
-                "status": lambda row: row.status,
+                "status": lambda row: row.status if row.resent_from is None else f"{row.status}, resent",
                 "tries>": lambda row: f"{row.attempts}/{row.max_attempts}",
                 "organization": lambda row: row.organization_id or NO_ORGANIZATION,
                 "destination": lambda row: row.destination,
@@ -155,24 +163,46 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
-    limited = overview.limited
-    if limited.destinations:
-        number = "1 destination" if limited.destinations == 1 else f"{limited.destinations:,} destinations"
-        line(
-            f"{'limited':12} {number} to one delivery at a time since {moment(limited.since)}: attempts time out"
-        )
-    for organization_id, since in sorted(limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN]:
-        line(
-            f"{'limited':12} organization {organization_id} to its share of a worker's slots since {moment(since)}"
-        )
-    if overview.alerts is not None:
-        line(f"{'alerts':12} do not arrive: {overview.alerts.failures_in_row:,} failures in a row")
+    for name, note in _notes(overview):
+        line(f"{name:12} {note}")
     for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
         if found:
             line()
             table(found, columns(f"{title}, last hour"))
     show_failures(overview.failures)
     return DONE
+
+
+def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
+    """Yield what somebody should look at, each with its name."""
+    limited, alerts = overview.limited, overview.alerts
+    if limited.destinations:
+        number = "1 destination" if limited.destinations == 1 else f"{limited.destinations:,} destinations"
+        since = moment(limited.since)
+        yield "limited", f"{number} to one delivery at a time since {since}: attempts time out"
+    for organization_id, first in sorted(limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN]:
+        yield (
+            "limited",
+            f"organization {organization_id} to its share of a worker's slots since {moment(first)}",
+        )
+    for blocked in overview.blocked:
+        yield (
+            "blocked",
+            f"{blocked.deliveries} wait without an attempt since {moment(blocked.since)}: {blocked.reason}",
+        )
+    if overview.paused.destinations:
+        yield "paused", paused_words(overview.paused)
+    if overview.chat.number:
+        yield "chat", f"{overview.chat} revoked, or could not send a message within the last day"
+    for each in overview.inbound:
+        yield (
+            "inbound",
+            f"{each.provider}: {each.requests:,} {each.result}, none processed within the last hour",
+        )
+    for one in overview.quarantined:
+        yield "quarantine", f"{one.id} to {one.destination}: {one.reclaims} workers ended while they sent it"
+    if alerts is not None:
+        yield "alerts", f"do not arrive: {alerts.failures_in_row:,} failures in a row"
 
 
 def show_failures(failures: Failures) -> None:

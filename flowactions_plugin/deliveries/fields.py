@@ -23,7 +23,8 @@ MOST_CHARACTERS: Final = 2048
 _HTTP: Final = re.compile(r"http_[1-9]xx")
 _AGO: Final = re.compile(r"([0-9]{1,9})([smhdw])", re.ASCII)
 _DAY_AND_TIME: Final = re.compile(
-    r"(today|yesterday)(?: (\d{1,2}:\d\d(?::\d\d)?))?|(\d{1,2}:\d\d(?::\d\d)?)", re.ASCII | re.IGNORECASE
+    r"(?:(today|yesterday)(?: (\d{1,2}:\d\d(?::\d\d)?))?|(\d{1,2}:\d\d(?::\d\d)?)) ?(Z|[+-]\d\d:\d\d)?",
+    re.ASCII | re.IGNORECASE,
 )
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -77,7 +78,7 @@ def _moment(value: str, clock: Clock) -> int:
         except (ValueError, OverflowError):
             raise ValueError(
                 "must be a date and time such as 2030-01-31T12:00:00Z, a time such as 14:00 or yesterday 14:00, or how long"
-                " ago, such as 15m, 2h or 3d"
+                " ago, such as 15m, 2h or 3d. Times are in UTC, or end in an offset such as +02:00"
             ) from None
     if found < 0:
         raise ValueError("must not be before 1970")
@@ -85,9 +86,9 @@ def _moment(value: str, clock: Clock) -> int:
 
 
 def _of_the_day(value: str, clock: Clock) -> datetime | None:
-    """Return the time of ``today``, ``yesterday 14:00`` or ``14:00``, in UTC; ``None`` for any other text.
+    """Return the time of ``today``, ``yesterday 14:00`` or ``14:00+02:00``; ``None`` for any other text.
 
-    A time without a day is the last one that was.
+    A time without a day is the last one that was. Without an offset, days and times are those of UTC.
 
     Raises:
         ValueError: it is no time of the day.
@@ -95,9 +96,10 @@ def _of_the_day(value: str, clock: Clock) -> datetime | None:
     words = _DAY_AND_TIME.fullmatch(value)
     if words is None:
         return None
-    now = datetime.fromtimestamp(clock(), UTC)
+    zone = time.fromisoformat(f"00:00{words[4] or 'Z'}".upper()).tzinfo
+    now = datetime.fromtimestamp(clock(), zone)
     hour, _, rest = (words[2] or words[3] or "0:00").partition(":")
-    moment = datetime.combine(now, time.fromisoformat(f"{hour:0>2}:{rest}"), UTC)
+    moment = datetime.combine(now, time.fromisoformat(f"{hour:0>2}:{rest}"), zone)
     is_yesterday = moment > now if words[1] is None else words[1].lower() == "yesterday"
     return moment - timedelta(days=1) if is_yesterday else moment
 
@@ -141,7 +143,8 @@ def _time(name: str, attribute: str, text: str, label: str, hint: str = "") -> F
 
 _STATES: Final = f"{', '.join(STATES[:-1])} or {STATES[-1]}."
 _SINCE: Final = (
-    "Enqueued at this time or later: ISO 8601, 14:00, yesterday 14:00, or 15m, 2h, 3d ago; UTC without a zone."
+    "Enqueued at this time or later: ISO 8601, 14:00, yesterday 14:00, or 15m, 2h, 3d ago. UTC, unless the time ends in an"
+    " offset: 14:00+02:00."
 )
 _CLASS: Final = "Whose last failure is of this class: http_5xx, timeout, network, refused, …"
 _PLACE: Final = "To this scheme, host and port; a URL is one, too."
@@ -169,9 +172,17 @@ FIELDS: Final = (
         _code,
     ),
     _time("from", "created_from", _SINCE, "Enqueued from", "2h, 14:00 or yesterday"),
-    _time("before", "created_before", "Enqueued before this time.", "Enqueued before", "15m or 14:30"),
-    _time("ended-from", "finished_from", "Ended at this time or later.", "Ended from", "1d"),
-    _time("ended-before", "finished_before", "Ended before this time.", "Ended before"),
+    _time(
+        "before",
+        "created_before",
+        "Enqueued before this time, written as for --from.",
+        "Enqueued before",
+        "15m or 14:30",
+    ),
+    _time(
+        "ended-from", "finished_from", "Ended at this time or later, written as for --from.", "Ended from", "1d"
+    ),
+    _time("ended-before", "finished_before", "Ended before this time, written as for --from.", "Ended before"),
     Field(
         "id",
         "ids",

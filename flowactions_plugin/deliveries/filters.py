@@ -60,8 +60,8 @@ def parse(given: Mapping[str, str], clock: Clock = system_clock) -> Filter:
     """Return the filter that names and values stand for. Values without text are not given.
 
     Args:
-        given: values by the names of `FIELDS`. ``destination`` may be a URL, ``id`` several ids by commas; a time is ISO 8601,
-            in UTC where it names no zone, or ``90s``, ``15m``, ``2h``, ``3d``, ``1w``: so long ago.
+        given: values by the names of `FIELDS`. ``destination`` may be a URL, ``id`` several ids by commas; a time is ISO 8601
+            or a time of the day, in UTC where it names no offset, or ``90s``, ``15m``, ``2h``, ``3d``, ``1w``: so long ago.
         clock: Unix seconds, for times that are so long ago.
 
     Raises:

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.deliveries.results import InboundEvent, InboundPage
 from flowactions_plugin.deliveries.views import struct_of
 from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.health.results import InboundFailing
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import NAMED_EVENT, REPEATED, inbound_events, inbound_requests
 from flowactions_plugin.storage.text import read_all
@@ -23,6 +24,14 @@ from flowactions_plugin.storage.text import read_all
 PROVIDERS: Final = ("auth", "chat")
 RESULTS: Final = ("processed", "repeated", "acknowledged", "refused", "invalid", "failed")
 """What inbound events are searched by; ``repeated``: processed, and received again."""
+
+FAILED: Final = frozenset({"refused", "invalid", "failed"})
+"""Results of requests that processed no event, although they should have."""
+
+LATEST: Final = 200
+"""Among how many of the latest requests providers are looked for whose events are not processed."""
+
+HOUR_MS: Final = 3600 * 1000
 
 MOST_ID: Final = 200
 """Characters of an event's id."""
@@ -104,6 +113,27 @@ def page(connection: Connection, wanted: Inbound, before: Position | None, limit
     last = _moment(rows[-1])
     seen = sum(_moment(each) == last for each in found[: passed + limit])
     return InboundPage(rows=rows, next_cursor=f"{last}.{seen}")
+
+
+def failing(connection: Connection, now: int) -> list[InboundFailing]:
+    """Return the providers of whose latest requests some failed and none was processed, within the last hour.
+
+    Args:
+        connection: an open one.
+        now: Unix milliseconds.
+    """
+    latest = [each for each in page(connection, Inbound(), None, LATEST).rows if _moment(each) >= now - HOUR_MS]
+    found = []
+    for provider in PROVIDERS:
+        rows = [each for each in latest if each.provider == provider]
+        failed = [each for each in rows if each.result in FAILED]
+        if failed and all(each.result != "processed" for each in rows):
+            number = sum(1 + (each.more if type(each.more) is int else 0) for each in failed)
+            last = failed[0]
+            found.append(
+                InboundFailing(provider=provider, requests=number, result=last.result, reason=last.reason)
+            )
+    return found
 
 
 def _moment(event: InboundEvent) -> int:

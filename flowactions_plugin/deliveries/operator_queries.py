@@ -30,8 +30,9 @@ from flowactions_plugin.deliveries.search_queries import DeliverySearch, merged
 from flowactions_plugin.deliveries.views import entry_of, facts_of, pause_of, struct_of
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import Counted, Overview
-from flowactions_plugin.health.status import COUNT_LIMIT, QueueStatus
+from flowactions_plugin.health.status import COUNT_LIMIT, SHOWN, QueueStatus
 from flowactions_plugin.health.status_queries import HealthQueries, count_up_to, of_scope
+from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.contact import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.queue.due import free
@@ -212,8 +213,12 @@ class OperatorQueries:
             tried.append(last)
         return rows[0], tried
 
-    async def overview(self, scope: Scope) -> Overview:
+    async def overview(self, scope: Scope, shown: int = SHOWN) -> Overview:
         """Return how deliveries stand.
+
+        Args:
+            scope: whose.
+            shown: how many destinations, flows, nodes and deliveries in quarantine are named of each kind.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -222,7 +227,13 @@ class OperatorQueries:
 
         def read(connection: Connection) -> Overview:
             dead = self._search.counted(connection, scope, Filter(status="dead"), COUNT_LIMIT)
-            return self.status.overview(connection, scope, refusal, dead)
+            found = self.status.overview(connection, scope, refusal, dead, shown)
+            chat = self._troubled_connections(connection, scope)
+            if scope.organization_id is None:
+                inbound = inbound_queries.failing(connection, self._database.time_on(connection))
+                return replace(found, chat=chat, inbound=inbound)
+            blocked = [replace(each, reason=reason_for_tenants(each.reason, "")) for each in found.blocked]
+            return replace(found, chat=chat, blocked=blocked)
 
         return await self._read(read)
 
@@ -256,24 +267,6 @@ class OperatorQueries:
             )
             found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
         return found
-
-    async def troubled_connections(self, scope: Scope) -> Counted:
-        """Count chat connections that are revoked, or whose last message could not be sent within the last day.
-
-        Args:
-            scope: what may be seen.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-
-        def read(connection: Connection) -> Counted:
-            since = self._database.time_on(connection) - DAY_MS
-            conditions = (troubled(since), *of_scope(chat_connections, scope))
-            rows = select(literal(1)).select_from(chat_connections).where(*conditions)
-            return count_up_to(connection, rows, COUNT_LIMIT)
-
-        return await self._read(read)
 
     async def inbound(self, scope: Scope, wanted: Inbound, cursor: str | None, limit: int) -> InboundPage:
         """Return inbound events, the latest first. They belong to no organization: a principal sees none.
@@ -314,6 +307,13 @@ class OperatorQueries:
             query = query.where(audit.c.id < before)
         rows = await self._read(lambda connection: read_all(connection, query))
         return [entry_of(row, scope) for row in rows]
+
+    def _troubled_connections(self, connection: Connection, scope: Scope) -> Counted:
+        """Count chat connections that are revoked, or whose last message could not be sent within the last day."""
+        since = self._database.time_on(connection) - DAY_MS
+        conditions = (troubled(since), *of_scope(chat_connections, scope))
+        rows = select(literal(1)).select_from(chat_connections).where(*conditions)
+        return count_up_to(connection, rows, COUNT_LIMIT)
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         async with self._database.read() as connection:

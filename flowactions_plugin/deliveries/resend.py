@@ -16,6 +16,7 @@ from flowactions_plugin.clock import is_id, new_id
 from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.results import Resent
 from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -132,7 +133,12 @@ def _copying(database: Database, action_id: str | None) -> Any:
 
 @repeated
 async def send_one_again(
-    database: Database, row_id: str, organization_id: str | None, who: Who, reason: str = ""
+    database: Database,
+    row_id: str,
+    organization_id: str | None,
+    who: Who,
+    reason: str = "",
+    once: KeyUse | None = None,
 ) -> str | None:
     """Send one delivered row again, and write it to the audit in the same transaction.
 
@@ -142,28 +148,28 @@ async def send_one_again(
         organization_id: the tenant; ``None``: of any organization.
         who: who does it.
         reason: why.
+        once: the caller's idempotency key; ``None``: each call sends it once more.
 
     Returns:
-        The id of the new row; ``None``: there is no delivered row with this id, or its origin cannot be read.
+        The id of the new row, with a key that was used before that of the first call; ``None``: there is no delivered row with this id, or its origin cannot be read.
 
     Raises:
         StorageUnavailable: the database failed; nothing was written.
     """
     if not is_id(row_id):
         return None
-    found = select(*raw([outbox.c.organization_id])).where(outbox.c.id == row_id, DELIVERED)
+    found = select(*raw([outbox.c.organization_id, outbox.c.event_id])).where(outbox.c.id == row_id, DELIVERED)
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
-    def copy(connection: Connection) -> str | None:
-        rows = read_all(connection, found.with_for_update())
-        copies = send_again(database, connection, [row_id]) if rows else []
+    def copy(connection: Connection, organization: Any) -> str | None:
+        copies = send_again(database, connection, [row_id])
         if not copies:
             return None
         entry = Entry(
             who=who,
             action="resend",
-            organization_id=as_text(rows[0].organization_id),
+            organization_id=as_text(organization),
             delivery_id=row_id,
             reason=reason,
             number=1,
@@ -172,7 +178,17 @@ async def send_one_again(
         return copies[0].id
 
     async with database.write() as connection:
-        return await connection.run_sync(copy)
+        # Calls with the same key wait here for each other: the key belongs to this row.
+        rows = await connection.run_sync(read_all, found.with_for_update())
+        if not rows:
+            return None
+        used = None if once is None else await once.keys.find(once.owner, once.key, connection)
+        if used is not None:
+            return used.delivery_id
+        sent = await connection.run_sync(copy, rows[0].organization_id)
+        if sent is not None and once is not None:
+            await once.keys.use(once.owner, once.key, sent, as_text(rows[0].event_id), connection)
+        return sent
 
 
 def resent_as(connection: Connection, row: Any) -> list[Resent]:

@@ -24,7 +24,7 @@ class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
     """A row of the outbox. Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so.
 
     ``agentId`` is ``null`` for a webhook that belongs to no agent. ``lastError`` says of an answer that is no success, too, that it
-    was one.
+    was one. ``resentFrom`` is the id of the delivered row that somebody has sent again as this one; ``null`` for all others.
     """
 
     id: str
@@ -43,6 +43,7 @@ class DeliverySummary(msgspec.Struct, rename="camel", kw_only=True):
     finished_at: str | None
     last_status_code: int | None
     last_error: str | None
+    resent_from: str | None = None
     defect: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -68,13 +69,9 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 
 
 class DeliveryDetail(DeliverySummary, rename="camel", kw_only=True):
-    """A row of the outbox with what it sends and its attempts.
-
-    ``resentFrom`` is the id of the delivered row that somebody has sent again as this one; ``null`` for all others.
-    """
+    """A row of the outbox with what it sends and its attempts."""
 
     origin: Origin | None
-    resent_from: str | None = None
     headers: list[Header]
     body: str | None
     attempt_log: list[Attempt]

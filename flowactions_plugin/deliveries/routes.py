@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, post
 from litestar.di import NamedDependency, Provide
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, is_id
@@ -25,17 +26,29 @@ from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_descrip
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
 from flowactions_plugin.storage.database import Database
 
 PAGE_LIMIT: Final = 100
 REPLAY_LIMIT: Final = 10_000
 """How many deliveries one bulk retry changes at the most, which keeps its transaction short."""
 
+_KEY: Final = re.compile(r"[ -~]{1,200}")
+
 NO_NUL_PATTERN: Final = r"^[^\x00]*$"
 """PostgreSQL's text cannot hold NUL."""
 
 Id: TypeAlias = Annotated[str, msgspec.Meta(pattern=ID_PATTERN, max_length=36)]
 Word: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, pattern=NO_NUL_PATTERN)]
+OnceKey: TypeAlias = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key",
+        description="1 to 200 printable ASCII characters that name this request. If you repeat the request with the same ones,"
+        " nothing more is sent.",
+    ),
+]
+"""The header with which a caller may repeat a request."""
 
 LIST_QUERY: Final = {
     "status": text,
@@ -274,13 +287,18 @@ async def retry_delivery(
 async def resend_delivery(
     principal: NamedDependency[DashboardPrincipal],
     database: NamedDependency[Database],
+    keys: NamedDependency[IdempotencyKeys],
     delivery_id: FromPath[str],
+    key: OnceKey = None,
 ) -> Response[ResendAnswer]:
-    """Send a delivered webhook again, as a new delivery with the same event id, headers and body; each call sends it once more.
+    """Send a delivered webhook again, as a new delivery with the same event id, headers and body.
 
     It is signed with the present secret. Receivers that dedupe by event id ignore it if they have processed the first one.
+    Each call sends it once more, except with an `Idempotency-Key` that was used for this delivery before.
     """
-    new_id = await send_one_again(database, delivery_id, principal.organization_id, _actor(principal))
+    organization_id = principal.organization_id
+    once = resend_once(keys, organization_id, key, delivery_id)
+    new_id = await send_one_again(database, delivery_id, organization_id, _actor(principal), once=once)
     resent = ResentDelivery(delivery_id, new_id is not None, new_id)
     return Response(ResendAnswer(resent), status_code=404 if new_id is None else 200)
 
@@ -322,13 +340,38 @@ async def replay_deliveries(
     return ReplayAnswer(Replayed(requeued, more=requeued == data.limit, delivered=delivered))
 
 
-def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Database) -> Router:
+def resend_once(
+    keys: IdempotencyKeys, organization_id: str, key: str | None, delivery_id: str = ""
+) -> KeyUse | None:
+    """Return the key with which a caller sends something again once; ``None``: without one.
+
+    Args:
+        keys: of the database.
+        organization_id: the caller's.
+        key: the header.
+        delivery_id: of the delivery that is sent again; empty: those of a filter are.
+
+    Raises:
+        Problem: it is no such key.
+    """
+    if key is None:
+        return None
+    if not _KEY.fullmatch(key):
+        wrong = {"path": "Idempotency-Key", "message": "must be 1 to 200 printable ASCII characters"}
+        raise Problem("invalid_request", WRONG_FORM, [wrong])
+    return KeyUse(keys, KeyOwner(organization_id, f"resend:{delivery_id}"), key)
+
+
+def outbox_router(
+    guard: RouteGuard, queries: OperatorQueries, database: Database, keys: IdempotencyKeys
+) -> Router:
     """Build the router of the outbox.
 
     Args:
         guard: decides who may call.
         queries: finds rows.
         database: where they are changed.
+        keys: the idempotency keys of callers.
     """
     return Router(
         "/v1/webhooks/outbox",
@@ -339,6 +382,7 @@ def outbox_router(guard: RouteGuard, queries: OperatorQueries, database: Databas
             "principal": PRINCIPAL,
             "queries": Provide(lambda: queries, sync_to_thread=False),
             "database": Provide(lambda: database, sync_to_thread=False),
+            "keys": Provide(lambda: keys, sync_to_thread=False),
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,

@@ -53,7 +53,7 @@ FIRST_SHARES: Final = 3
 """How many times its share of a page is read of each organization first."""
 
 LIST_COLUMNS: Final = tuple(
-    column for column in outbox.c if column.name not in {"body", "headers", "origin", "delivered_response"}
+    column for column in outbox.c if column.name not in {"body", "headers", "delivered_response"}
 )
 
 

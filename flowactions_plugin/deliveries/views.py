@@ -32,6 +32,9 @@ from flowactions_plugin.storage.text import as_text
 
 T = TypeVar("T")
 
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""Answers that name another URL, which is not asked."""
+
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
@@ -77,7 +80,6 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
     return {
         **values,
         "origin": origin,
-        "resent_from": source_of(reader.raw("origin")),
         "headers": [Header(key=key, value=masked_header(key, value)) for key, value in headers],
         "body": None if body is None else _shown(body),
         "attempt_log": attempts,
@@ -246,7 +248,7 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
     code = reader.number("last_status_code", optional=True)
     error = _reason(reader.text("last_error", optional=True), url, for_operators=for_operators)
     if error is None and code is not None and not 200 <= code < 300:
-        error = f"it answered {code}"
+        error = f"it answered {code}{', a redirect: webhooks do not follow it' if code in REDIRECTS else ''}"
     finished = status in FINISHED
     return {
         "id": reader.text("id"),
@@ -265,6 +267,7 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": code,
         "last_error": error,
+        "resent_from": source_of(reader.raw("origin")),
     }
 
 

@@ -1,4 +1,4 @@
-"""Which flows and nodes the deliveries come from that have failed: counted among a bounded number of rows."""
+"""What has failed, counted among a bounded number of rows: by flow and node, and what fails here, so that nothing is tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final, TypeAlias
 from sqlalchemy import Select, and_, case, func, select
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.health.results import FailingOrigin, Failures
+from flowactions_plugin.health.results import Blocked, Counted, FailingOrigin, Failures
 from flowactions_plugin.health.status_queries import HOUR_MS, of_scope
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
@@ -18,6 +18,9 @@ from flowactions_plugin.storage.text import as_text, read_all
 
 FAILED_READ: Final = 1000
 """How many rows are read at the most of those that are dead, and of those that are tried again; each may be on another page."""
+
+BLOCKED_READ: Final = 2500
+"""Among how many of the rows that are due first those are counted that wait for something here."""
 
 _ORIGIN_COLUMNS: Final = [
     outbox.c[name] for name in ("organization_id", "flow_id", "node_id", "status", "error_class", "finished_at")
@@ -138,6 +141,45 @@ def _next() -> Select[Any]:
         .order_by(outbox.c.next_attempt_at.desc())
         .limit(inline(FAILED_READ))
     )
+
+
+def blocked(connection: Connection, scope: Scope, limit: int) -> list[Blocked]:
+    """Return what deliveries wait for here without an attempt, the most deliveries first.
+
+    Args:
+        connection: an open one.
+        scope: whose.
+        limit: how many reasons at the most.
+    """
+    columns = (outbox.c.organization_id, outbox.c.last_error, outbox.c.waiting_since)
+    head = (
+        select(*columns)
+        .where(LIVE, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS), *of_scope(outbox, scope))
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(inline(BLOCKED_READ))
+        .subquery("head")
+    )
+    waits = head.c.waiting_since.is_not(None)
+    reason = case((waits, func.coalesce(head.c.last_error, "")))
+    query = select(
+        reason.label("reason"),
+        func.count().label("number"),
+        func.count(head.c.organization_id.distinct()).label("organizations"),
+        func.min(head.c.waiting_since).label("since"),
+    ).group_by(reason)
+    rows = read_all(connection, query)
+    exact = sum(row.number for row in rows) < BLOCKED_READ
+    found = [
+        Blocked(
+            reason=as_text(row.reason),
+            deliveries=Counted(number=row.number, exact=exact),
+            organizations=row.organizations,
+            since=row.since if type(row.since) is int else None,
+        )
+        for row in rows
+        if row.reason is not None
+    ]
+    return sorted(found, key=lambda each: (-each.deliveries.number, each.reason))[:limit]
 
 
 def _text(value: Any) -> str | None:

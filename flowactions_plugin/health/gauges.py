@@ -68,15 +68,18 @@ class Gauges:
         try:
             due, oldest_ms = await self._status.due()
             verdict = await self._status.verdict(tries=False)
+            blocked_ms = await self._status.blocked_ms()
         except StorageUnavailable:
             return
         self._of_database = [
             Reading(names.DUE, due.number),
             Reading(names.OLDEST_DUE, oldest_ms / 1000),
+            Reading(names.BLOCKED, blocked_ms / 1000),
             *(
                 Reading(names.VERDICT, float(each == verdict.state), {"verdict": each})
                 for each in names.VERDICTS
             ),
+            Reading(names.CLOCK, abs(verdict.clock_ahead_ms) / 1000),
         ]
         self._read_at = self._timer()
 

@@ -125,6 +125,20 @@ class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     organizations: Mapping[str, int] = {}
 
 
+class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """What is paused, so that its deliveries wait.
+
+    Attributes:
+        destinations: how many pauses hold, each of one destination for an organization or for all.
+        automatic: how many of them were set automatically.
+        since: when the first of them began; ``None``: nothing is paused.
+    """
+
+    destinations: int = 0
+    automatic: int = 0
+    since: int | None = None
+
+
 class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Number of failed deliveries of a flow, or of one of its nodes.
 
@@ -184,12 +198,31 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         waited_ms: milliseconds for which rows have been due that no worker claims; ``None`` otherwise.
         failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
             otherwise.
+        clock_ahead_ms: milliseconds by which a live worker's clock is ahead of the database's, for the clock that differs most;
+            negative: behind; 0: not known, or SQLite.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     waited_ms: int | None = None
     failing_organization: str | None = None
+    clock_ahead_ms: int = 0
+
+
+class Blocked(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy.
+
+    Attributes:
+        reason: what fails.
+        deliveries: how many, among the 2,500 that are due first.
+        organizations: of how many organizations, among these.
+        since: when the first of them began to wait; ``None``: not known.
+    """
+
+    reason: str
+    deliveries: Counted
+    organizations: int
+    since: int | None
 
 
 class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -206,6 +239,22 @@ class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     organization_id: str
     destination: str
     reclaims: int
+
+
+class InboundFailing(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A provider of whose requests none was processed within the last hour, and some failed.
+
+    Attributes:
+        provider: ``auth`` or ``chat``.
+        requests: how many were refused, invalid or failed, among the latest that are listed.
+        result: of the latest of them.
+        reason: why; ``None``: not known.
+    """
+
+    provider: str
+    requests: int
+    result: str
+    reason: str | None
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -227,6 +276,11 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         alerts: the destination of alerts, if alerts do not arrive there. ``None``: they arrive, or the overview
             is of one organization.
         limited: limits that workers apply.
+        paused: paused destinations.
+        blocked: deliveries that wait without an attempt, by reason, ordered by their number.
+        quarantined: deliveries in quarantine, the oldest first.
+        chat: chat connections that are revoked, or whose last message could not be sent within the last day.
+        inbound: providers whose events are not processed. Empty for one organization: events belong to none.
     """
 
     due: int
@@ -243,3 +297,8 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     verdict: Verdict
     alerts: DestinationState | None = None
     limited: LimitedNow = LimitedNow()
+    paused: PausedNow = PausedNow()
+    blocked: Sequence[Blocked] = ()
+    quarantined: Sequence[Quarantined] = ()
+    chat: Counted = Counted(number=0, exact=True)
+    inbound: Sequence[InboundFailing] = ()

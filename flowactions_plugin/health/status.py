@@ -9,13 +9,12 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.health.failure_queries import failures
+from flowactions_plugin.health.failure_queries import blocked, failures
 from flowactions_plugin.health.results import (
     Bucket,
     Counted,
     DestinationState,
     Overview,
-    Quarantined,
     Verdict,
     Worker,
 )
@@ -42,7 +41,7 @@ COUNT_LIMIT: Final = 2500
 """Up to how many rows that are due, wait, or are dead, an overview counts."""
 
 SHOWN: Final = 5
-"""How many destinations, flows and nodes an overview shows of each kind."""
+"""How many destinations, flows, nodes and deliveries in quarantine an overview names of each kind."""
 
 FAILING_INTERVALS: Final = FAILING_MINUTES * 60_000 // BUCKET_MS
 """How many intervals the verdict counts failures in."""
@@ -100,18 +99,21 @@ class QueueStatus:
             alerts_at=_alerts_at(settings),
         )
 
-    def overview(self, connection: Connection, scope: Scope, refusal: str | None, dead: Counted) -> Overview:
-        """Return how deliveries stand.
+    def overview(
+        self, connection: Connection, scope: Scope, refusal: str | None, dead: Counted, shown: int = SHOWN
+    ) -> Overview:
+        """Return how deliveries stand, without chat connections and inbound events.
 
         Args:
             connection: reads it.
             scope: whose.
             refusal: why the database takes no writes; ``None``: it does.
             dead: how many are dead.
+            shown: how many destinations, flows, nodes and deliveries in quarantine are named of each kind.
         """
         now = self._database.time_on(connection)
         status = self._status_of(connection, scope, now, refusal)
-        worst, slowest = self._health.busiest(connection, scope, now, SHOWN)
+        worst, slowest = self._health.busiest(connection, scope, now, shown)
         due = status.due
         return Overview(
             due=due.number,
@@ -124,10 +126,13 @@ class QueueStatus:
             workers=status.workers,
             worst=worst,
             slowest=slowest,
-            failures=failures(connection, scope, now, SHOWN),
+            failures=failures(connection, scope, now, shown),
             verdict=status.verdict,
             alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
             limited=self._health.limited_now(connection, scope, now),
+            blocked=blocked(connection, scope, shown),
+            paused=self._health.paused(connection, scope),
+            quarantined=self._health.quarantined(connection, scope, shown),
         )
 
     def _failing_alerts(self, connection: Connection, now: int) -> DestinationState | None:
@@ -164,6 +169,19 @@ class QueueStatus:
         """
         due = await self._read(lambda connection: self._health.due(connection, scope))
         return Counted(number=due.number, exact=due.exact), due.oldest_ms or 0
+
+    async def blocked_ms(self) -> int:
+        """Return for how long a delivery has waited without an attempt because something fails here, milliseconds; 0: none has.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+
+        def read(connection: Connection) -> int:
+            since = [each.since for each in blocked(connection, Scope(), SHOWN) if each.since is not None]
+            return max(0, self._database.time_on(connection) - min(since)) if since else 0
+
+        return await self._read(read)
 
     async def destinations(
         self, scope: Scope, limit: int, after: tuple[str, str] | None = None
@@ -205,18 +223,6 @@ class QueueStatus:
             return self._health.states(connection, keys[:limit], now), number
 
         return await self._read(read)
-
-    async def quarantined(self, scope: Scope, limit: int) -> list[Quarantined]:
-        """Return deliveries in quarantine, the oldest first.
-
-        Args:
-            scope: whose.
-            limit: how many at the most.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        return await self._read(lambda connection: self._health.quarantined(connection, scope, limit))
 
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first.
@@ -262,6 +268,8 @@ class QueueStatus:
         worst: Share | None = None
         if mostly_fail(attempts, failed):
             failed, worst = self._still_failing(connection, scope, now, buckets)
+        modes = {each.mode for each in alive}
+        mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"
         sample = HealthSample(
             oldest_due_ms=due.oldest_ms,
             claimed_ms_ago=max(0, min(claims)) if claims else None,
@@ -274,9 +282,8 @@ class QueueStatus:
             clock_ahead_ms=max((each.clock_ahead_ms or 0 for each in alive), key=abs, default=0),
             # Whose it is, an organization's people may not know.
             snapshot=None if scope.organization_id is not None else self._database.oldest_snapshot(connection),
+            in_ticks=mode != "continuous",
         )
-        modes = {each.mode for each in alive}
-        mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"
         return _Status(due, workers, buckets, judge(sample, patience_ms(mode, self._tick_seconds)))
 
     def _still_failing(

@@ -26,7 +26,15 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.fleet import STALE_MS
-from flowactions_plugin.health.results import Bucket, Counted, DestinationState, LimitedNow, Quarantined, Worker
+from flowactions_plugin.health.results import (
+    Bucket,
+    Counted,
+    DestinationState,
+    LimitedNow,
+    PausedNow,
+    Quarantined,
+    Worker,
+)
 from flowactions_plugin.health.statistics import (
     ALERT_FAILURES,
     ALERT_MS,
@@ -35,7 +43,7 @@ from flowactions_plugin.health.statistics import (
     EVERY_DESTINATION,
 )
 from flowactions_plugin.health.verdict import Share
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.database import Database
@@ -61,6 +69,9 @@ _PORT: Final = re.compile(r":[0-9]{1,5}$", re.ASCII)
 
 DUE_READ: Final = 10_000
 """How many of the oldest rows that are due are read at the most."""
+
+QUARANTINED_READ: Final = 1000
+"""How many of the deliveries in quarantine are read at the most."""
 
 HOUR_MS: Final = 3600 * 1000
 HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
@@ -141,12 +152,21 @@ class HealthQueries:
 
     def quarantined(self, connection: Connection, scope: Scope, limit: int) -> list[Quarantined]:
         """Return deliveries in quarantine, the oldest first."""
-        query = (
-            select(outbox.c.id, outbox.c.organization_id, outbox.c.destination, outbox.c.takeovers)
-            .where(QUARANTINED, *of_scope(outbox, scope))
+        # Few rows are in quarantine, and an index holds only these. With the organization beside, SQLite reads all of its rows.
+        every = (
+            select(
+                *(
+                    outbox.c[name]
+                    for name in ("id", "organization_id", "destination", "takeovers", "next_attempt_at")
+                )
+            )
+            .where(QUARANTINED)
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
-            .limit(inline(limit))
+            .limit(inline(QUARANTINED_READ))
+            .subquery("every")
         )
+        mine = select(every).where(*of_scope(every, scope))
+        query = mine.order_by(every.c.next_attempt_at, every.c.id).limit(inline(limit))
         return [
             Quarantined(
                 id=as_text(row.id),
@@ -156,6 +176,18 @@ class HealthQueries:
             )
             for row in read_all(connection, query)
         ]
+
+    def paused(self, connection: Connection, scope: Scope) -> PausedNow:
+        """Return what is paused; of an organization with what is paused for all."""
+        whose = () if scope.organization_id is None else (scope.organization_id, EVERY_ORGANIZATION)
+        query = select(
+            func.count().label("number"),
+            func.count(case((pauses.c.paused_role == inline(AUTOMATIC.role), 1))).label("automatic"),
+            func.min(pauses.c.paused_at).label("since"),
+        ).where(pauses.c.resumed_at.is_(None))
+        row = connection.execute(query.where(pauses.c.organization_id.in_(whose)) if whose else query).one()
+        since = row.since if type(row.since) is int else None
+        return PausedNow(destinations=row.number, automatic=row.automatic, since=since)
 
     def workers(self, connection: Connection, now: int) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""

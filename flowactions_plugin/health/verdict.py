@@ -31,6 +31,9 @@ SKEW_MS: Final = 5000
 WRONG_CLOCK_MS: Final = 240_000
 """Receivers reject a signature whose time is five minutes away."""
 
+LATE_MS: Final = 300_000
+"""Deliveries that leave so late are a warning, as in the alert ``FlowactionsOldestDue``."""
+
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
 
@@ -72,6 +75,7 @@ class HealthSample(NamedTuple):
         clock_ahead_ms: by how much the clock of a live worker is ahead of the database's, that which is farthest from it;
             less than 0: behind.
         snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
+        in_ticks: whether every worker delivers in scheduled mode.
     """
 
     oldest_due_ms: int | None
@@ -84,6 +88,7 @@ class HealthSample(NamedTuple):
     worst: Share | None = None
     clock_ahead_ms: int = 0
     snapshot: Snapshot | None = None
+    in_ticks: bool = False
 
 
 def patience_ms(mode: str, tick_seconds: float) -> int:
@@ -118,7 +123,7 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
         more += f" A worker's clock is {clock_words(sample.clock_ahead_ms)}."
     if sample.snapshot is not None and sample.snapshot.kept >= MANY_KEPT:
         more += f" {snapshot_words(sample.snapshot)}."
-    return replace(verdict, reason=verdict.reason + more) if more else verdict
+    return replace(verdict, reason=verdict.reason + more, clock_ahead_ms=sample.clock_ahead_ms)
 
 
 def snapshot_words(snapshot: Snapshot) -> str:
@@ -180,6 +185,8 @@ def _judged(sample: HealthSample, patience: int) -> Verdict:
     organization = None if own is None else own.organization_id
     if due is None:
         return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
+    if sample.in_ticks and due >= LATE_MS:
+        said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
     reason = f"Rows are being claimed; the oldest has been due for {_seconds(due)}.{said}"
     return Verdict(state="ok", reason=reason, failing_organization=organization)
 

@@ -15,6 +15,7 @@ from flowactions_plugin.deliveries.filters import parse
 from flowactions_plugin.deliveries.inbound_queries import MOST_ID, Inbound
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
+from flowactions_plugin.health.status_queries import NAMED_READ
 from flowactions_plugin.pages.context import PageContext, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
@@ -129,7 +130,9 @@ class Finder:
 
     async def _destinations(self) -> list[str]:
         wrong = "" if self.destination else "it is neither a host nor a URL"
-        self.looked.append(Looked("destinations with this host, to which something was sent", wrong))
+        among = "that were used last" if self._viewer.sees_all else "of your organization, by name"
+        kind = f"destinations with this host, among the first {NAMED_READ:,} {among}"
+        self.looked.append(Looked(kind, wrong))
         if self.destination is None:
             return []
         key = self.destination.key

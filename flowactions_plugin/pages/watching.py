@@ -25,9 +25,6 @@ from flowactions_plugin.pages.rendering import redirect
 LIMITED_SHOWN: Final = 5
 """How many organizations the overview names whose share of slots is used up."""
 
-QUARANTINED: Final = 5
-"""How many deliveries in quarantine the overview names."""
-
 
 class Entry(NamedTuple):
     """An entry of the audit, with its filter in words."""
@@ -74,8 +71,6 @@ async def show_overview(
         "overview.html",
         found=found,
         failed_read=FAILED_READ,
-        chat=await context.queries.troubled_connections(viewer.scope),
-        quarantined=await context.queries.status.quarantined(viewer.scope, QUARANTINED),
         limited_organizations=sorted(found.limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN],
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),

@@ -307,7 +307,7 @@ enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
     metadata,
     Column("organization_id", Text, primary_key=True),
-    # Who uses the key: ``host``, ``plugin:<name>``, or ``api:<agent>`` for the logic-webhook endpoint.
+    # Who uses the key: ``host``, ``plugin:<name>``, ``api:<agent>`` for the logic-webhook endpoint, or ``resend:<delivery>``.
     Column("caller", Text, primary_key=True),
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),

@@ -139,6 +139,13 @@ DUE: Final = Metric(
 OLDEST_DUE: Final = Metric(
     "flowactions.outbox.oldest_due_age", "gauge", "s", "For how long the oldest of them has been due."
 )
+BLOCKED: Final = Metric(
+    "flowactions.outbox.blocked_age",
+    "gauge",
+    "s",
+    "For how long a delivery has waited without an attempt because something fails here: a method of the host, or the egress"
+    " proxy. 0: none waits so. Among the 2,500 that are due first.",
+)
 IN_FLIGHT: Final = Metric(
     "flowactions.worker.in_flight",
     "gauge",
@@ -161,6 +168,13 @@ VERDICT: Final = Metric(
     "1 for the present verdict on delivery, 0 for the others. `unwritable`: the database takes no writes; `stalled`:"
     " deliveries are due, and nothing is claimed; `no_worker`: no worker has been alive for a minute.",
     {"verdict": VERDICTS},
+)
+CLOCK: Final = Metric(
+    "flowactions.worker.clock_offset",
+    "gauge",
+    "s",
+    "By how much the clock of a live worker differs from the database's, ahead or behind. Of several workers, it is the"
+    " largest difference. 0 on SQLite, which has no clock of its own.",
 )
 CHAT_SENDS: Final = Metric(
     "flowactions.chat.sends",
@@ -196,9 +210,11 @@ METRICS: Final = (
     REFUSALS,
     DUE,
     OLDEST_DUE,
+    BLOCKED,
     IN_FLIGHT,
     LIMITED,
     VERDICT,
+    CLOCK,
     CHAT_SENDS,
     INBOUND,
 )

@@ -68,6 +68,9 @@ FAILURES = (
     Failure("network", None, "could not connect: connection refused", None, 3, '{"resolve": 1, "connect": 2}'),
     Failure("http_4xx", 404, None, b'{"error": "no such hook"}', 25, None),
 )
+NO_SECRET = "Host.signing_secret of Shop raised TimeoutError"
+"""What one delivery waits for."""
+
 UNPROCESSED = (
     ("failed", 500, "Host.auth_event failed: LookupError; the log has the details"),
     ("refused", 401, "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),
@@ -157,6 +160,7 @@ def _deliveries(
                         "agentId": f"{organization}-support",
                         "flowId": flow,
                         "nodeId": node,
+                        **({"resentFrom": new_id(at / 1000 - 60)} if number == 2 else {}),
                     }
                 ),
                 "flow_id": flow,
@@ -176,8 +180,9 @@ def _deliveries(
                 "next_attempt_at": now + 3_600_000 + number * 1000 if attempts else at,
                 "takeovers": 0,
                 "last_status_code": 200 if delivered else last and last.status_code,
-                "last_error": last and last.error,
-                "error_class": last and last.kind,
+                "last_error": NO_SECRET if number == 4 else last and last.error,
+                "error_class": "waits" if number == 4 else last and last.kind,
+                "waiting_since": now - 240_000 if number == 4 else None,
                 "created_at": at,
                 "updated_at": min(ended, now),
                 "finished_at": min(ended, now) if status in {"delivered", "dead"} else None,

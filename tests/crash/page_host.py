@@ -53,6 +53,10 @@ class Pages:
         """Get something of the host."""
         return await self._client.get(path)
 
+    async def post(self, path: str, headers: Mapping[str, str]) -> int:
+        """Post a JSON object to the host; give the status of the answer."""
+        return (await self._client.post(path, json={}, headers=headers)).status_code
+
     async def open(self, path: str = ROOT) -> Page:
         """Open a page; give what is in its main part."""
         answer = await self.get(path)

@@ -368,6 +368,43 @@ async def secret_wrong(stage: Stage) -> None:
     (stage.directory / "secret").write_text("whsec_" + KEY)
 
 
+async def waits_here(stage: Stage) -> None:
+    """The egress proxy does not answer."""
+    stage.field.settings["FLOWACTIONS_EGRESS_PROXY"] = "http://127.0.0.1:9"
+    await stage.field.enqueue(3, webhookRetryOnFailure=True)
+    await stage.field.start(host=HOST)
+    waiting = "SELECT 1 FROM flowactions_outbox WHERE waiting_since IS NOT NULL"
+    await until(lambda: stage.field.query(waiting))
+    (stage.row, *_) = await stage.ids("pending")
+    stage.moves = True
+
+
+async def paused_by_itself(stage: Stage) -> None:
+    """After twenty failures; one delivery was sent since, to see whether it works."""
+    stage.field.settings["FLOWACTIONS_AUTO_PAUSE"] = "20,1s"
+    stage.field.receiver.answer = lambda number: status(503)
+    await stage.field.enqueue(24, webhookRetryOnFailure=True)
+    await stage.field.start(host=HOST)
+    await until(lambda: stage.field.query("SELECT 1 FROM flowactions_pauses WHERE paused_role = 'automatic'"))
+    held = "SELECT id FROM flowactions_outbox WHERE status = 'retrying' AND next_attempt_at > 1000000000000000"
+    await until(lambda: stage.field.query(held))
+    stage.row = (await stage.field.query(held))[0].id
+    stage.moves = True
+
+
+async def events_refused(stage: Stage) -> None:
+    """The auth provider signs with another secret than the one that is set."""
+    stage.field.settings["AUTH_WEBHOOK_SIGNING_SECRET"] = "whsec_" + KEY
+    pages = await stage.pages()
+    for number in range(3):
+        headers = {
+            "svix-id": f"msg_{number}",
+            "svix-timestamp": str(int(time.time())),
+            "svix-signature": "v1,AAAA",
+        }
+        assert await pages.post("/webhooks/auth", headers) == 401
+
+
 async def migrations_behind(stage: Stage) -> None:
     """The tables are of an earlier revision."""
 

@@ -103,6 +103,22 @@ INCIDENTS = {
         "Rows are being claimed; the oldest has been due for N min.",
         ((r"\?status=pending", "PLACE"), (ONE, "its destination's limit is used up")),
     ),
+    "Deliveries wait without an attempt": Incident(
+        staging.waits_here,
+        "postgresql",
+        "failed proxy the egress proxy did not connect: it cannot be reached",
+        "the egress proxy did not connect: it cannot be reached",
+        "N deliveries wait without an attempt since TIME : the egress proxy did not connect: it cannot be reached",
+        ((r"\?error=waits", "it cannot be reached"), (ONE, "It waits for the egress proxy since TIME")),
+    ),
+    "A destination is paused": Incident(
+        staging.paused_by_itself,
+        "sqlite",
+        "",
+        "N failures in a row since TIME, the last one: http_Nxx",
+        "N destination is paused, N automatically, since TIME : deliveries to it wait.",
+        (("/destinations$", "flowactions automatic N failures in a row since TIME, the last one: http_Nxx"),),
+    ),
     "The database is away": Incident(
         staging.database_away,
         "postgresql",
@@ -185,6 +201,14 @@ INCIDENTS = {
         "signature does not match",
         "PLACE acme N N N",
         ((TO, "it answered N"), (ONE, "signature does not match")),
+    ),
+    "Events of a provider are refused": Incident(
+        staging.events_refused,
+        "sqlite",
+        "",
+        "compare with the provider's",
+        "No event of the auth provider was processed within the last hour, and N requests were refused: the signature does not",
+        ((r"\?result=refused", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
     ),
     "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "N to N", ""),
     "The disk is full": Incident(

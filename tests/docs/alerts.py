@@ -105,6 +105,14 @@ def _rules() -> Iterator[Rule]:
         "More due than workers send: more slots, or more workers; or one destination holds them up.",
     )
     yield Rule(
+        "FlowactionsBlocked",
+        f"max({names.BLOCKED.prometheus}) > 300",
+        1,
+        "critical",
+        "Deliveries wait without an attempt, because something fails here: a method of the host, or the egress proxy.",
+        "The overview and the check 'waiting' of flowactions doctor say what.",
+    )
+    yield Rule(
         "FlowactionsFailing",
         f"{share(series(names.ATTEMPTS, outcome='!delivered'), names.ATTEMPTS.prometheus, 15)} > 0.5",
         5,
@@ -127,6 +135,14 @@ def _rules() -> Iterator[Rule]:
         "warning",
         "Workers end, or stand still, while they deliver: their leases expire, and others take over.",
         "Are workers restarted over and over? Look at their memory, and at the last lines of their logs.",
+    )
+    yield Rule(
+        "FlowactionsClock",
+        f"max({names.CLOCK.prometheus}) > 60",
+        5,
+        "warning",
+        "A worker's clock is more than a minute from the database's: from four minutes on, receivers refuse what it signs.",
+        "Which worker? flowactions workers says so; then NTP on its machine.",
     )
     yield Rule(
         "FlowactionsChatFailing",

@@ -198,6 +198,10 @@ STILL = [5.0] * MINUTES
         ([], {"FlowactionsUnwatched"}),
         ([*ALIVE, made("flowactions_delivery_reclaims_total", GROWING)], {"FlowactionsWorkersEnd"}),
         ([*ALIVE, made("flowactions_delivery_reclaims_total", STILL)], set()),
+        ([*ALIVE, made("flowactions_worker_clock_offset_seconds", [61.0] * MINUTES)], {"FlowactionsClock"}),
+        ([*ALIVE, made("flowactions_worker_clock_offset_seconds", STILL)], set()),
+        ([*ALIVE, made("flowactions_outbox_blocked_age_seconds", [301.0] * MINUTES)], {"FlowactionsBlocked"}),
+        ([*ALIVE, made("flowactions_outbox_blocked_age_seconds", [299.0] * MINUTES)], set()),
         (
             [
                 *ALIVE,
@@ -223,7 +227,7 @@ STILL = [5.0] * MINUTES
 def test_the_other_alerts_fire_for_their_series(
     tmp_path: Path, series: Sequence[Series], wanted: set[str]
 ) -> None:
-    """Nobody reports, workers end, chat fails, a signing secret is wrong; and not for what looks alike."""
+    """Nobody reports, workers end, a clock is wrong, chat fails, a signing secret is wrong; and not for what looks alike."""
     assert firing(series) == wanted
     confirm(tmp_path, series, wanted)
 
@@ -234,6 +238,8 @@ def test_every_alert_is_seen_to_fire() -> None:
     assert seen | {
         "FlowactionsUnwatched",
         "FlowactionsWorkersEnd",
+        "FlowactionsClock",
+        "FlowactionsBlocked",
         "FlowactionsChatFailing",
         "FlowactionsInboundRefused",
     } == {rule.name for rule in RULES}

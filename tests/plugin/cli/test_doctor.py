@@ -150,23 +150,24 @@ async def test_a_destination_that_only_fails_is_told(queue: Queue, database_url:
 async def test_deliveries_that_wait_for_the_host_are_told(
     queue: Queue, database_url: str, tmp_path: Path
 ) -> None:
-    """Each reason once; what has ended waits no more."""
+    """Each reason once, since when; a failure where it concerns several organizations. What has ended waits no more."""
     reasons = ("no secret: SECRET_A", "no secret: SECRET_A", "no secret: SECRET_B", "ended")
-    for reason in reasons:
+    for number, reason in enumerate(reasons):
         row_id = await queue.put(id=new_id(queue.database.clock()))
         values = {
             "error_class": "waits",
             "last_error": reason,
+            "organization_id": f"org-{number}",
+            "waiting_since": None if reason == "ended" else 3000 - 1000 * number,
             "status": "dead" if reason == "ended" else "pending",
         }
         async with queue.database.write() as connection:
             await connection.execute(update(schema.outbox).where(schema.outbox.c.id == row_id).values(**values))
     ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     waiting = [check for check in ended.document["checks"] if check["name"] == "waiting"]
-    assert {check["result"] for check in waiting} == {"warning"}
-    assert [check["message"] for check in waiting] == [
-        "2 deliveries wait, without an attempt: no secret: SECRET_A",
-        "1 delivery waits, without an attempt: no secret: SECRET_B",
+    assert [(check["result"], check["message"]) for check in waiting] == [
+        ("failed", "2 deliveries wait, without an attempt, since 1970-01-01T00:00:02Z: no secret: SECRET_A"),
+        ("warning", "1 delivery waits, without an attempt, since 1970-01-01T00:00:01Z: no secret: SECRET_B"),
     ]
     assert all("outbox list --error waits" in check["advice"] for check in waiting)
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
+from flowactions_plugin.cli import checks as checks_module
 from flowactions_plugin.cli.checks import NAMED, Check, Checks, check_chat
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.delivery_checks import check_deliveries
@@ -190,6 +191,12 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
             ("ok", "the provider accepts 2 of 2 tokens"),
             ("warning", "organization acme: last error not_in_channel"),
         ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checks_module, "CHAT_TOKENS", 1)
+            assert (await told())[0] == (
+                "ok",
+                "the provider accepts 1 of 1 tokens; 1 more were not asked about, so that it does not throttle us",
+            )
         acme, globex = run.provider.state.workspaces
         for token in run.provider.state.tokens_of(acme):
             token.dead = "token_revoked"
@@ -224,25 +231,33 @@ async def put(queue: Queue, **values: Any) -> str:
         (3, 0, {"error_class": "waits"}, False),
         (3, 0, {"status": "dead", "error_class": "cancelled"}, False),
         (3, 0, {"destination": "http://failing:1"}, False),
-        (3, 0, {"created_at": 0}, False),
-        (3, 0, {"status": "dead"}, True),
+        (3, 0, {"created_at": 0}, True),
+        (3, 0, {"status": "dead", "finished_at": 0}, True),
+        (3, 0, {"status": "dead", "finished_at": -7_200_000}, False),
     ],
     4,
 )
 async def test_nodes_whose_deliveries_mostly_fail_are_named(
     queue: Queue, failed: int, arrived: int, changes: dict[str, Any], told: bool
 ) -> None:
-    """From three failures of the last hour on, unless their destination is named, or the failure says nothing of the flow."""
+    """From three on that are tried again or died within the hour, however old, as the overview counts them.
+
+    Not where their destination is named, or the failure says nothing of the flow.
+    """
     await fails(queue, "http://failing:1")
     now = int(await queue.database.time() * 1000)
     common = {"flow_id": "f", "node_id": "n", "created_at": now}
-    last = {"status": "retrying", "error_class": "http_4xx", "last_error": "it answered 404", **changes}
+    # As operators read it.
+    why = "Requests to 10.0.0.1 are not allowed (private)."
+    last = {"status": "retrying", "error_class": "http_4xx", "last_error": why, **changes}
+    if "finished_at" in last:
+        last["finished_at"] += now
     for _ in range(failed):
         await put(queue, **{**common, **last})
     for _ in range(arrived):
         await put(queue, **common, status="delivered")
     checks = await found(queue, "node")
-    message = f"node n of flow f of organization acme: {failed} of its last {failed + arrived} deliveries have failed: it answered 404"
+    message = f"node n of flow f of organization acme: {failed} of its last {failed + arrived} deliveries have failed: {why}"
     assert [(each.result, each.message) for each in checks] == ([("warning", message)] if told else [])
 
 
@@ -264,3 +279,69 @@ async def test_deliveries_that_leave_late_are_a_warning(queue: Queue, minutes: i
     await put(queue, next_attempt_at=due)
     (check,) = await found(queue, "deliveries")
     assert (check.result, check.message.partition(":")[0]) == (result, "ok")
+    assert "scheduled mode" not in check.message + check.advice
+
+
+async def test_deliveries_that_are_late_because_workers_tick_are_told_so(queue: Queue) -> None:
+    """All wait for the same limit then, and not for one customer; one worker in continuous mode has no such limit."""
+    now = int(await queue.database.time() * 1000)
+    await seen(queue, 1, 0, last_claim_at=now, mode="scheduled")
+    await put(queue, next_attempt_at=now - 360_000)
+    (check,) = await found(queue, "deliveries")
+    assert "Every worker delivers in scheduled mode" in check.message
+    assert "FLOWACTIONS_DELIVERY=continuous" in check.advice
+    await seen(queue, 2, 0)
+    (check,) = await found(queue, "deliveries")
+    assert "scheduled mode" not in check.message
+    assert "FLOWACTIONS_DELIVERY" not in check.advice
+
+
+async def test_what_is_paused_is_named(queue: Queue) -> None:
+    """Deliveries to it wait, and are neither due nor late: nobody would look for a forgotten pause."""
+    assert await found(queue, "paused") == []
+    row = {"paused_by": "ada", "reason": "", "organization_id": "acme"}
+    values = [
+        {**row, "destination": "http://a:1", "paused_at": 1000, "paused_role": "operator"},
+        {**row, "destination": "http://b:1", "paused_at": 2000, "paused_role": "automatic"},
+        {**row, "destination": "http://c:1", "paused_at": 1, "paused_role": "operator", "resumed_at": 2},
+    ]
+    async with queue.database.write() as connection:
+        for each in values:
+            await connection.execute(insert(schema.pauses).values(each))
+    (check,) = await found(queue, "paused")
+    assert (check.result, check.message) == (
+        "warning",
+        "2 destinations are paused, 1 automatically, the first since 1970-01-01T00:00:01Z: deliveries to them wait",
+    )
+
+
+async def test_a_provider_whose_events_are_all_refused_is_named(queue: Queue) -> None:
+    """Within the last hour, with the reason of the latest; an event that was processed shows that the secret is right."""
+    now = int(await queue.database.time() * 1000)
+
+    async def requests(provider: str, result: str, ago_ms: int, more: int = 0, reason: str = "why") -> None:
+        values = {"id": new_id(queue.database.clock()), "provider": provider, "received_at": now - ago_ms}
+        async with queue.database.write() as connection:
+            await connection.execute(
+                insert(schema.inbound_requests).values(
+                    **values, result=result, status_code=401, reason=reason, more=more
+                )
+            )
+
+    await requests("chat", "acknowledged", 1000)
+    await requests("chat", "refused", 3_700_000)
+    await requests("auth", "refused", 2000, reason="older")
+    await requests("auth", "refused", 1000, more=3, reason="the signature does not fit")
+    (check,) = await found(queue, "inbound")
+    assert (check.result, check.advice.rpartition(": ")[2]) == (
+        "warning",
+        "flowactions inbound list --result refused",
+    )
+    assert check.message == (
+        "no event of the auth provider was processed within the last hour, and 5 requests were refused: "
+        "the signature does not fit"
+    )
+    async with queue.database.write() as connection:
+        event = {"provider": "auth", "event_id": "1", "received_at": now - 3000}
+        await connection.execute(insert(schema.inbound_events).values(event))
+    assert await found(queue, "inbound") == []

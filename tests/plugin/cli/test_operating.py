@@ -224,6 +224,16 @@ def test_a_list_goes_on_until_it_has_found_enough(sqlite_url: str, monkeypatch: 
     assert listed("--type", "none") == ([], None)
 
 
+async def test_times_are_said_as_they_were_read(run: Run, queue: Queue) -> None:
+    """In UTC, with their offset taken into account; not in JSON, and not without times."""
+    given = ("--from", "2030-01-31T14:00+02:00", "--before", "2030-01-31T15:00")
+    said = "times in UTC: --from 2030-01-31T12:00:00Z --before 2030-01-31T15:00:00Z"
+    assert said in (await run("outbox", "list", *given)).err
+    assert said in (await run("outbox", "replay", *given, "--dry-run")).err
+    assert "times" not in (await run("outbox", "list", "--json", *given)).err
+    assert "times" not in (await run("outbox", "list", "--status", "dead")).err
+
+
 async def test_inbound_events_are_searched_and_paged(run: Run, queue: Queue) -> None:
     """By id and by result; a value that cannot be read is refused by the name of its option."""
     async with queue.database.write() as connection:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -169,3 +171,57 @@ async def test_many_are_sent_again_by_a_bulk_action(run: Running) -> None:
     assert len(found.resent_as) == 1
     (entry,) = await services_of(run.host)._operators.audit(Scope("acme"), None, 10)
     assert (entry.action, entry.action_id, entry.reason) == ("resend", data["actionId"], "lost")
+
+
+async def test_a_request_that_is_repeated_with_its_key_sends_once(run: Running) -> None:
+    """Also when they arrive together; a key is the organization's and the delivery's; the audit has one line a copy."""
+    first, second = await delivered(run), await delivered(run)
+
+    async def resend(delivery_id: str, key: str) -> str:
+        answer = await run.client.post(
+            f"/v1/webhooks/outbox/{delivery_id}/resend", headers={"Idempotency-Key": key}
+        )
+        assert answer.status_code == 200, answer.text
+        sent: str = answer.json()["data"]["resentAs"]
+        return sent
+
+    together = set(await asyncio.gather(*(resend(first, "k 1") for _ in range(5))))
+    assert len(together) == 1
+    assert await resend(first, "k 1") in together
+    others = {await resend(first, "k 2"), await resend(second, "k 1")}
+    assert len(others | together) == 3
+    listed = {row["id"]: row["resentFrom"] for row in await run.rows()}
+    sources = [listed[each] for each in sorted(together | others)]
+    assert sorted(sources) == sorted([first, first, second])
+    assert [listed[each] for each in (first, second)] == [None, None]
+    assert len(await services_of(run.host)._operators.audit(Scope("acme"), None, 10)) == 3
+    for wrong in ("", "x" * 201, "\x7f"):
+        answer = await run.client.post(
+            f"/v1/webhooks/outbox/{first}/resend", headers={"Idempotency-Key": wrong}
+        )
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), wrong
+        assert "Idempotency-Key" in answer.text
+
+
+async def test_a_bulk_resend_that_is_repeated_with_its_key_is_the_first_one(run: Running) -> None:
+    """Without a key each call begins another; with another filter the key is refused."""
+    first = await delivered(run)
+
+    async def begin(body: dict[str, object], key: str | None = "k") -> tuple[int, Any]:
+        headers = {} if key is None else {"Idempotency-Key": key}
+        answer = await run.client.post("/v1/webhooks/outbox/resend", json=body, headers=headers)
+        return answer.status_code, answer.json().get("data") or answer.json()["detail"]
+
+    assert (await begin({"ids": ["0" * 8 + first[8:]]})) == (202, {"actionId": None, "counted": 0})
+    one = await begin({"ids": [first]})
+    await asyncio.sleep(0.002)  # another set has another time
+    assert await begin({"ids": [first]}) == one
+    assert one[1]["counted"] == 1
+    assert await begin({"createdFrom": "2020-01-01T00:00:00Z"}) == (
+        400,
+        "This idempotency key was used for another request.",
+    )
+    assert (await begin({"ids": [first]}, "other"))[1]["actionId"] != one[1]["actionId"]
+    assert (await begin({"ids": [first]}, None))[1]["actionId"] != one[1]["actionId"]
+    async with services_of(run.host)._database.read() as connection:
+        assert (await connection.execute(text("SELECT count(*) FROM flowactions_actions"))).scalar_one() == 3

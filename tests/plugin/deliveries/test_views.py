@@ -230,6 +230,17 @@ class TestCorruptRows:
         assert (shown.attempts, shown.max_attempts, shown.defect) == (2**31 - 1, 2**31 - 1, msgspec.UNSET)
 
 
+def test_a_redirect_is_said_to_be_none_that_is_followed() -> None:
+    """Its receiver has moved: who reads "it answered 301" alone may wait for it."""
+    for code, said in (
+        (301, "it answered 301, a redirect: webhooks do not follow it"),
+        (304, "it answered 304"),
+        (404, "it answered 404"),
+        (200, None),
+    ):
+        assert row_of(a_row(last_status_code=code, last_error=None), for_operators=False).last_error == said
+
+
 async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> None:
     """In lists and of one delivery, also where an earlier release has stored them (§2.5)."""
     row_id = await queue.put(url="http://name.example/")

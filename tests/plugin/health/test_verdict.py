@@ -97,6 +97,7 @@ def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str |
     verdict = judge(HealthSample(None, 0, 1, clock_ahead_ms=ahead), SCHEDULED)
     assert verdict.state == "idle"
     assert verdict.reason == "Nothing is due." + (f" A worker's clock {says}" if says else "")
+    assert verdict.clock_ahead_ms == ahead
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,7 @@ async def test_what_was_looked_for_is_said(known: Site) -> None:
         "a delivery or a bulk action with this id",
         "an event id begins with evt_",
         "deliveries with this idempotency key",
+        "destinations with this host, among the first 10,000 that were used last",
         "it is neither a host nor a URL",
         "the organization with this id",
         "an inbound event with this id",

@@ -13,7 +13,7 @@ from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.health.results import LimitedNow
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.limits import Limited
-from flowactions_plugin.storage.schema import destinations
+from flowactions_plugin.storage.schema import destinations, pauses
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site
 from tests.queueing import Queue
@@ -99,3 +99,61 @@ async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tm
     assert "organization acme to its share of a worker's slots since 2020-09-13T12:26:40Z" in stats.out
     shown = await command("outbox", "show", row_id, cwd=tmp_path, **settings)
     assert "limited to one delivery at a time since 2023-11-14T22:13:20Z" in shown.out
+
+
+async def test_what_waits_for_something_here_is_named(site: Site, database_url: str, tmp_path: Path) -> None:
+    """On the overview, although nothing is due, and by `outbox stats`; an organization reads its own, without settings."""
+    said = "Host.signing_secret of Shop raised KeyError"
+    for organization in ("acme", "acme", "globex"):
+        await site.put("pending", organization_id=organization)
+    await site.execute(
+        "UPDATE flowactions_outbox SET error_class = 'waits', waiting_since = :at, last_error = :said",
+        at=EARLIER,
+        said=said,
+    )
+    await site.put("pending", organization_id="acme")
+    site.sign_in("operator")
+    overview = (await site.get()).text
+    assert "3 deliveries wait without an attempt since" in overview
+    assert said in overview
+    assert '/deliveries?error=waits">' in overview
+    site.sign_in("other")
+    overview = (await site.get()).text
+    assert "1 delivery waits without an attempt since" in overview
+    assert "Host.signing_secret of Shop failed" in overview
+    stats = await command("outbox", "stats", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
+    assert (
+        "blocked      3 wait without an attempt since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
+        in stats.out
+    )
+
+
+async def test_pauses_are_named(site: Site, database_url: str, tmp_path: Path) -> None:
+    """On the overview, with how many are automatic: an organization's own and those of all; and by `outbox stats`."""
+    rows = [
+        ("acme", "http://a:1", "automatic", SINCE),
+        ("", "http://b:1", "operator", EARLIER),
+        ("globex", "http://c:1", None, 1),
+    ]
+    async with site.queue.database.write() as connection:
+        for organization, destination, role, at in rows:
+            row = {
+                "organization_id": organization,
+                "destination": destination,
+                "paused_role": role,
+                "paused_at": at,
+            }
+            await connection.execute(insert(pauses).values(**row, paused_by="x", reason=""))
+    site.sign_in("operator")
+    assert "3 destinations are paused, 1 automatically, the first since" in (await site.get()).text
+    site.sign_in("reader")
+    overview = (await site.get()).text
+    assert "2 destinations are paused, 1 automatically, the first since" in overview
+    assert '<time datetime="2020-09-13T12:26:40Z"' in overview
+    stats = await command(
+        "outbox", "stats", "--organization", "globex", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url
+    )
+    assert (
+        "paused       2 destinations are paused, the first since 1970-01-01T00:00:00Z: deliveries to them wait"
+        in stats.out
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from flowactions_plugin.bulk.engine import Engine
 from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.operators.scope import Actor
+from tests.commanding import command
 from tests.plugin.pages.conftest import Site
 from tests.plugin.pages.test_changes import hidden, preview
 
@@ -89,3 +91,16 @@ async def test_the_last_of_many_that_were_sent_again_are_shown(site: Site) -> No
     shown = (await site.get(f"/deliveries/{row_id}")).text
     assert shown.split("Resent as")[1].split("</dd>")[0].count("<code>") == 10
     assert "and 2 before" in shown
+
+
+async def test_lists_mark_what_was_sent_again(site: Site, database_url: str, tmp_path: Path) -> None:
+    """On the page and by the command; the delivered one is not marked."""
+    row_id = await site.put("delivered")
+    copy = await send_one_again(site.queue.database, row_id, "acme", OPERATOR)
+    assert copy is not None
+    page = (await site.get("/deliveries")).text
+    rows = {each[: len(row_id)]: each for each in page.split('data-live="row ')[1:]}
+    assert ("resent" in rows[copy], "resent" in rows[row_id]) == (True, False)
+    listed = await command("outbox", "list", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
+    states = {line.split("  ")[0]: line for line in listed.out.splitlines()}
+    assert ("pending, resent" in states[copy], "resent" in states[row_id]) == (True, False)

@@ -119,6 +119,7 @@ async def test_a_bulk_action_says_what_applies(site: Site) -> None:
         ]
         assert [each for each in said if each not in shown] == [], (name, shown)
         assert [each for each in absent if each in shown] == [], (name, shown)
+    assert "stopped by Ada" in words((await site.get("/actions")).text)
 
 
 def cells(page: str, kind: str) -> list[str]:

@@ -8,7 +8,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.health.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.queue.limits import Limited
-from flowactions_plugin.storage.schema import outbox, pauses
+from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
 from tests.recorder import recorder
@@ -51,7 +51,14 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
                 for reading in gauges.readings()
             }
 
-        nothing = {"due": 0, "oldest_due_age": 0, "in_flight": 3, "limited": 0}
+        nothing = {
+            "due": 0,
+            "oldest_due_age": 0,
+            "in_flight": 3,
+            "limited": 0,
+            "clock_offset": 0,
+            "blocked_age": 0,
+        }
         assert await shown() == {**nothing, **dict.fromkeys(names.VERDICTS, 0), "idle": 1}
 
         for url in (URL, URL, "http://127.0.0.1:10/"):
@@ -68,6 +75,19 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             values = {"organization_id": "acme", "destination": "http://127.0.0.1:9", **paused}
             await connection.execute(insert(pauses).values(values))
         assert (await shown())["due"] == 1
+
+        assert (await shown())["clock_offset"] == 0
+        seen_at = int(await database.time() * 1000)
+        worker = {"name": "w", "version": "1", "host_name": "h", "pid": 1, "mode": "continuous", "slots": 1}
+        times = {"in_flight": 0, "started_at": seen_at, "last_seen_at": seen_at}
+        async with database.write() as connection:
+            for number, ahead in enumerate((10_000, -70_500, None)):
+                values = {**worker, **times, "id": str(number), "clock_ahead_ms": ahead}
+                await connection.execute(insert(workers).values(values))
+            await connection.execute(update(outbox).values(waiting_since=seen_at - 400_000, last_error="why"))
+        seen = await shown()
+        assert seen["clock_offset"] == 70.5
+        assert 400 <= seen["blocked_age"] < 460
 
         clock.now += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
