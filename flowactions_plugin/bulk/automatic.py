@@ -22,7 +22,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
-from flowactions_plugin.storage.text import is_text, read_all
+from flowactions_plugin.storage.text import is_text
 
 LOOK_SECONDS: Final = 5.0
 """Seconds between looks: as often as workers write what has failed."""
@@ -66,8 +66,7 @@ class AutomaticPauses:
 
     async def _rows(self, query: Select[Any]) -> list[Row[Any]]:
         """Return the rows whose names are text: on SQLite there may be any bytes."""
-        async with self._database.read() as connection:
-            rows = await connection.run_sync(read_all, query)
+        rows = await self._database.rows(query)
         return [row for row in rows if is_text(row.organization_id) and is_text(row.destination)]
 
     async def _pause(self, row: Row[Any]) -> bool:

@@ -37,6 +37,9 @@ LEASE_MS: Final = 3000
 POLL_SECONDS: Final = 0.5
 """Seconds between looks for actions, and for outcomes that one waits for."""
 
+IDLE_POLL_SECONDS: Final = 1.0
+"""Seconds between looks while no action is open."""
+
 LEAST_STEP_SECONDS: Final = 0.1
 """Seconds between two batches of an action with a rate."""
 
@@ -104,7 +107,9 @@ async def actions_loop(database: Database) -> None:
         for action_id in [each for each, at in due.items() if at <= clock()]:
             begun = clock()
             due[action_id] = begun + await _wait_after(engine, action_id, clock)
-        next_at = min(due.values(), default=clock() + POLL_SECONDS)
+        if not due:
+            return IDLE_POLL_SECONDS
+        next_at = min(due.values())
         return min(POLL_SECONDS, max(LEAST_PAUSE_SECONDS, next_at - clock()))
 
     await keep_on(act, "bulk actions", database.outage_log)

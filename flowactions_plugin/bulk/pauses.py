@@ -41,6 +41,9 @@ TARGETS: Final = 500
 POLL_SECONDS: Final = 0.5
 """Seconds between looks for rows to park, or to make due."""
 
+IDLE_POLL_SECONDS: Final = 2.0
+"""The same while nothing is paused: claims leave out the rows of a new pause in any case."""
+
 RESUME_SECONDS: Final = 2.0
 """For how long `Pauses.resume` itself makes rows due; workers go on with what is left then."""
 
@@ -396,7 +399,7 @@ async def parking_loop(database: Database) -> None:
     async def park() -> float:
         nonlocal last
         if not await store.any():
-            return POLL_SECONDS
+            return IDLE_POLL_SECONDS
         paused = await store.paused_targets(last)
         more = await _share(partial(store.park, paused)) if paused else False
         # The others are next: rows that are not parked yet are not claimed either.

@@ -121,7 +121,7 @@ def _failed_source(wanted: Filter) -> Source | None:
 def _base_source(wanted: Filter) -> Source:
     """Return the index of all rows, or of those in a state, which selects best."""
     organization = wanted.organization_id is not None
-    for name in ("error_class", "status", "agent_id"):
+    for name in ("error_class", "status"):
         value = getattr(wanted, name)
         if value is None or value == "delivered":
             continue
@@ -131,7 +131,7 @@ def _base_source(wanted: Filter) -> Source:
     return _source(wanted, "organization_id")
 
 
-_ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,), "agent_id": ()}
+_ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,)}
 """The condition of the index that serves a field."""
 
 _TIMES: Final = ("created_from", "created_before")

@@ -221,7 +221,7 @@ def _newest(found: Sequence[tuple[Any, Any]], limit: int) -> list[tuple[Any, Any
 def _count_within(connection: Connection, wanted: Filter, source: Source) -> tuple[int, bool]:
     """Count among a bounded number of the rows of an index, in any order; return whether these are all."""
     rows = source.rows if wanted.status is None else (LIVE,)
-    names = [name for name in ("status", "error_class", "agent_id") if getattr(wanted, name) is not None]
+    names = [name for name in ("status", "error_class") if getattr(wanted, name) is not None]
     columns = [outbox.c[name] for name in (*names, "created_at")]
     bounds = search.id_bounds(wanted)
     seen = select(*columns).where(*rows, *bounds).limit(inline(COUNTED_BACK + 1)).subquery("seen")

@@ -13,6 +13,9 @@ from types import TracebackType
 from typing import Final, Self
 
 TICK_SECONDS: Final = 0.25
+IDLE_TICK_SECONDS: Final = 1.0
+"""The same while no deadline waits."""
+
 LEAST_SECONDS: Final = 0.1
 """A timer that is this late means a stall; less is ordinary work of the event loop."""
 
@@ -39,6 +42,7 @@ class StallMonitor:
         self._ended = -math.inf
         self._longest = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._is_idle = False
         self._alarms: dict[int, set[Deadline]] = {}
 
     def __enter__(self) -> Self:
@@ -48,6 +52,7 @@ class StallMonitor:
     def __exit__(self, *_exc: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._due = math.inf
 
     def now(self) -> float:
@@ -93,6 +98,9 @@ class StallMonitor:
             waiting = self._alarms[number] = set()
             after = number * ALARM_SECONDS - now
             asyncio.get_running_loop().call_later(after, self._check_due, number)
+            if self._is_idle and self._timer is not None:
+                self._timer.cancel()
+                self._tick()
         waiting.add(deadline)
         return waiting
 
@@ -102,8 +110,10 @@ class StallMonitor:
 
     def _tick(self) -> None:
         self.lost()
-        self._due = self._clock() + TICK_SECONDS
-        self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
+        self._is_idle = not self._alarms
+        seconds = IDLE_TICK_SECONDS if self._is_idle else TICK_SECONDS
+        self._due = self._clock() + seconds
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._tick)
 
 
 class Deadline:

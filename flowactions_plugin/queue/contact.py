@@ -55,6 +55,10 @@ class Contact:
         """Return the time by the clock of leases."""
         return self._clock()
 
+    def silence(self) -> float:
+        """Return the seconds since the queue was last written to; without end if it was not yet."""
+        return math.inf if self._last is None else self._clock() - self._last
+
     def failed(self) -> None:
         """Record that the queue could not be written: leases that end from the last success on are in doubt."""
         since = self._in_doubt_since()

@@ -194,7 +194,10 @@ class ContinuousClaims:
         while self._executor.behind:
             await self.settle()
         self._claiming = True
-        request = self._slots.demand(beyond_head=self._enqueued or self._store.searches_beyond_head)
+        request = self._slots.demand(
+            beyond_head=self._enqueued or self._store.searches_beyond_head,
+            seconds=clock() - self._claimed_at,
+        )
         if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:
             self._more = True
             return POLL_SECONDS

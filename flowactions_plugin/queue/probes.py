@@ -137,8 +137,7 @@ class Probes:
             StorageUnavailable: the database failed.
         """
         doubt = self._contact.doubt()
-        async with self._database.read() as connection:
-            rows = await connection.run_sync(read_all, self._database.built(_due, bool(doubt)), doubt)
+        rows = await self._database.rows(self._database.built(_due, bool(doubt)), doubt)
         # Anything else could not be a parameter.
         due = [_Due._make(row) for row in rows if all(map(is_text, (*row[:2], row.row)))][:limit]
         return await self._claim(due) if due else []

@@ -70,10 +70,8 @@ class RecoveryStore:
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
-        async with self.database.read() as connection:
-            doubt = self.contact.doubt()
-            quarantined = self.database.built(_quarantined, bool(doubt))
-            return bool(await connection.run_sync(read_all, quarantined, doubt))
+        doubt = self.contact.doubt()
+        return bool(await self.database.rows(self.database.built(_quarantined, bool(doubt)), doubt))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
@@ -116,9 +114,8 @@ class RecoveryStore:
         """
         rescued = 0
         for lost, rescuing in self.database.built(_rescuing):
-            async with self.database.read() as connection:
-                if (await connection.execute(lost)).first() is None:
-                    continue
+            if not await self.database.rows(lost):
+                continue
             parameters = {"lease_ms": int(self.contact.lease_seconds * 1000)}
             rescued += await self.database.in_transaction(partial(_changed, rescuing, parameters))
         return rescued

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -19,6 +20,13 @@ PREFETCHED: Final = 8
 """How many rows are claimed ahead for each one that has finished since the claim before, up to as many as there are slots.
 With one for one, a destination at its limit would get ten rows a claim, and claims would cost more than the requests
 (decision 34)."""
+
+AHEAD: Final = 4
+"""For how many times its slots rows wait in a worker at the most, where receivers are fast: a larger claim costs less a row."""
+
+AHEAD_SECONDS: Final = 0.05
+"""More rows than there are slots wait only if they are sent within this time, at the rate at which deliveries finish. Those of a
+worker that is killed are due again when their leases end."""
 
 PLACES_AHEAD: Final = 2
 """For how many times the per-destination limit rows are enqueued ahead that this worker will send: at a thousand a second, ten
@@ -115,32 +123,35 @@ class Slots(Generic[Item]):
             used[destination] = max(most, used[destination])
         return used
 
-    def demand(self, *, beyond_head: bool = True) -> ClaimRequest:
+    def demand(self, *, beyond_head: bool = True, seconds: float = math.inf) -> ClaimRequest:
         """Return what to claim now; what finishes from now on counts for the next claim.
 
         Args:
             beyond_head: whether rows may be due to other destinations than those at their limit.
+            seconds: since the claim before.
         """
         # What waits for unproven destinations, and may not begin, leaves the free slots to others.
         free = self.limit - self._in_flight - self.reserved - len(self._ready) - self._unproven.startable
-        prefetched = min(PREFETCHED * self._finished.total(), self.limit)
+        finished = self._finished.total()
+        ahead = min(max(self.limit, int(finished / seconds * AHEAD_SECONDS)), AHEAD * self.limit)
+        prefetched = min(PREFETCHED * finished, ahead)
         # So do rows that wait for their destination.
         room = max(0, free) + max(0, prefetched + min(0, free) - self._queue_length)
-        if free <= 0 and room < self.limit // 2 and (self._ready or self._queue_length):
+        if free <= 0 and room < ahead // 2 and (self._ready or self._queue_length):
             # What waits lasts for a while; a larger claim costs less a row.
             return ClaimRequest(0, Counter())
         if not beyond_head:
             room = min(room, self._refillable())
             if room <= 0:
                 return ClaimRequest(0, Counter())
-        finished, self._finished = self._finished, Counter()
+        of_each, self._finished = self._finished, Counter()
         # Where the per-destination limit keeps claims small, each would examine many rows in vain.
         limit = min(max(0, room), max(LEAST_DEMAND, 2 * self._claimed))
         in_flight = self.in_flight
         in_flight.subtract(
             {
                 destination: PREFETCHED * count
-                for destination, count in finished.items()
+                for destination, count in of_each.items()
                 if not self._limits.hangs(destination) and destination not in self._refused
             }
         )

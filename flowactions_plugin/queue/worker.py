@@ -134,14 +134,18 @@ class Worker:
         return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
 
     async def _keep_in_contact(self) -> None:
-        """Write to the queue every few seconds, so that no outage of it goes unnoticed between two claims (decision 54)."""
+        """Write to the queue when no claim has for a few seconds, so that no outage of it goes unnoticed (decision 54)."""
         contact = self._store.contact
         while True:
-            try:
-                await self._store.probe()
-            except StorageUnavailable:
-                contact.failed()
-            await asyncio.sleep(contact.probe_seconds * (1 + self._chance()) / 2)
+            pause = contact.probe_seconds * (1 + self._chance()) / 2
+            left = pause - contact.silence()
+            if left <= 0:
+                try:
+                    await self._store.probe()
+                except StorageUnavailable:
+                    contact.failed()
+                left = pause
+            await asyncio.sleep(left)
 
     async def run_once(self) -> float:
         """Do what is due now.

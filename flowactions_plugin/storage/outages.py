@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import re
 import sqlite3
 import sys
@@ -36,6 +37,12 @@ log = logging.getLogger("flowactions.outbox")
 
 FAILURE_SECONDS: Final = 5.0
 """Seconds until the next round while the database is away."""
+
+TOGETHER_SECONDS: Final = 0.5
+"""Waits of this length or more end at a multiple of it, so that the background parts of a process wake at the same moments: an idle
+process then wakes less often."""
+
+_PHASE: Final = random.uniform(0, TOGETHER_SECONDS)  # noqa: S311  processes of one machine do not wake together
 
 SAME_OUTAGE_SECONDS: Final = 60.0
 """What begins to fail so long after the line of an outage is another outage: all parts try more often than that."""
@@ -203,6 +210,14 @@ class OutageLog:
         self._failing.discard(part)
 
 
+def together(seconds: float) -> float:
+    """Return about so many seconds from now, to a moment at which other parts of this process wake, too."""
+    if seconds < TOGETHER_SECONDS:
+        return seconds
+    now = asyncio.get_running_loop().time() + _PHASE
+    return round((now + seconds) / TOGETHER_SECONDS) * TOGETHER_SECONDS - now
+
+
 async def keep_on(
     work: Callable[[], Awaitable[float]],
     part: str,
@@ -214,7 +229,7 @@ async def keep_on(
     """Do a round after the other until cancelled, also after outages: what every background part does.
 
     Args:
-        work: does a round; returns the seconds until the next.
+        work: does a round; returns about how many seconds later the next is due.
         part: names it in the log of outages.
         outage_log: that of the database.
         wait: waits so many seconds for the next round, or until there is reason for an earlier one.
@@ -232,7 +247,7 @@ async def keep_on(
                 outage_log.failed(part, exc)
                 await asyncio.sleep(pause_after(failures))
             else:
-                await wait(pause)
+                await wait(together(pause))
     finally:
         outage_log.ended(part)
 

@@ -128,7 +128,6 @@ _partial_index(
 )
 # What operators search by; which index serves which search is in decision 33.
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
-Index("ix_flowactions_outbox_organization_agent", outbox.c.organization_id, outbox.c.agent_id, outbox.c.id)
 _partial_index(
     "ix_flowactions_outbox_undelivered",
     outbox.c.organization_id,

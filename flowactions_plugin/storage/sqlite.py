@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, closing, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,9 +45,17 @@ WATCH_SECONDS: Final = 0.002
 """Seconds between two looks for new rows, for `RECENT_SECONDS` after some came."""
 
 IDLE_WATCH_SECONDS: Final = 0.05
-"""The same when none came lately: an idle worker uses little time."""
+"""The same when none came lately, where the system does not tell of changes: an idle worker uses little time."""
+
+LONGEST_WATCH_SECONDS: Final = 1.0
+"""The same where it does."""
 
 RECENT_SECONDS: Final = 1.0
+
+CHANGED_SECONDS: Final = 0.1
+"""For how long looks are frequent after a file was written to: a commit is seen when it is on the disk, a little later."""
+
+_IN_MODIFY: Final = 2
 
 WAL_LOCK_WAIT_MS: Final = 50
 
@@ -277,14 +286,19 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
     It goes on until it is cancelled.
 
     A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
-    no lock.
+    no lock. While no rows come, the next look is when the write-ahead log was written to.
 
     Raises:
         sqlite3.Error: the file cannot be opened or read.
     """
     clock = asyncio.get_running_loop().time
     version, newest, recent_until = None, 0, clock() + RECENT_SECONDS
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)) as connection:
+    with ExitStack() as stack:
+        opened = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)
+        connection = stack.enter_context(closing(opened))
+        with suppress(sqlite3.OperationalError):
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # the log is there from now on
+        changes = stack.enter_context(closing(_Changes(Path(f"{path}-wal"))))
         while True:
             with suppress(sqlite3.OperationalError):  # it is locked: the next look will see
                 seen = connection.execute("PRAGMA data_version").fetchone()
@@ -297,7 +311,53 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
                         recent_until = clock() + RECENT_SECONDS
                         on_insert()
                     version, newest = seen, last
-            await asyncio.sleep(WATCH_SECONDS if clock() < recent_until else IDLE_WATCH_SECONDS)
+            if clock() < recent_until:
+                await asyncio.sleep(WATCH_SECONDS)
+            elif await changes.wait():
+                recent_until = clock() + CHANGED_SECONDS
+
+
+class _Changes:
+    """Waits until a file was written to: by inotify where there is one, which only Linux has, else for a short time.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import ctypes  # noqa: PLC0415  only workers on SQLite need it
+
+        self._descriptor = -1
+        system = ctypes.CDLL(None)
+        if not hasattr(system, "inotify_init1"):
+            return
+        self._descriptor = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if system.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_MODIFY) < 0:
+            self.close()
+
+    def close(self) -> None:
+        """Wait for changes no more."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    async def wait(self) -> bool:
+        """Wait until the file was written to since the last call, or for a while; return whether it was."""
+        if self._descriptor < 0:
+            await asyncio.sleep(IDLE_WATCH_SECONDS)
+            return False
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._descriptor, changed.set)
+        try:
+            async with asyncio.timeout(LONGEST_WATCH_SECONDS):
+                await changed.wait()
+        except TimeoutError:
+            return False
+        finally:
+            loop.remove_reader(self._descriptor)
+        with suppress(BlockingIOError):
+            os.read(self._descriptor, 65536)
+        return True
 
 
 _UNCLAIMED: Final = (

@@ -17,6 +17,8 @@ and on each database, whose tables are there:
 
 ``ready_ms`` is the time until a process is done or open, ``cpu_ms`` its processor time until then and so many idle seconds
 more, ``peak_rss_mib`` its highest resident memory by then, ``import_ms`` the part of the imports, by ``-X importtime``.
+Of the second half of the idle seconds, ``idle_ms_per_s`` is the processor time, and ``wakes_per_s`` how often a thread began to run
+after it had waited; ``--idle`` measures only the workers (``--seconds 40``).
 """
 
 from __future__ import annotations
@@ -87,6 +89,8 @@ class Measured(NamedTuple):
     ready_ms: float
     cpu_ms: float
     peak_rss_mib: float
+    idle_ms_per_s: float
+    wakes_per_s: float
 
 
 def commands() -> dict[str, Program]:
@@ -116,13 +120,24 @@ def start(program: Program, seconds: float) -> Measured:
     with _process(program) as process:
         _wait_for(process, program.ready)
         ready = time.perf_counter() - began
-        time.sleep(seconds)
-        # Linux's clock of another process's processor time, all of its threads included (clock_getcpuclockid(3)).
-        cpu = time.clock_gettime(~process.pid << 3 | 2)
+        time.sleep(seconds / 2)
+        cpu_before, wakes_before = _used(process.pid)
+        time.sleep(seconds / 2)
+        cpu, wakes = _used(process.pid)
         status = Path(f"/proc/{process.pid}/status").read_text()
         process.terminate()
     peak = int(status.split("VmHWM:")[1].split()[0]) / 1024
-    return Measured(ready * 1000, cpu * 1000, peak)
+    idle = max(seconds / 2, 1e-3)
+    used = ((cpu - cpu_before) * 1000 / idle, (wakes - wakes_before) / idle)
+    return Measured(ready * 1000, cpu * 1000, peak, *used)
+
+
+def _used(pid: int) -> tuple[float, int]:
+    """Give a process's processor time, and how often its threads have waited."""
+    # Linux's clock of another process's processor time, all of its threads included (clock_getcpuclockid(3)).
+    cpu = time.clock_gettime(~pid << 3 | 2)
+    threads = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/status")]
+    return cpu, sum(int(each.split("\nvoluntary_ctxt_switches:")[1].split()[0]) for each in threads)
 
 
 def import_ms(program: Program) -> float:
@@ -184,15 +199,20 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=3, help="how long a process idles before it is looked at"
     )
+    parser.add_argument("--idle", action="store_true", help="workers only, and not how they start")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found: dict[str, Any] = {"rounds": options.rounds, "idle_s": options.seconds, "machine": machine()}
-    found |= measure(commands(), options.rounds, 0)
-    found["help_to_floor"] = found["help_cpu_ms"] / found["floor_cpu_ms"]
+    if not options.idle:
+        found |= measure(commands(), options.rounds, 0)
+        found["help_to_floor"] = found["help_cpu_ms"] / found["floor_cpu_ms"]
     for kind in options.database:
         with a_database(kind) as url:
             asyncio.run(fill(url, 0, []))
-            found |= measure(processes(kind, url), options.rounds, options.seconds)
+            programs = processes(kind, url)
+            if options.idle:
+                programs = {name: each for name, each in programs.items() if name.endswith("_worker")}
+            found |= measure(programs, options.rounds, options.seconds)
     show(found, as_json=options.json)
 
 

@@ -218,7 +218,7 @@ OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
     (
         "start",
         ("--rounds", "1", "--seconds", "0.1", "--database", "sqlite", "postgres"),
-        {"help_to_floor", "sqlite_worker_peak_rss_mib", "postgres_host_import_ms"},
+        {"help_to_floor", "sqlite_worker_wakes_per_s", "postgres_host_import_ms"},
     ),
     ("pauses", ("--rows", "3000", "--probes", "2"), {"postgres_parked_ms"}),
     ("replay", ("--rows", "400", "--rate", "400"), {"sqlite_pace"}),
@@ -240,8 +240,8 @@ OTHERS: list[tuple[str, tuple[str, ...], set[str]]] = [
     ),
     (
         "snapshots",
-        ("--rows", "2000", "--drains", "1"),
-        {"per_s_ratio", "database_us_ratio", "held_per_s", "alone_database_us"},
+        ("--rows", "2000", "--drains", "1", "--rate", "200", "--seconds", "2"),
+        {"per_s_ratio", "steady_database_us_ratio", "held_per_s", "alone_database_us"},
     ),
     (
         "hanging",

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from flowactions_plugin.queue.slots import AHEAD
 from tests.crash.hosts import WORKER
 from tests.crash.workers import CLAIM_LIMIT, Field, field_on
 from tests.own_server import own_postgresql, pg_ctl
@@ -75,7 +76,9 @@ async def test_killing_workers_loses_nothing(
                 doomed[str(process.pid)] = nth
             async with asyncio.timeout(300):
                 assert await process.wait() == -signal.SIGKILL, field.logs()
-            may_repeat.update(await field.in_flight())
+            held = await field.in_flight()
+            assert len(held) <= 2 * (2 + AHEAD) * CLAIM_LIMIT  # of two workers
+            may_repeat.update(held)
             if leases_end == "at once":
                 await field.end_leases(process)
 

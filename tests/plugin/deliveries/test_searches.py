@@ -21,7 +21,6 @@ SEARCHES = {
     "id": (f"id = '{LAST}'", "pk_flowactions_outbox"),
     "all organizations": (f"id < '{LAST}'", "pk_flowactions_outbox"),
     "organization and time": (f"organization_id = 'globex' AND id < '{LAST}'", "organization"),
-    "agent": (f"organization_id = 'globex' AND agent_id = 'agent-7' AND id < '{LAST}'", "organization_agent"),
     "dead": (
         f"organization_id = 'acme' AND status = 'dead' AND status <> 'delivered' AND id < '{LAST}'",
         "undelivered",
@@ -87,4 +86,4 @@ def test_the_indexes_cost_a_delivery_that_succeeds_little() -> None:
 
     full = {index.name for index in outbox.indexes if not partial(index)}
     names = {str(name).removeprefix("ix_flowactions_outbox_") for name in full}
-    assert names == {"organization", "organization_agent", "event"}
+    assert names == {"organization", "event"}

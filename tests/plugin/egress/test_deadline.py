@@ -5,7 +5,13 @@ import time
 
 import pytest
 
-from flowactions_plugin.egress.deadline import GRACE_SECONDS, Deadline, StallMonitor
+from flowactions_plugin.egress.deadline import (
+    GRACE_SECONDS,
+    IDLE_TICK_SECONDS,
+    TICK_SECONDS,
+    Deadline,
+    StallMonitor,
+)
 
 
 class FakeClock:
@@ -20,7 +26,7 @@ async def test_the_monitor_counts_stalls_only() -> None:
     """The monitor counts stalls, not the loop's ordinary work; without a stall nothing moves."""
     clock = FakeClock()
     monitor = StallMonitor(clock)
-    with monitor:
+    with monitor, Deadline(monitor, 100, float("inf"), lambda: None):
         clock.now += 0.3  # 0.05 late
         assert monitor.lost() == 0
         clock.now += 5
@@ -29,6 +35,18 @@ async def test_the_monitor_counts_stalls_only() -> None:
         assert monitor.ended() == clock.now
     clock.now += 100
     assert monitor.lost() == pytest.approx(5.05)
+
+
+async def test_without_a_deadline_the_monitor_looks_seldom() -> None:
+    """An idle process wakes for little; from the first deadline on, it is measured as closely as ever."""
+    clock = FakeClock()
+    monitor = StallMonitor(clock)
+    with monitor:
+        clock.now += IDLE_TICK_SECONDS
+        assert monitor.lost() == 0
+        with Deadline(monitor, 100, float("inf"), lambda: None):
+            clock.now += TICK_SECONDS + 1
+            assert monitor.lost() == pytest.approx(1)
 
 
 async def test_a_deadline_interrupts_its_own_block_only() -> None:

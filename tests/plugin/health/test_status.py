@@ -9,7 +9,9 @@ import pytest
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health import fleet
+from flowactions_plugin.health import monitor as health_monitor
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.health.monitor import Monitor
 from flowactions_plugin.health.statistics import ALERT_MS, Counts, Tally, alert_of
@@ -143,6 +145,29 @@ class TestStatistics:
         await asyncio.gather(*(monitor.write() for monitor in monitors))
         overview = await OperatorQueries(queue.database).overview(ALL)
         assert sum(each.delivered for each in overview.hour) == 120
+
+    async def test_many_destinations_are_written_a_few_at_a_time(
+        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Deliveries go on in between. After a failure, each is counted once all the same."""
+        monkeypatch.setattr(health_monitor, "AT_ONCE", 3)
+        monitor = a_monitor(queue)
+        monitor.record([completion(ok=True, destination=f"http://d{number}:80") for number in range(10)])
+        add, sizes = monitor._store.add, list[int]()
+
+        async def added(counted: Any, since: float) -> Any:
+            sizes.append(len(counted))
+            if len(sizes) == 2:
+                raise StorageUnavailable("away")
+            return await add(counted, since)
+
+        monkeypatch.setattr(monitor._store, "add", added)
+        with pytest.raises(StorageUnavailable):
+            await monitor.write()
+        await monitor.write()
+        assert sizes == [3, 3, 3, 3, 1]
+        overview = await OperatorQueries(queue.database).overview(ALL)
+        assert sum(each.delivered for each in overview.hour) == 10
 
     async def test_old_statistics_are_deleted(self, queue: Queue) -> None:
         """After eight days; what is younger stays."""

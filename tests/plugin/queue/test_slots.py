@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.limits import Limits
-from flowactions_plugin.queue.slots import LEAST_DEMAND, PREFETCHED, ClaimRequest, Slots
+from flowactions_plugin.queue.slots import AHEAD, LEAST_DEMAND, PREFETCHED, ClaimRequest, Slots
 
 PLACES = ["a", "b", "c", "d"]
 
@@ -183,6 +183,49 @@ def test_the_limits_hold_and_nothing_is_lost(
         flying += started
         begun.update(started)
     assert (begun, slots.waiting) == (brought, 0)
+
+
+def test_where_receivers_are_fast_claims_are_larger() -> None:
+    """Ten thousand a second: what waits lasts for 50 ms then, and is claimed when half of it is gone."""
+    slots = of_places(100, 100)
+    slots.add(ClaimRequest(500, Counter()), claimed(*"abcd" * 125))
+    flying = list(slots.start())
+    for number in range(250):
+        slots.finish(flying[number], flying[number])
+        flying += slots.start()
+        wanted = slots.demand(seconds=(number + 1) / 10_000).limit if number >= 198 else 0
+        if wanted:
+            break
+    assert (slots.waiting, wanted) == (500 - 100 - 200, 200)
+
+
+@given(
+    st.integers(1, 20),
+    st.integers(1, 8),
+    st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.0001, 0.01, 10.0]))),
+    st.booleans(),
+)
+def test_a_worker_that_is_killed_leaves_a_bounded_number_of_rows(
+    limit: int, per_destination: int, steps: list[tuple[int, float]], fast: bool
+) -> None:
+    """Three times its slots, and six times where receivers are fast: in flight, claimed for free slots, and ahead."""
+    slots = of_places(limit, per_destination)
+    flying: list[str] = []
+    for ended, seconds in steps:
+        for _ in range(min(ended, len(flying))):
+            place = flying.pop()
+            slots.finish(place, place)
+            flying += slots.start()
+        request = slots.demand(seconds=seconds if fast else 60.0)
+        # As the statement of a claim: within the limit of each destination, and in all.
+        found = [
+            place
+            for place in PLACES
+            for _ in range(min(request.limit, per_destination - request.in_flight[place]))
+        ]
+        slots.add(request, claimed(*found[: request.limit]))
+        flying += slots.start()
+        assert len(flying) + slots.waiting <= (2 + AHEAD if fast else 3) * limit
 
 
 def test_slots_are_kept_for_what_is_being_enqueued() -> None:

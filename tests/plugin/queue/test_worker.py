@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node, OriginGone
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.worker import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
@@ -32,6 +33,29 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (await queue.row(row_id)).status == "delivered"
+
+
+async def test_a_worker_that_claims_writes_nothing_else_to_see_whether_it_can(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims write to the queue; only when none has for a while, a probe does (decision 54)."""
+    now, probes = [0.0], list[float]()
+
+    async def probe() -> None:
+        probes.append(now[0])
+        contact.succeeded(now[0])
+
+    contact = Contact(0.1, lambda: now[0])
+    monkeypatch.setattr(queue.store, "contact", contact)
+    monkeypatch.setattr(queue.store, "probe", probe)
+    keeping = asyncio.create_task(a_worker(queue, None)._keep_in_contact())
+    await until(lambda: probes == [0.0])  # nothing was written before
+    await asyncio.sleep(5 * contact.probe_seconds)
+    assert probes == [0.0]
+    now[0] += contact.probe_seconds
+    await until(lambda: probes == [0.0, now[0]])
+    keeping.cancel()
+    await asyncio.wait({keeping})
 
 
 @pytest.mark.ci

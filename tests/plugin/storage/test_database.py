@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
@@ -20,6 +21,7 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import watch_inserts
 from flowactions_plugin.storage.text import read_all
@@ -349,6 +351,19 @@ async def test_new_rows_of_an_sqlite_file_are_noticed(sqlite_url: str) -> None:
             await queue.put()
             await until(lambda: len(calls) >= 3)
             assert len(calls) == 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of changes of files")
+async def test_an_idle_watch_is_woken_by_a_write(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no rows come, it looks at nothing until the write-ahead log is written to."""
+    monkeypatch.setattr(sqlite, "LONGEST_WATCH_SECONDS", 3600.0)
+    monkeypatch.setattr(sqlite, "RECENT_SECONDS", 0.0)
+    async with a_database(sqlite_url) as opened:
+        queue = Queue(opened)
+        async with watched(queue) as calls:
+            for number in (1, 2):
+                await queue.put()
+                await until(lambda number=number: len(calls) == number)  # type: ignore[misc]
 
 
 async def test_a_file_that_is_locked_is_watched_on(tmp_path: Path) -> None:
