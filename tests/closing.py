@@ -17,7 +17,7 @@ from tests.recorder import OK
 
 End: TypeAlias = Callable[[socket.socket], object]
 
-WAIT_SECONDS: Final = 30.0
+WAIT_SECONDS: Final = 300.0
 """Only for a test that would otherwise never end."""
 
 

@@ -10,6 +10,17 @@ from litestar.routes import HTTPRoute
 from flowactions_hookspecs import core
 from flowactions_hookspecs.hooks import Owned
 from flowactions_hookspecs.routes import check_routes
+from flowactions_plugin.storage import sqlite, waiting
+from tests.waiting import SAFETY_SECONDS
+
+
+@pytest.fixture(scope="session", autouse=True)
+def databases_have_time() -> Iterator[None]:
+    """A database that answers slowly on a busy machine is not away: tests about these limits set their own."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(waiting, "ANSWER_SECONDS", SAFETY_SECONDS)
+        patched.setattr(sqlite, "WAIT_SECONDS", SAFETY_SECONDS)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
