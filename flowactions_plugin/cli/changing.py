@@ -78,7 +78,7 @@ class Outcome(Document):
 
     Attributes:
         preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
-        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
+        action: the bulk action in its present state; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
         deliveries: single deliveries, and whether each was changed; empty for a filter.
     """
 

@@ -167,7 +167,7 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
     pieces = _pieces(text, escaped)
     if "\\" in text and any(map(_ends_in_escape, pieces[:-1:2])):
-        raise BodyInvalid("The body is not valid JSON: a single backslash stands before a variable.")
+        raise BodyInvalid("The body is not valid JSON: it has a single backslash before a variable.")
     return pieces
 
 

@@ -60,7 +60,7 @@ BODIES = [
     Mistake('{"a": \u201cx\u201d}', "line 1, column 7: \u201c is a typographic quote"),
     Mistake('{"a": "x\ny"}', "line 1, column 9: A text cannot contain a line break"),
     Mistake('{"a": 01}', "line 1, column 7: A number cannot begin with 0"),
-    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: The name "a" stands twice'),
+    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: This object has the name "a" twice'),
     Mistake("{'a': 1}", "line 1, column 2"),
     Mistake("{a: 1}", "line 1, column 2"),
     Mistake('{"a" 1}', "line 1, column 6"),

@@ -35,7 +35,7 @@ def _lines() -> Iterator[str]:
     yield ""
     yield (
         f"What `python -m flowactions_conformance run` tries, {len(checks)} checks in {len(PROFILES)} profiles. [Prove your\n"
-        "host](../how-to/prove-your-host.md) says how to run them and what comes of it. This page is generated:\n"
+        "host](../how-to/prove-your-host.md) says how to run them and how to read the result. This page is generated:\n"
         f"`{COMMAND}`."
     )
     yield ""

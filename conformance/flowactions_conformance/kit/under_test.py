@@ -23,8 +23,8 @@ class Env(Wire, frozen=True):
     Args:
         settings: hand these to `Host.settings` unchanged; they hold everything that the plugin needs.
         base_url: at which the kit serves the app, without a slash at its end. It is known before the app exists.
-        state_dir: a folder of this host, for whatever it keeps. The same one after a restart, and for each of
-            several processes of one host.
+        state_dir: a folder of this host, for its files. The same one after a restart, and for each of several
+            processes of one host.
         database_url: where the host may keep its tables, in the form of SQLAlchemy's asyncio drivers; on PostgreSQL
             the same database as the plugin's.
         incarnation: 1 for the first start, one more after each restart.
@@ -280,9 +280,9 @@ class HostUnderTest(Protocol):
         ...
 
     async def fail_database(self, fails: bool) -> None:
-        """Make the host's own queries fail from now on, as if its database were away, or let them work again.
+        """Make the host's own queries fail from now on, as if its database did not answer; or let them work again.
 
-        Those that `Host.signing_secret` makes are enough. Optional, profile ``durability``: without it one check is not
+        The queries of `Host.signing_secret` are enough. Optional, profile ``durability``: without it, one check is not
         tried.
         """
         ...

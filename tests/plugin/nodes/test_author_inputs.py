@@ -125,18 +125,18 @@ WRONG = [
     body('{"a": [1, 2}', "[ is not closed before this: ] is missing.", 1, 12),
     body('{"a": True}', "True is no value. Write true.", 1, 7),
     body('{"a": NaN}', "NaN is no number in JSON. Write null.", 1, 7),
-    body('{name: "Ada"}', 'A name stands in double quotes. Write "name".', 1, 2),
-    body("Hello {{userId}}", "A text must stand in double quotes", 1, 1),
+    body('{name: "Ada"}', 'A name needs double quotes. Write "name".', 1, 2),
+    body("Hello {{userId}}", "A text needs double quotes", 1, 1),
     body('{"a": 1} // note', "JSON has no comments", 1, 10),
     body('{"path": "C:\\dir"}', "Write \\\\ for a backslash.", 1, 13),
-    body('{"a":\u00a01}', "An invisible character (U+00A0) stands here.", 1, 6),
+    body('{"a":\u00a01}', "This is an invisible character (U+00A0).", 1, 6),
     body(
         '{"a": {{name}}}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE} The body is not valid JSON", 1, 7
     ),
     body('{"a": "{{name}}"}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE}", 1, 8, "unknown_token"),
     body('{"a": {{userid}}}', "{{userid}} is not a variable: write {{userId}}.", 1, 7),
     body('{"a": "{userId}"}', "{userId} is not a variable: write {{userId}}.", 1, 8, "malformed_token"),
-    body('{"a": 1, "b": {"a": 2}, "a": 3}', 'The name "a" stands twice in this object', 1, 25, "duplicate_key"),
+    body('{"a": 1, "b": {"a": 2}, "a": 3}', 'This object has the name "a" twice', 1, 25, "duplicate_key"),
     body('{"{{userId}}": 1}', "not substituted in a key", 1, 3, "token_not_substituted"),
     Input(
         "webhookBody", f'"{"x" * 1_048_576}"', "body_too_large", "The body is larger than 1,024 KB.", error=True

@@ -214,7 +214,7 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
         actual=f"{ended.status_code} {where}",
     )
     for who in (trial.author, pair.stranger):
-        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} all the same")
+        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} nevertheless")
 
 
 @check(
