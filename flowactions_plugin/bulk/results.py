@@ -51,7 +51,7 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A bulk action as it stands. Times are Unix milliseconds.
+    """A bulk action in its present state. Times are Unix milliseconds.
 
     Attributes:
         id: the action's; later ones are greater.

@@ -61,7 +61,7 @@ on the length of a body and hardly on its contents. An ordinary ``*`` here takes
 
 
 def variables_of(walk: Walk) -> Variables:
-    """Take the variables from a walk. What UTF-8 cannot hold (a lone surrogate) becomes U+FFFD."""
+    """Return the variables of a walk. A character that UTF-8 cannot encode (a lone surrogate) becomes U+FFFD."""
     return {"userId": without_surrogates(walk.user_id), "content": without_surrogates(walk.content)}
 
 

@@ -88,7 +88,7 @@ def retry_schedule(text: str) -> tuple[int, ...]:
 
 
 class AutoPause(NamedTuple):
-    """When a destination that fails is paused automatically.
+    """The rule for automatic pauses of a destination.
 
     Attributes:
         failures: so many in a row.
