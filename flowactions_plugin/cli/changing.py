@@ -62,10 +62,10 @@ class Changed(Document):
     """A single delivery.
 
     Attributes:
-        id: the delivery's.
-        changed: whether it was in a state in which this can be done.
-        resent_as: of `outbox resend`: the id of the new delivery that is sent; missing for other commands, and where it was
-            not changed.
+        id: id of the delivery.
+        changed: whether the delivery was changed; its state may not allow it.
+        resent_as: for `outbox resend`: id of the new delivery; missing for other commands, and if nothing was
+            sent.
     """
 
     id: str
