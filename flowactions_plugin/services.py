@@ -65,7 +65,7 @@ HOUR_MS = 3600 * 1000
 
 
 class PluginRuntime:
-    """What the contract's `Runtime` says, each method by the part that does it: pacing (§3.2), the outbox, tests of drafts."""
+    """The contract's `Runtime`: each method calls its part: pacing (§3.2), the outbox, tests of drafts."""
 
     def __init__(self, pacing: Pacing, webhooks: OwnWebhooks, tests: NodeTests, host: Host) -> None:
         self.reach, self.advance = pacing.reach, pacing.advance
@@ -79,7 +79,7 @@ class PluginRuntime:
 
 
 class Services:
-    """Everything that the plugin does for one host; an async context manager that can be entered again.
+    """All parts of the plugin for one host; an async context manager that can be entered again.
 
     Args:
         host: the host. Its settings are read here; its engine and transport when the lifespan opens.

@@ -1,4 +1,4 @@
-"""What is known of a struct's fields."""
+"""The fields of a struct."""
 
 from __future__ import annotations
 

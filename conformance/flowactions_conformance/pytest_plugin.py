@@ -42,6 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> None:
-    """Says what is missing when the suite is asked for without a host."""
+    """Raise an error that says what is missing, if the suite is run without a host."""
     if file_path == SUITE and not parent.config.getoption("flowactions_host"):
         raise pytest.UsageError("name your host: --flowactions-host package.module:make_host")

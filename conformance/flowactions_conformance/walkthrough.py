@@ -49,7 +49,7 @@ class Observer:
         self.say = say
 
     async def results(self, flow_id: str) -> list[dict[str, Any]]:
-        """Give the node results of the flow's newest run."""
+        """Return the node results of the flow's newest run."""
         answer = await self._client.get(f"/api/flows/{flow_id}/runs")
         results: list[dict[str, Any]] = answer.json()["data"][0]["results"]
         return results

@@ -111,7 +111,7 @@ class DeliveriesDead(Alert, kw_only=True, frozen=True, rename="camel"):
 
 
 class ChatDisconnected(Alert, kw_only=True, frozen=True, rename="camel"):
-    """The chat provider accepts the token of an organization's connection no more: its messages are not sent."""
+    """The chat provider no longer accepts the token of an organization's connection: its messages are not sent."""
 
     TYPE: ClassVar[str] = "flowactions.chat.disconnected"
 

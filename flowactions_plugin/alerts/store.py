@@ -52,7 +52,7 @@ class PauseChange(NamedTuple):
 
 
 class AlertStore:
-    """What alerts are made of, in one database.
+    """Reads what alerts report, in one database.
 
     Args:
         database: which.

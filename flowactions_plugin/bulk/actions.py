@@ -1,4 +1,4 @@
-"""Bulk actions: what an operator does to all rows of a filter, carried out by workers (decision 38).
+"""Bulk actions: changes to all rows of a filter, which workers execute (decision 38).
 
 An action is bound to the set that was shown. `Actions.preview` counts it and gives a token; `Actions.begin` takes the token
 and refuses when the set is another by then. Rows that come to meet the filter later are not in it. Nothing leaves before
@@ -172,7 +172,7 @@ class Actions:
         return begun
 
     async def undo(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
-        """Take an action back that has not started; every row is as it was.
+        """Undo an action that has not started; no row is changed.
 
         Returns:
             The action, ``undone``; in another state when it was too late; ``None``: there is none in this scope.

@@ -1,4 +1,4 @@
-"""Carries out bulk actions, in batches, each in one transaction with its progress (decision 38).
+"""Executes bulk actions, in batches, each in one transaction with its progress (decision 38).
 
 Every worker runs it. One process at a time carries an action on, under a short lease; when it is killed, its transaction is
 rolled back, and another goes on behind the last batch that was committed. So each row is changed once.
@@ -51,7 +51,7 @@ HELD: Final = "held"
 
 
 class Engine:
-    """Carries out the bulk actions of one database.
+    """Executes the bulk actions of one database.
 
     Args:
         database: where they are.

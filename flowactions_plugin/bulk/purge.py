@@ -1,4 +1,4 @@
-"""Removes all that is kept of an organization, or exactly what somebody was shown of it."""
+"""Deletes all rows of an organization, or exactly the rows that were shown to an operator."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class PurgePreview(msgspec.Struct, kw_only=True, frozen=True):
-    """What is kept of an organization at a time.
+    """The number of rows of an organization at a time.
 
     Attributes:
         organization_id: the tenant.
@@ -138,7 +138,7 @@ class PurgePreview(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
-    """What came of a purge, or of a part of it.
+    """The result of a purge, or of a part of it.
 
     Attributes:
         removed: what was removed.

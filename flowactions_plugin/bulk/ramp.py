@@ -1,4 +1,4 @@
-"""How fast a bulk action goes on, and when it stops by itself. Pure, no I/O.
+"""The rate of a bulk action, and the rule by which it stops itself. Pure, no I/O.
 
 Without a canary an action is paced only. With one it goes on in stages: so many rows as the canary has, then ten times as
 many, and so on. Each stage waits for the first attempt of the rows of the stage before.

@@ -51,29 +51,29 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A bulk action as it stands. Times are Unix milliseconds.
+    """A bulk action in its present state. Times are Unix milliseconds.
 
     Attributes:
-        id: the action's; later ones are greater.
-        kind: what is done.
-        organization_id: whose rows; empty: those of all organizations.
-        filter: which rows.
-        as_of: when the set was counted.
-        counted: how many rows it had.
-        actor_id: who began it.
-        actor_name: the same, for people.
-        actor_role: how they acted.
-        reason: why, as they said.
-        reset_attempts: whether each row has all of its attempts again; if not, each gets one.
-        rate: rows per second at the most; ``None``: without limit.
-        canary: how many rows go first; 0: no canary.
-        state: ``waiting``: it can be undone; ``running``; ``done``; ``undone``: nothing was changed; ``stopped``: by a
-            person or by its canary, and what was done stays.
-        state_reason: what it waits for, or why it has stopped.
+        id: id of the action; later actions have greater ids.
+        kind: the kind of change.
+        organization_id: the organization of the rows; empty: all organizations.
+        filter: the filter that selects the rows.
+        as_of: when the rows were counted.
+        counted: number of rows at that time.
+        actor_id: id of the person who began it.
+        actor_name: name of that person.
+        actor_role: role of that person.
+        reason: the reason that the person gave.
+        reset_attempts: whether each row gets all its attempts again; if not, each gets one.
+        rate: maximum number of rows per second; ``None``: no limit.
+        canary: number of rows in the first stage; 0: no canary.
+        state: ``waiting``: it can be undone; ``running``; ``done``; ``undone``: nothing was changed;
+            ``stopped``: a person or its canary has stopped it, and changed rows stay changed.
+        state_reason: the reason why it waits, or why it has stopped.
         created_at: when it was begun.
-        starts_at: until when it can be undone.
-        finished_at: when it ended; ``None``: workers still have to do something.
-        done: how many rows were changed.
+        starts_at: the end of the time in which it can be undone.
+        finished_at: when it ended; ``None``: workers still have to change rows.
+        done: number of changed rows.
     """
 
     id: str

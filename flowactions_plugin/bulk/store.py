@@ -303,7 +303,7 @@ class ActionStore:
         return connection.execute(rows, self._given(ids)).rowcount
 
     def hold(self, connection: Connection, ids: Sequence[str], action_id: str) -> None:
-        """Hold rows that wait: no worker claims them."""
+        """Stop rows that wait: no worker claims them."""
         held = (
             update(outbox)
             .where(self._id_in_params())
@@ -312,7 +312,7 @@ class ActionStore:
         connection.execute(held, self._given(ids))
 
     def release(self, connection: Connection, action_id: str, limit: int) -> bool:
-        """Have rows that an action holds wait as they did; return whether there may be more."""
+        """Make stopped rows of an action wait as before; return whether more rows may follow."""
         query = select(*raw([outbox.c.id])).where(LIVE, _HELD, outbox.c.action_id == action_id)
         ids, more = _ids(connection, query, limit, skip_locked=False)
         released = (

@@ -29,7 +29,9 @@ from flowactions_plugin.http.problems import Problem
 
 NODE_TYPE: Final = "chat_message"
 
-NO_PRIVATE_CHANNELS: Final = "Private channels are not listed, for the app was not granted groups:read. An ID can be entered all the same."
+NO_PRIVATE_CHANNELS: Final = (
+    "Private channels are not listed, because the app was not granted groups:read. You can still enter an ID."
+)
 
 SearchText: TypeAlias = Annotated[str, QueryParameter(name="search", max_length=100)]
 IfMatch: TypeAlias = Annotated[

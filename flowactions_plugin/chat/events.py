@@ -37,7 +37,7 @@ class Challenge(msgspec.Struct, frozen=True):
 
 
 class Acknowledged(msgspec.Struct, frozen=True):
-    """A request of which nothing is done.
+    """A request that is acknowledged and has no effect.
 
     Attributes:
         event_id: the provider's id; ``None``: it has none that can be one.

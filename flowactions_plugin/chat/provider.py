@@ -166,14 +166,14 @@ class SlackProvider:
         return member_page(answer.data)
 
     async def channel(self, token: str, channel: str) -> ChannelState:
-        """Tell the state of one channel."""
+        """Return the state of one channel."""
         answer = await self._call(
             token, lambda client: client.conversations_info(channel=channel), needs="channels:read"
         )
         return channel_state(object_of(answer.data, "channel"))
 
     async def member(self, token: str, user: str) -> MemberState:
-        """Tell the state of one member."""
+        """Return the state of one member."""
         answer = await self._call(token, lambda client: client.users_info(user=user), needs="users:read")
         return member_state(object_of(answer.data, "user"))
 

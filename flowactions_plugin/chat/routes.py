@@ -164,7 +164,7 @@ class TestMessage(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TestResult(msgspec.Struct, omit_defaults=True):
-    """What came of a test message; ``error`` and ``message`` only when it was refused."""
+    """The result of a test message; ``error`` and ``message`` only if it was refused."""
 
     ok: bool
     ts: str

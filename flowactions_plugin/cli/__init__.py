@@ -1,4 +1,4 @@
-"""``flowactions``: what an operator runs beside the host.
+"""``flowactions``: the commands of operators.
 
 A module here declares one command, or a group of them, with click alone. What a command needs is imported when it runs, so
 that ``--help``, completion and mistakes are answered at once.

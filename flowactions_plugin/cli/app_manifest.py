@@ -172,6 +172,6 @@ def is_on_loopback(public_url: str, source: str) -> bool:
         loopback = loopback or ipaddress.ip_address(url.host.strip("[]")).is_loopback
     if url.scheme != "https" and not loopback:
         raise CannotRun(
-            f"{source} must start with https://, for the chat provider takes no other URL: name the public URL, with --url"
+            f"{source} must start with https://, because the chat provider accepts no other URL: name the public URL, with --url"
         )
     return loopback

@@ -56,7 +56,7 @@ def _options(function: Function) -> Function:
                 "--undo-seconds",
                 type=click.FloatRange(0, MOST_UNDO_SECONDS),
                 metavar="N",
-                help="For so long nothing leaves, and 'outbox undo' takes it back; not for single ids. "
+                help="For so long nothing is sent, and 'outbox undo' cancels it; not for single ids. "
                 "Without it, FLOWACTIONS_UNDO_SECONDS.",
             ),
             click.option("--detach", is_flag=True, help="Do not wait until workers have executed it."),

@@ -1,4 +1,4 @@
-"""Changes deliveries: shows what would be changed, asks, begins the action, and shows how it goes on until it ends."""
+"""Changes deliveries: shows the selected deliveries, asks, begins the action, and shows its progress until it ends."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class Changed(Document):
     """A single delivery.
 
     Attributes:
-        id: the delivery's.
-        changed: whether it was in a state in which this can be done.
-        resent_as: of `outbox resend`: the id of the new delivery that is sent; missing for other commands, and where it was
-            not changed.
+        id: id of the delivery.
+        changed: whether the delivery was changed; its state may not allow it.
+        resent_as: for `outbox resend`: id of the new delivery; missing for other commands, and if nothing was
+            sent.
     """
 
     id: str
@@ -74,11 +74,11 @@ class Changed(Document):
 
 
 class Outcome(Document):
-    """What a command on many deliveries came to.
+    """The result of a command on many deliveries.
 
     Attributes:
         preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
-        action: the bulk action as it stands; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
+        action: the bulk action in its present state; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
         deliveries: single deliveries, and whether each was changed; empty for a filter.
     """
 
@@ -98,7 +98,7 @@ class ActionList(Document):
 
 
 class Purge(Document):
-    """What is kept of an organization, or was.
+    """The rows of an organization: counted or deleted.
 
     Attributes:
         organization: its id.
@@ -115,7 +115,7 @@ class Purge(Document):
 
 
 class ChangeRequest(NamedTuple):
-    """What a command asks for: its options by their names.
+    """The options of a command, by their names.
 
     Attributes:
         kind: what is done.
@@ -140,7 +140,7 @@ class ChangeRequest(NamedTuple):
 
 
 async def change(host: str | None, request: ChangeRequest) -> int:
-    """Carry out a command; returns the exit status.
+    """Execute a command, and return its exit status.
 
     Raises:
         CannotRun: it asks for nothing, or for too much.
@@ -282,7 +282,7 @@ async def change_action(
 
 
 def say_end(action: Action) -> None:
-    """Say how an action has ended."""
+    """Print the result of an action."""
     reason = f": {action.state_reason}" if action.state_reason else ""
     status(f"{action.state}{reason}; {action.done:,} of {action.counted:,} {DONE_VERBS[action.kind]}")
 

@@ -99,7 +99,7 @@ class Checks:
 
 
 def and_more(checks: Checks, name: str, number: int, what: str, see: str, *, exact: bool = True) -> None:
-    """Say how many further failures of one kind are not named.
+    """Record the number of further failures of one kind that are not named.
 
     Args:
         checks: to be added to.
@@ -114,7 +114,7 @@ def and_more(checks: Checks, name: str, number: int, what: str, see: str, *, exa
 
 
 async def check_egress(checks: Checks, context: CommandContext, url: str) -> None:
-    """Say what would happen to a webhook to a URL, and why. Nothing is connected to."""
+    """Record what would happen to a webhook to a URL, and why, without a connection."""
     name = "egress"
     try:
         destination = parse_destination(url)
@@ -158,7 +158,7 @@ async def check_egress(checks: Checks, context: CommandContext, url: str) -> Non
 
 
 async def check_alerts(checks: Checks, context: CommandContext) -> None:
-    """Say whether alerts may be sent to where the settings say. Nothing is connected to."""
+    """Record whether alerts may be sent to the URL of the settings, without a connection."""
     settings = context.settings
     if settings.alerts_url is None:
         checks.skip("alerts", "FLOWACTIONS_ALERTS_URL is not set: no alert is sent")

@@ -1,4 +1,4 @@
-"""What a command works on: the host of ``--host MODULE:NAME``, or the environment's settings, and the database of either."""
+"""The context of a command: the host of ``--host MODULE:NAME`` or the environment's settings, and the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``flowactions destinations``: where webhooks go, and pauses."""
+"""``flowactions destinations``: destinations of webhooks, and pauses."""
 
 from __future__ import annotations
 

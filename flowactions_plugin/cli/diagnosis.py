@@ -1,4 +1,4 @@
-"""The checks of ``flowactions doctor``, in the order in which one depends on another. None of them leaves anything behind."""
+"""The checks of ``flowactions doctor``, in the order in which one depends on another. They change nothing."""
 
 from __future__ import annotations
 

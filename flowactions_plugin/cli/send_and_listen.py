@@ -76,7 +76,7 @@ async def send_test(
     if sent.error is not None:
         line(f"not delivered: {sent.error}")
     else:
-        signed = "signed" if sent.signed else "not signed, for no secret was given"
+        signed = "signed" if sent.signed else "not signed, because no secret was given"
         through = f", {sent.note}" if sent.note else ""
         came = "delivered" if sent.delivered else "not delivered"
         line(f"{came}: it answered {sent.status_code} ({signed}){through}")

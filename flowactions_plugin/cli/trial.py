@@ -182,7 +182,7 @@ class Timeline(Progress):
         return self
 
     def sending(self, refine: Callable[[], str]) -> None:
-        """Take that the request is handed over from now on, and ask for the exact phase every millisecond."""
+        """Record that the request is being sent, and check the exact phase every millisecond."""
         super().sending(refine)
         if self._poll is not None:
             self._poll.cancel()
@@ -196,7 +196,7 @@ class Timeline(Progress):
             self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._look)
 
     def end(self) -> None:
-        """Take that the attempt has ended."""
+        """Record the end of the attempt."""
         self._ended = self._now()
         if self._poll is not None:
             self._poll.cancel()

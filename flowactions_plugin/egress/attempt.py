@@ -97,12 +97,12 @@ class Progress:
         self.notes: tuple[str, ...] = ()
 
     def enter(self, phase: str) -> None:
-        """Take that a phase of `PHASES` begins."""
+        """Record the start of a phase of `PHASES`."""
         self.refine, self.phase = None, phase
         self._began.append((phase, self._now()))
 
     def sending(self, refine: Callable[[], str]) -> None:
-        """Take that the request is handed over from now on.
+        """Record that the request is being sent.
 
         Args:
             refine: returns the phase more exactly, until it is set to ``None``.
@@ -116,11 +116,11 @@ class Progress:
             self.phase = self.refine()
 
     def sent(self) -> None:
-        """Take that the request was handed over."""
+        """Record that the request was sent."""
         self._began.append(("waiting for the answer", self._now()))
 
     def end(self) -> None:
-        """Take that the attempt has ended."""
+        """Record the end of the attempt."""
 
     def phases(self) -> dict[str, float]:
         """Return how long each phase has taken until now, in seconds.

@@ -51,7 +51,7 @@ class Keeper(Protocol):
     buffer: memoryview
 
     def released(self, connection: Connection) -> None:
-        """Take a connection that can take the next request."""
+        """Get a connection back that can send the next request."""
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection that was closed; called once for each."""
@@ -109,7 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         return "sending the request" if sending else "waiting for the answer"
 
     def attach(self, connection: socket.socket) -> None:
-        """Tell it which socket it is on, so that it can ask the kernel what has arrived."""
+        """Set the connection's socket, to ask the kernel which bytes have arrived."""
         self._poll.register(connection, select.POLLIN)
 
     def is_quiet(self) -> bool:
@@ -226,7 +226,7 @@ class Connection(asyncio.BufferedProtocol):
     # The event loop calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Set the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the event loop's signature
@@ -237,7 +237,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._buffer[:THROTTLED_BYTES]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what was read."""
+        """Handle the bytes that were read."""
         self._reuse.received()
         reader = self._reader
         if reader is None or self._response is None:
@@ -255,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
             self._slow_down()
 
     def eof_received(self) -> bool:
-        """Have the transport close: nothing can follow."""
+        """Close the transport: nothing can follow."""
         reader = self._reader
         if reader is None or self._response is None:
             self._reuse.lost()
@@ -285,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Let a large body go on."""
+        """Continue to send a large body."""
         self._is_full = False
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)

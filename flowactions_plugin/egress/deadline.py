@@ -91,7 +91,7 @@ class StallMonitor:
         return self._ended
 
     def alarm(self, deadline: Deadline, now: float, seconds: float) -> set[Deadline]:
-        """Have a deadline checked in so many seconds, or a little later; return the set that it waits in until then."""
+        """Schedule the check of a deadline in so many seconds, or a little later; return the set in which it waits."""
         number = int((now + seconds) / ALARM_SECONDS) + 1
         waiting = self._alarms.get(number)
         if waiting is None:

@@ -98,7 +98,7 @@ class Pool:
             self._wake()
 
     def failed(self) -> None:
-        """Give back what was reserved."""
+        """Release a reservation."""
         self._opening -= 1
         self._wake()
 

@@ -122,7 +122,7 @@ class ResponseReader:
             self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the connection.
+        """Parse the next bytes of the connection.
 
         Raises:
             NotHttp: they are not a response's; what was read before stays.
@@ -133,7 +133,7 @@ class ResponseReader:
             self.clean, self._parser = False, None
 
     def end(self) -> bool:
-        """Take the end of the connection; return whether the response is complete.
+        """Handle the end of the connection; return whether the response is complete.
 
         Without a length and without chunks, the end of the connection is the end of the body.
         """

@@ -76,7 +76,7 @@ class TunnelRequest(asyncio.Protocol):
     # The event loop calls these.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Set the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:

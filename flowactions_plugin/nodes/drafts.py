@@ -403,7 +403,7 @@ class NodeTests:
                 return outcome
             left = until - timer()
             if left <= 0:
-                message = "The attempt has not ended yet. It is made all the same: look at the delivery for its outcome."
+                message = "The attempt has not ended yet. It continues: look at the delivery for its outcome."
                 return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, POLL_SECONDS)

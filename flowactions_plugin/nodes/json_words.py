@@ -118,7 +118,7 @@ def _within_a_text(text: str, reason: str, at: int) -> tuple[str, int] | None:
     if reason.startswith("invalid \\") and text.startswith("\\'", at):
         return "A ' needs no backslash before it. Remove the backslash", at
     if reason.startswith("invalid \\"):
-        return "A single backslash cannot stand before this character. Write \\\\ for a backslash", at
+        return "A single backslash is not allowed before this character. Write \\\\ for a backslash", at
     return None
 
 
@@ -191,29 +191,27 @@ def _of_a_character(text: str, found: str, at: int) -> tuple[str, int] | None:
     if found in TYPOGRAPHIC_QUOTES:
         return _typographic(found), at
     if found in _OTHER_QUOTES:
-        return f'Texts and names stand in double quotes ("), and this is {found}', at
+        return f'Put texts and names in double quotes ("); this is {found}', at
     if text.startswith(("//", "/*"), at) or found == "#":
         return "JSON has no comments. Remove this one", at
     if found == "\\":
-        return "A backslash can only stand within a text. Remove it", at
+        return "A backslash is allowed only within a text. Remove it", at
     if not found.isprintable() or unicodedata.category(found) in {"Cf", "Zs"}:
-        return f"An invisible character ({_code(found)}) stands here. Remove it", at
+        return f"This is an invisible character ({_code(found)}). Remove it", at
     return None
 
 
 def _no_name(text: str, at: int) -> str:
     word = _WORD.match(text, at)
     if word is not None:
-        return f'A name stands in double quotes. Write "{word[0]}"'
+        return f'A name needs double quotes. Write "{word[0]}"'
     if text[at] == ",":
         return "This comma is one too many. Remove it"
-    return 'A name in double quotes (") must stand here'
+    return 'Write a name in double quotes (") here'
 
 
 def _no_colon(text: str, at: int) -> str:
-    return "A colon must stand between a name and its value" + (
-        f", and not {text[at]}" if text[at] in "=,;" else ""
-    )
+    return "Put a colon between a name and its value" + (f", and not {text[at]}" if text[at] in "=,;" else "")
 
 
 def _no_value(text: str, at: int) -> str:
@@ -225,13 +223,13 @@ def _no_value(text: str, at: int) -> str:
     if word is not None:
         meant = _LITERALS.get(word[0].lower())
         if meant is None:
-            return f'A text must stand in double quotes, as in "{word[0]}"'
+            return f'A text needs double quotes, as in "{word[0]}"'
         return f"{word[0]} is no value. Write {meant}"
     if before.endswith(":") and text[at] in ",}]":
         return "A value is missing after the colon"
     if text[at] == "," and before.endswith((",", "[")):
         return "A value is missing before this comma. Remove the comma"
-    return "A value must stand here: a text, a number, true, false, null, { or ["
+    return "Write a value here: a text, a number, true, false, null, { or ["
 
 
 def _no_comma(text: str, at: int) -> str:
@@ -250,7 +248,7 @@ def _no_comma(text: str, at: int) -> str:
 
 def _after_the_end(text: str, at: int) -> str:
     if text[at] == ":":
-        return "Names and values stand in braces. Write { and } around them"
+        return "Put names and values in braces. Write { and } around them"
     if text[at] in "}]":
         return f"This {text[at]} is one too many. Remove it"
     return "The JSON has ended before this. Remove what follows, or put all of it in [ ]"

@@ -255,7 +255,7 @@ class DeferredStore:
 
     @repeated
     async def release(self, release: Release, transaction: AsyncConnection | None = None) -> None:
-        """Let others run what is left of a lease whose process lives and could not go on."""
+        """Release the remaining records of a lease whose process runs but cannot continue."""
         leases = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
         released = (
             update(deferred)

@@ -61,7 +61,7 @@ on the length of a body and hardly on its contents. An ordinary ``*`` here takes
 
 
 def variables_of(walk: Walk) -> Variables:
-    """Take the variables from a walk. What UTF-8 cannot hold (a lone surrogate) becomes U+FFFD."""
+    """Return the variables of a walk. A character that UTF-8 cannot encode (a lone surrogate) becomes U+FFFD."""
     return {"userId": without_surrogates(walk.user_id), "content": without_surrogates(walk.content)}
 
 
@@ -167,7 +167,7 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
     pieces = _pieces(text, escaped)
     if "\\" in text and any(map(_ends_in_escape, pieces[:-1:2])):
-        raise BodyInvalid("The body is not valid JSON: a single backslash stands before a variable.")
+        raise BodyInvalid("The body is not valid JSON: it has a single backslash before a variable.")
     return pieces
 
 

@@ -72,21 +72,21 @@ def repeated_keys(text: str) -> Iterator[Fault]:
     for name, offset in repeated_names(as_json_of_same_length(text)[0], text):
         shown = f"{name[:NAME_LENGTH]}{'…' if len(name) > NAME_LENGTH else ''}"
         message = (
-            f'The name "{without_surrogates(shown)}" stands twice in this object. Both are sent, and receivers read only'
-            " one of them. Remove one."
+            f'This object has the name "{without_surrogates(shown)}" twice. Both are sent, and receivers read only one of'
+            " them. Remove one."
         )
         yield Fault(message, *place(text[:offset]))
 
 
 def unknown_tokens(text: str) -> Iterator[Fault]:
-    """Find what looks like a variable and is none, so that it is sent as it stands; each of them once."""
+    """Find what looks like a variable and is none, so that it is sent unchanged; each of them once."""
     found: set[str] = set()
     for token in _LIKE_A_TOKEN.finditer(text):
         name = token[1]
         if name in VARIABLES or not name.strip() or name in found:
             continue
         found.add(name)
-        yield Fault(f"{_not_a_variable(name)} It is sent as it stands.", *place(text[: token.start()]))
+        yield Fault(f"{_not_a_variable(name)} It is sent unchanged.", *place(text[: token.start()]))
 
 
 def malformed_tokens(text: str) -> Iterator[Fault]:
@@ -97,14 +97,14 @@ def malformed_tokens(text: str) -> Iterator[Fault]:
         message = None if written in found else _why_malformed(token)
         found.add(written)
         if message is not None:
-            yield Fault(f"{message} It is sent as it stands.", *place(text[: token.start()]))
+            yield Fault(f"{message} It is sent unchanged.", *place(text[: token.start()]))
     for token in _NOT_CLOSED.finditer(text):
         written = token[0].strip()
         known = _NEARLY_A_TOKEN.match(text, token.start()) is not None  # and told above
         if known or written in found or _LIKE_A_TOKEN.match(text, token.start()):
             continue
         found.add(written)
-        message = f"{written} is not closed, and no variable. {_VARIABLES_ARE} It is sent as it stands."
+        message = f"{written} is not closed, and no variable. {_VARIABLES_ARE} It is sent unchanged."
         yield Fault(message, *place(text[: token.start()]))
 
 
@@ -116,14 +116,14 @@ def tokens_not_substituted(text: str) -> Iterator[Fault]:
         if any(written in each or each in written for each in found):
             continue
         found.add(written)
-        message = f"{written} is not substituted here, and stays as it is."
+        message = f"{written} is not substituted here. It is sent unchanged."
         yield Fault(message, *place(text[: token.start()]))
 
 
 def tokens_in_keys(text: str) -> Iterator[Fault]:
     """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
     for name, offset in as_json_of_same_length(text)[1].items():
-        message = f"{_braced(name)} is not substituted in a key. It is sent as it stands."
+        message = f"{_braced(name)} is not substituted in a key. It is sent unchanged."
         yield Fault(message, *place(text[:offset]))
 
 

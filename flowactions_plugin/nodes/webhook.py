@@ -143,7 +143,7 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 
 
 def attempts_in_words(delays: Sequence[float], tick_seconds: float | None) -> str:
-    """Say how many attempts a webhook has and when they are made, for the flow's author (§2.4).
+    """Return a sentence on a webhook's attempts and their times, for the flow's author (§2.4).
 
     Args:
         delays: seconds from each attempt that fails to the next one; without any, it has one attempt.
@@ -317,7 +317,7 @@ def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header,
 
 
 def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
-    """Say where the host finds a node's signing secret."""
+    """Return the origin by which the host finds a node's signing secret."""
     return FlowNodeOrigin(
         organization_id=walk.organization_id, agent_id=walk.agent_id, flow_id=walk.flow_id, node_id=node.id
     )

@@ -143,7 +143,7 @@ async def undo_action(
     context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[Any]:
-    """Take an action back that has not started; its page says what came of it."""
+    """Undo an action that has not started; its page shows the result."""
     return await _end(request, viewer, action_id, context.actions.undo)
 
 

@@ -108,7 +108,7 @@ class Completer:
         self._linger()
 
     async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
-        """Give back claims of which the database has not said whether it has them.
+        """Give back claims that the database may or may not have written.
 
         Unlike `give_back`, it leaves alone what this worker has claimed since.
 

@@ -114,7 +114,7 @@ class ContinuousClaims:
         self.lease_seconds = timing.lease_seconds
 
     def wake(self, organizations: Iterable[str] = ()) -> None:
-        """Have the queue claimed from soon: something was enqueued, for whatever destination.
+        """Claim soon: something was enqueued, for any destination.
 
         Args:
             organizations: whose it is, as far as it is known.
@@ -269,7 +269,7 @@ class ContinuousClaims:
         self._woken.clear()
 
     async def quiesce(self) -> None:
-        """Give back what waits for a slot, and wait for what has one."""
+        """Give back deliveries that wait for a slot, and wait for those in flight."""
         self._claiming = False
         while self._slots.reserved:
             self._settled.clear()

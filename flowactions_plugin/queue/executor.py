@@ -213,7 +213,7 @@ class Executor:
         await self.execute(delivery, secrets)
 
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
-        """Give deliveries back that were not begun: they are due at once."""
+        """Give back deliveries that were not begun: they are due at once."""
         self.completer.give_back(*map(Return, deliveries))
 
     def _is_too_late(self, delivery: ClaimedDelivery) -> bool:

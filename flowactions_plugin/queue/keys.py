@@ -1,7 +1,7 @@
 """Idempotency keys: each is used once per organization and caller within the dedupe window.
 
-Callers are ``host``, ``plugin:<name>`` and ``api:<agent>``. A key is written in the transaction of the delivery that it
-stands for: both are there or neither is.
+Callers are ``host``, ``plugin:<name>`` and ``api:<agent>``. A key is written in the transaction of its
+delivery: both are committed, or neither is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PLACE: Final = ("organization_id", "caller", "idempotency_key")
 
 
 class KeyOwner(NamedTuple):
-    """Whose key it is: the same text is another key for another organization or caller."""
+    """The owner of a key: the same text is another key for another organization or caller."""
 
     organization_id: str
     caller: str

@@ -1,4 +1,4 @@
-"""What one worker limits, and since when: destinations that hang, and organizations at their share. Pure, no I/O."""
+"""The limits of one worker: destinations that hang, and organizations at their share of slots. Pure, no I/O."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ NOTHING_LIMITED: Final = Limited()
 
 
 class Limits:
-    """What one worker knows of its destinations and organizations; it is empty when the worker starts.
+    """What one worker knows about its destinations and organizations; it is empty when the worker starts.
 
-    A destination is *unproven* until it has answered. It *hangs* after an attempt has timed out, until one is answered,
-    with whatever status. A failure that is neither an answer nor a timeout, like a refused connection, changes nothing.
+    A destination is *unproven* until it has answered. It *hangs* after an attempt has timed out, until one is
+    answered, with any status. A failure that is neither an answer nor a timeout, like a refused connection,
+    changes nothing.
 
     Args:
         clock: Unix seconds.
@@ -85,7 +86,7 @@ class Limits:
         return destination in self._hanging
 
     def record(self, destination: str, outcome: Outcome) -> None:
-        """Take note of the outcome of an attempt."""
+        """Record the outcome of an attempt."""
         if outcome.status_code is not None:
             if destination not in self._answered:
                 self._hanging.pop(destination, None)
@@ -96,7 +97,7 @@ class Limits:
             _remember(self._hanging, destination, since, self._most_hanging)
 
     def pass_over(self, organization_id: str) -> None:
-        """Take note that a row of an organization got no slot, because of what the organization has in flight."""
+        """Record that a row of an organization got no slot, because of the organization's deliveries in flight."""
         now = int(self._clock() * 1000)
         since, last = self._passed_over.pop(organization_id, (now, now))
         if now - last > STANDS_MS:

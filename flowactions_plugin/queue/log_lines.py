@@ -1,4 +1,4 @@
-"""The log lines that operators search for: a delivery is dead, or what became of it elsewhere."""
+"""The log lines that operators search for: a delivery is dead, or another process has changed it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes new rows: those of several callers in one transaction, and already claimed where this process can send them at once."""
+"""Writes new rows: several callers share a transaction, and rows that this process can send at once are also claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notifications between processes on PostgreSQL: a debounced NOTIFY for workers elsewhere, a hint and no more.
+"""Notifications between processes on PostgreSQL: a debounced NOTIFY for other workers, best effort.
 
 A notification names the organizations of what was enqueued, so that a busy worker finds their rows without a search.
 """
@@ -78,7 +78,7 @@ class Notifier:
             await asyncio.wait({sending})
 
     def notify(self, organization_id: str) -> None:
-        """Have a notification sent: at once, or together with others of the same moment.
+        """Send a notification: at once, or together with others of the same moment.
 
         Args:
             organization_id: the owner of what was enqueued.

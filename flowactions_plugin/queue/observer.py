@@ -1,4 +1,4 @@
-"""What watches deliveries from outside: it is told of outcomes, and may ask how busy this process is."""
+"""The observer of deliveries: it gets the outcomes, and may ask how busy this process is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Observer(Protocol):
     """Watches the deliveries of one process."""
 
     def record(self, completions: Sequence[Completion]) -> None:
-        """Take note of outcomes that were just written. It returns at once, and does not raise."""
+        """Record outcomes that were just written. It returns at once, and does not raise."""
 
     def tell(self, alert: DeliveryAlert) -> None:
         """Log what has become of a destination, and tell the host. It returns at once, and does not raise."""

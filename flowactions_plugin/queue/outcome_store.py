@@ -107,7 +107,7 @@ class OutcomeStore:
             connection.execute(outcomes.keeping_response(), kept)
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, str]:
-        """Give claims back without an attempt, of each row whose claim still holds.
+        """Give claims back without an attempt, for each row whose claim is still valid.
 
         Returns:
             The state of each row whose claim held: as it was, or ``dead`` for one that waited too long.

@@ -1,4 +1,4 @@
-"""The organizations and destinations that have live rows, wherever in the queue these stand."""
+"""The organizations and destinations that have live rows, at any place in the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that claims pass over: those that may be sent in quarantine only, and those that a change of the clock holds back."""
+"""Rows that claims skip: rows in quarantine, and rows whose due time is wrong because the clock was changed."""
 
 from __future__ import annotations
 

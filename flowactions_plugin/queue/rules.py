@@ -102,7 +102,7 @@ _RESERVED_PREFIXES: Final = {False: (RESERVED_PREFIX,), True: (RESERVED_PREFIX, 
 
 
 class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A row as it is enqueued: every attempt sends exactly this."""
+    """A new row: every attempt sends exactly its values."""
 
     id: str
     organization_id: str
@@ -159,7 +159,7 @@ class Timing(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """The state a row goes to.
+    """The next state of a row.
 
     Attributes:
         status: the state.

@@ -1,4 +1,4 @@
-"""Scheduled claims: once a tick, what is due up to a limit is claimed and executed."""
+"""Scheduled claims: each tick claims due rows up to a limit, and sends them."""
 
 from __future__ import annotations
 

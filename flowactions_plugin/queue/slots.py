@@ -195,7 +195,7 @@ class Slots(Generic[Item]):
         return may
 
     def unreserve(self, destination: str) -> None:
-        """Give up a slot of `reserve`, also for the row itself."""
+        """Release a slot of `reserve`, also for the row itself."""
         self.reserved -= 1
         self._reserved[destination] -= 1
         if not self._reserved[destination]:

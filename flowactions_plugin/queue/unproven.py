@@ -66,33 +66,33 @@ class Unproven(Generic[Item]):
         return self._begun < self._share or self._of[owner] == 0
 
     def append(self, owner: str, placed: Placed[Item]) -> None:
-        """Have a row wait."""
+        """Add a row that waits."""
         self.waiting.append(owner, placed)
         self._waiting_of[placed[0]] += 1
         self._waits += self._weight(placed[1][1])
 
     def leave(self, placed: Placed[Item]) -> None:
-        """Take that a row was removed from those that wait."""
+        """Record that a waiting row was removed."""
         self._waiting_of[placed[0]] -= 1
         if not self._waiting_of[placed[0]]:
             del self._waiting_of[placed[0]]
         self._waits -= self._weight(placed[1][1])
 
     def begin(self, owner: str, placed: Placed[Item]) -> None:
-        """Take that a row got a slot."""
+        """Record that a row got a slot."""
         weight = self._weight(placed[1][1])
         self._in_flight.setdefault(placed[0], Counter())[owner] += weight
         self._of[owner] += weight
         self._begun += weight
 
     def end(self, destination: str, owner: str, item: Item) -> None:
-        """Take that an attempt is over."""
+        """Record the end of an attempt."""
         of = self._in_flight.get(destination)
         if of is not None and of[owner]:
             self._subtract(destination, owner, min(of[owner], self._weight(item)))
 
     def answered(self, destination: str) -> list[tuple[str, Placed[Item]]]:
-        """Take that a destination has answered: what is in flight to it counts no more. Return what waits for it."""
+        """Record that a destination has answered: its deliveries in flight no longer count. Return its waiting ones."""
         for owner, weight in list(self._in_flight.get(destination, {}).items()):
             self._subtract(destination, owner, weight)
         if destination not in self._waiting_of:

@@ -39,7 +39,7 @@ def outage_delay(failures: int, cap: float, chance: float) -> float:
 
 
 class ClaimStrategy(Protocol):
-    """Decides when to claim and how much, and has what it claimed executed."""
+    """Decides when and how much to claim, and runs the attempts of the claimed rows."""
 
     async def settle(self) -> None:
         """Write what has to be written before anything is claimed.
@@ -62,11 +62,11 @@ class ClaimStrategy(Protocol):
         """Wait for so long, or until there is reason to claim earlier."""
 
     async def quiesce(self) -> None:
-        """Give back what has not begun, and wait until nothing is in flight."""
+        """Give back deliveries that have not begun, and wait until nothing is in flight."""
 
 
 class Worker:
-    """Delivers what is in the outbox (§8).
+    """Delivers the rows of the outbox (§8).
 
     Args:
         store: the queue.

@@ -88,7 +88,7 @@ def retry_schedule(text: str) -> tuple[int, ...]:
 
 
 class AutoPause(NamedTuple):
-    """When a destination that fails is paused automatically.
+    """The rule for automatic pauses of a destination.
 
     Attributes:
         failures: so many in a row.
@@ -197,7 +197,7 @@ def url_path(text: str) -> str:
     if not text.startswith("/") or text.startswith("//") or re.search(r"[\\\s\x00-\x1f\x7f]", text):
         raise ValueError("must be a path that starts with one slash, without spaces and backslashes")
     if "?" in text:
-        raise ValueError("must be a path without a query, for the plugin adds one")
+        raise ValueError("must be a path without a query, because the plugin adds one")
     return text
 
 

@@ -1,7 +1,8 @@
 """Repeats transactions of the plugin's own that PostgreSQL has ended because of another transaction.
 
-They run as READ COMMITTED, whatever the default of the database, the role or the engine is. So what is left to repeat are
-deadlocks, and conflicts of statements that a database with another default ran before that was known.
+They run as READ COMMITTED, with any default of the database, the role or the engine. So the only transactions
+to repeat are deadlocks, and conflicts of statements that a database with another default ran before that was
+known.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Engines:
         return not self._conflicted and known in {None, READ_COMMITTED}
 
     def note_conflict(self) -> None:
-        """Take that a statement in autocommit mode was not READ COMMITTED: the default was changed meanwhile."""
+        """Record that a statement in autocommit mode was not READ COMMITTED: the default was changed meanwhile."""
         self._conflicted = True
 
     def open(self, statement_seconds: float | None) -> None:
@@ -191,7 +191,7 @@ class AutocommitConnections:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """Give a connection while the block runs, of which each statement is a transaction.
+        """Open a connection for the block; each of its statements is a transaction.
 
         After an error it returns to the pool, which knows what to do with it.
         """

@@ -381,7 +381,7 @@ class Database:
         return seconds if self.sql.is_interruptible and self._engines.shared is not None else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
-        """Have statements of a transaction of `write` fail that wait longer for a lock; SQLite has no such locks.
+        """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -416,7 +416,7 @@ class Database:
         return int(connection.execute(select(self.sql.now())).scalar_one())
 
     async def notify(self, channel: str, payload: str) -> None:
-        """Tell the listeners of a channel of PostgreSQL a payload of up to 8000 bytes.
+        """Send a payload of up to 8000 bytes to the listeners of a channel of PostgreSQL.
 
         Raises:
             StorageUnavailable: the database failed.

@@ -270,7 +270,7 @@ def answer_to(exc: StorageUnavailable) -> str:
     if exc.code in CONFLICTS:
         return "Another transaction changed the same rows (a serialization conflict), so nothing was queued or recorded: repeat your transaction."
     if exc.may_be_written:
-        return "The database did not say in time whether this was stored: it may be queued or recorded all the same."
+        return "The database did not say in time whether this was stored: it may still have been queued or recorded."
     return "The database did not answer, so nothing was queued or recorded."
 
 

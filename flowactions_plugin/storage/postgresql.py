@@ -66,7 +66,7 @@ _OLDEST: Final = text("""
 
 
 class Snapshot(NamedTuple):
-    """What has kept the server from removing old versions of rows for long.
+    """A transaction, slot or prepared transaction for which the server keeps old versions of rows.
 
     Attributes:
         holder: what it is, for people: a process, a replication slot or a prepared transaction.

@@ -442,7 +442,7 @@ actions: Final = Table(
     # From when on, and from how many rows on, the rate counts.
     Column("paced_from", BigInteger),
     Column("paced_done", BigInteger, nullable=False),
-    # The lease of the process that carries it out.
+    # The lease of the process that executes it.
     Column("held_by", String(32)),
     Column("held_until", BigInteger),
 )

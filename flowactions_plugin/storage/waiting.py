@@ -1,4 +1,4 @@
-"""How long callers wait for the database, also when they are cancelled, and what is known when they have waited in vain."""
+"""How long callers wait for the database, also when they are cancelled, and what they know if it does not answer."""
 
 from __future__ import annotations
 

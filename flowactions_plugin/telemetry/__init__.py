@@ -1,1 +1,1 @@
-"""What is measured, traced and logged, by OpenTelemetry's API. Nothing leaves until the host configures its SDK."""
+"""Metrics and traces by OpenTelemetry's API, and log events. Nothing is exported until the host configures the SDK."""

@@ -67,7 +67,7 @@ class Meters:
             self._instruments[metric.name].record(value, labels)
 
     def read_gauges(self, read: Callable[[], Sequence[Reading]]) -> None:
-        """Have the gauges read from a function, which an exporter's thread calls; it must not block."""
+        """Set the function that reads the gauges; an exporter's thread calls it, so it must not block."""
         self._read = read
 
     def readings(self) -> Sequence[Reading]:
@@ -87,7 +87,7 @@ class _Sources:
         self._refs: tuple[ref[Meters], ...] = ()  # replaced as a whole
 
     def add(self, source: Meters) -> None:
-        """Add a host, once, and drop those that are gone; one call at a time."""
+        """Add a host, once, and drop hosts that were deleted; one call at a time."""
         self._refs = (*(each for each in self._refs if each() not in {None, source}), ref(source))
 
     def __call__(self) -> Sequence[Meters]:

@@ -1,7 +1,7 @@
 """The metrics: their names, units and labels. The reference page, the dashboard and the alert rules are made from them.
 
-Every value of every label stands here. So the number of time series is bounded, whatever customers, receivers and
-strangers send.
+This module lists every value of every label. So the number of time series is bounded, with any input of
+customers, receivers and strangers.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from flowactions_plugin.telemetry.spans import Spans
 class Telemetry:
     """Metrics and spans of one host; a context manager that can be entered again.
 
-    Whether anybody listens is decided when it is entered: OpenTelemetry's SDK is to be configured before.
+    Configure OpenTelemetry's SDK before it is entered: it checks only then whether anybody reads its data.
 
     Args:
         meter_provider: where metrics go; ``None``: OpenTelemetry's global one.

@@ -61,7 +61,7 @@ BODIES = [
     Mistake('{"a": \u201cx\u201d}', "line 1, column 7: \u201c is a typographic quote", "\u201c"),
     Mistake('{"a": "x\ny"}', "line 1, column 9: A text cannot contain a line break", "x"),
     Mistake('{"a": 01}', "line 1, column 7: A number cannot begin with 0", "01"),
-    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: The name "a" stands twice', '"a"'),
+    Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: This object has the name "a" twice', '"a"'),
     Mistake("{'a': 1}", "line 1, column 2", "'a'"),
     Mistake("{a: 1}", "line 1, column 2", "a"),
     Mistake('{"a" 1}', "line 1, column 6", "1"),

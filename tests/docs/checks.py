@@ -12,7 +12,7 @@ from tests.docs import generated
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "conformance.md"
 COMMAND = "python -m tests.docs.checks --write"
 ABOUT = {
-    "core": "What every host does: the plugins are loaded, the editor gets them, the routes answer, deliveries leave.",
+    "core": "What every host does: it loads the plugins, its editor gets them, the routes answer, deliveries are sent.",
     "pacing": "Flows in which the end user goes from step to step.",
     "loops": "Flows that reach a node several times in a run: loops, and flows within flows.",
     "editing": "An author sees what is wrong with a config before it is saved, and what it would send.",
@@ -34,8 +34,8 @@ def _lines() -> Iterator[str]:
     yield "# Checks of the conformance kit"
     yield ""
     yield (
-        f"What `python -m flowactions_conformance run` tries, {len(checks)} checks in {len(PROFILES)} profiles. [Prove your\n"
-        "host](../how-to/prove-your-host.md) says how to run them and what comes of it. This page is generated:\n"
+        f"The checks of `python -m flowactions_conformance run`: {len(checks)} checks in {len(PROFILES)} profiles. [Prove your\n"
+        "host](../how-to/prove-your-host.md) says how to run them and how to read the result. This page is generated:\n"
         f"`{COMMAND}`."
     )
     yield ""

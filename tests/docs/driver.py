@@ -65,7 +65,7 @@ def render() -> str:
     lines = [
         "# What you write for the kit",
         "",
-        "The driver through which the conformance kit uses your host, and what its methods are given and return. All of it is in",
+        "The driver by which the conformance kit uses your host: its methods, their arguments and results. All of it is in",
         "`flowactions_conformance`. [Prove your host](../how-to/prove-your-host.md) says how to begin. This page is generated:",
         f"`{COMMAND}`.",
         "",

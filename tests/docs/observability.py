@@ -27,13 +27,13 @@ def _metrics() -> Iterator[str]:
     yield "# Metrics"
     yield ""
     yield (
-        "What the plugin measures with OpenTelemetry. Nothing leaves until the host configures its SDK: see\n"
+        "The plugin's metrics, by OpenTelemetry. Nothing is exported until the host configures the SDK: see\n"
         "[watch](../how-to/watch.md). The meter is named `flowactions`. The second name is the one that OpenTelemetry's exporters\n"
         f"give a metric in Prometheus. This page is generated: `{COMMAND}`."
     )
     yield ""
     yield (
-        "Labels have the values that stand here and no others, so the number of series is bounded. Organizations, destinations and\n"
+        "Labels have only the values in this list, so the number of series is bounded. Organizations, destinations and\n"
         "ids are not labels: they are found on the operators' pages and in traces."
     )
     yield ""

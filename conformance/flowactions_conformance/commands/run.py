@@ -133,7 +133,7 @@ class Progress:
         self._show("starting the host")
 
     def add(self, result: CheckResult) -> None:
-        """Take a result."""
+        """Record a result."""
         self.results.append(result)
         failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
         self._show(f"{len(self.results)} of {self._count} checks, {failed} to look at")

@@ -117,7 +117,7 @@ class Desk:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Let runs ask, one after the other."""
+        """Accept the requests of runs, one after the other."""
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             self._asked.put_nowait((reader, writer))
@@ -139,7 +139,7 @@ class Desk:
         handed: Handed,
         ports: Sequence[socket.socket],
     ) -> None:
-        """Give a run the ports, which nobody serves now, and wait until it has ended."""
+        """Give the unused ports to a run, and wait until it has ended."""
         reader, writer = run
         control = self._bench.control
         events = [_report_of(event) for event in control.events if event.kind in LASTING]
@@ -157,7 +157,7 @@ class Desk:
 
 @asynccontextmanager
 async def borrowed(address: Address, control: Control) -> AsyncIterator[tuple[Handed, Listeners]]:
-    """Take over from `serve-env`, which serves again when this is left.
+    """Serve instead of `serve-env`, which serves again when this is left.
 
     Args:
         address: where it is.

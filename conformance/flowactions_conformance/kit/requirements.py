@@ -63,7 +63,7 @@ def frozen() -> Requirements:
 
 
 def differences(now: Mapping[str, Requirement], then: Requirements) -> list[str]:
-    """Says what was removed, added or changed since the list was frozen, one line each."""
+    """Return what was removed, added or changed since the list was frozen, one line each."""
     said = []
     for id_ in sorted({*now, *then.required}):
         new, old = now.get(id_), then.required.get(id_)

@@ -292,7 +292,7 @@ class Trial(Parts):
         await (host or self.host).running.kill()
 
     def open_gate(self, name: str) -> None:
-        """Lets the probe nodes through that wait at a gate."""
+        """Open a gate for the probe nodes that wait there."""
         self.note("kit", f"open gate {name}")
         self.session.control.open_gate(self.gate(name))
 

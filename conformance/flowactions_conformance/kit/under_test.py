@@ -18,14 +18,15 @@ class Wire(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Env(Wire, frozen=True):
-    """What the factory is given.
+    """The argument of the factory.
 
     Args:
-        settings: hand these to `Host.settings` unchanged; they hold everything that the plugin needs.
-        base_url: at which the kit serves the app, without a slash at its end. It is known before the app exists.
-        state_dir: a folder of this host, for whatever it keeps. The same one after a restart, and for each of
-            several processes of one host.
-        database_url: where the host may keep its tables, in the form of SQLAlchemy's asyncio drivers; on PostgreSQL
+        settings: pass these to `Host.settings` unchanged; they contain everything that the plugin needs.
+        base_url: the URL at which the kit serves the app, without a slash at its end. It is known before the app
+            exists.
+        state_dir: a folder for this host's files. It is the same after a restart, and for each of several
+            processes of one host.
+        database_url: a database for the host's tables, in the form of SQLAlchemy's asyncio drivers; on PostgreSQL
             the same database as the plugin's.
         incarnation: 1 for the first start, one more after each restart.
     """
@@ -38,14 +39,14 @@ class Env(Wire, frozen=True):
 
 
 class Login(Wire, frozen=True):
-    """Who sends a request.
+    """The sender of a request.
 
     Args:
         kind: ``dashboard`` is a person at the host's dashboard, ``api`` a customer's backend.
         organization: the kit's id of the organization.
         id: the kit's id of the person or backend.
         may_change: whether the person may change anything.
-        agents: kit ids of the agents that a backend may address; ``None`` means all of its organization's.
+        agents: kit ids of the agents that a backend may address; ``None``: all agents of its organization.
     """
 
     kind: Literal["dashboard", "api"]
@@ -78,7 +79,7 @@ class Step(Wire, frozen=True, tag_field="kind", tag="step"):
 
 
 class Action(Wire, frozen=True, tag_field="kind", tag="action"):
-    """An action node. ``config`` has to reach `Node.config` as it is, unknown keys and falsy values included."""
+    """An action node. ``config`` must reach `Node.config` unchanged, with unknown keys and falsy values."""
 
     id: str
     type: str
@@ -86,7 +87,7 @@ class Action(Wire, frozen=True, tag_field="kind", tag="action"):
 
 
 class Branch(Wire, frozen=True, tag_field="kind", tag="branch"):
-    """A branch of which the run takes ``taken``. Only in worlds of the profile ``loops``."""
+    """A branch; the run takes ``taken``. Only in worlds of the profile ``loops``."""
 
     id: str
     taken: tuple[Item, ...] = ()
@@ -105,7 +106,7 @@ class SubFlow(Wire, frozen=True, tag_field="kind", tag="subflow"):
     """Another flow, walked within the same run. Only in worlds of the profile ``loops``.
 
     Args:
-        flow: the kit's id of a flow that stands before this one in its world, or of an earlier world.
+        flow: the kit's id of an earlier flow of this world, or of an earlier world.
     """
 
     id: str
@@ -164,11 +165,11 @@ class Experience(Wire, frozen=True):
 
 
 class World(Wire, frozen=True):
-    """What a check needs the host to have.
+    """The data that a check needs in the host.
 
-    Seeding it again replaces what is there under the same kit ids, and leaves everything else: a flow that is missing
-    stays, an experience without a trigger loses that trigger. ``logins`` are people and backends that must be able to
-    sign in: `HostUnderTest.headers` is asked for each of them.
+    Seeding again replaces the data with the same kit ids, and changes nothing else: a missing flow stays, an
+    experience without a trigger loses that trigger. ``logins`` are people and backends that must be able to sign in:
+    `HostUnderTest.headers` is called for each of them.
     """
 
     organizations: tuple[Organization, ...] = ()
@@ -179,7 +180,7 @@ class World(Wire, frozen=True):
 
 
 class TriggerRef(Wire, frozen=True):
-    """Names a trigger's action by kit ids: what fires on the server, without a customer's backend.
+    """An action of a trigger, by kit ids. It fires on the server, without a customer's backend.
 
     The kit fires triggers of an experience's rows only, without ``node`` and ``question``.
     """
@@ -194,13 +195,13 @@ class TriggerRef(Wire, frozen=True):
 
 
 class Turn(Wire, frozen=True):
-    """What the end user's client has after `open` or `next`.
+    """The state of the end user's client after `open` or `next`.
 
     Args:
-        session: names the run in the next call.
+        session: the id of the run for the next call.
         step_id: the host's id of the content step that is shown; ``None`` in an eager flow, before the first step and
-            after the end. The kit hands it to the next `next` as it is. In a loop it may be the same in each round, while the
-            step ids that the plugin is given, in ``Deferred`` and to ``advance``, belong to one passage each.
+            after the end. The kit passes it to the next `next` unchanged. In a loop, it may be the same in each round.
+            But the step ids that the plugin gets, in ``Deferred`` and in ``advance``, belong to one passage each.
         done: whether the run has ended.
         halted: whether it ended because a node halted it.
         raw: everything that the client received, for example the body of the answer. The kit looks for secrets in it.
@@ -220,18 +221,18 @@ class HostUnderTest(Protocol):
     claims: frozenset[str]
     """Profiles beyond ``core`` that the host wants to be tested for."""
     app: Any
-    """The ASGI app. The kit serves it and runs its lifespan. Of a host that somebody else has started, none is needed."""
+    """The ASGI app. The kit serves it and runs its lifespan. A host that you have started yourself needs none."""
     prefix: str
-    """The path below which the plugin's routes are, for example ``/api``; empty for none."""
+    """The path before the plugin's routes, for example ``/api``; empty: no path."""
     edits: Literal["pinned", "live"] | None
-    """The steps that an end user sees whose flow is edited during the run: those of the version in which it was
-    opened (``pinned``), or those of the newest (``live``). ``None``: the host promises neither."""
+    """Which steps an end user sees if the flow is edited during the run. ``pinned``: those of the version in which the run
+    was opened. ``live``: those of the newest version. ``None``: the host promises neither."""
     lacks: frozenset[str]
-    """Kinds of items that the host does not have, although it claims ``loops``: ``branch``, ``subflow``, or both. No world
-    holds them then, and nothing is proved of them."""
+    """Kinds of items that the host does not have, although it claims ``loops``: ``branch``, ``subflow``, or both. Then
+    no world contains them, and nothing is proved about them."""
 
     async def seed(self, world: World) -> Mapping[str, str]:
-        """Make what the world describes, or replace what is there.
+        """Make the data of the world, or replace existing data.
 
         Returns:
             Kit id → the host's id, for everything in the world that has another id in the host than in the kit.
@@ -239,7 +240,7 @@ class HostUnderTest(Protocol):
         ...
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
-        """Return the node types as the host's editor gets them: what `NodeType.describe` gave."""
+        """Return the node types as the host's editor gets them: the results of `NodeType.describe`."""
         ...
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
@@ -247,12 +248,12 @@ class HostUnderTest(Protocol):
         ...
 
     async def next(self, session: str, step: str | None = None) -> Turn:
-        """Goes on to the next content step: ``flow.next``.
+        """Move to the next content step: ``flow.next``.
 
         Args:
-            session: of the turn before.
-            step: the step that the client says it is at. ``None``: the one that the host has last shown. A host whose
-                clients do not name their step ignores it.
+            session: the session of the turn before.
+            step: the step that the client names as its own. ``None``: the step that the host has last shown. If the
+                clients of a host do not name their step, ignore it.
         """
         ...
 
@@ -273,40 +274,39 @@ class HostUnderTest(Protocol):
         ...
 
     async def fail_commit(self) -> None:
-        """Make the commit fail with which the host keeps the next run that is opened. Profile ``durability``.
+        """Make the commit fail by which the host stores the next opened run. Profile ``durability``.
 
-        ``open`` then raises, or returns a turn that is done: either is fine. Nothing of that run may be left.
+        ``open`` may then raise, or return a turn that is done. No data of that run may remain.
         """
         ...
 
     async def fail_database(self, fails: bool) -> None:
-        """Make the host's own queries fail from now on, as if its database were away, or let them work again.
+        """Make the host's own queries fail from now on, as if its database did not answer; or let them work again.
 
-        Those that `Host.signing_secret` makes are enough. Optional, profile ``durability``: without it one check is not
+        The queries of `Host.signing_secret` are enough. Optional, profile ``durability``: without it, one check is not
         tried.
         """
         ...
 
     async def handled(self, event_id: str) -> int:
-        """Return how often the host has handled an event of the auth provider, as its own data tell.
+        """Return how often the host has handled an event of the auth provider, from its own data.
 
         The kit sends ``user.created`` and ``organization.deleted``. Profile ``inbound``.
         """
         ...
 
     async def fail_auth_event(self, event_id: str) -> None:
-        """Make the host fail when it handles this event next, once: as if its database had failed it then.
+        """Make the host fail once when it next handles this event, as if its database had failed.
 
-        Let the failure come from where the host does the work, so that what is around it is tested. Profile
-        ``inbound``.
+        Let the code that does the work fail, so that the code around it is tested. Profile ``inbound``.
         """
         ...
 
     async def restart(self) -> None:
         """Stop a served host as its server does on SIGTERM, start it again, and return when it serves.
 
-        All of its processes: none of them may serve on. Only for a host that somebody else has started, and optional:
-        without it, checks that need it are not tried.
+        Stop all of its processes. Only for a host that you have started yourself, and optional: without it,
+        checks that need it are not tried.
         """
         ...
 
@@ -323,7 +323,7 @@ Made = TypeVar("Made", bound=Callable[[Env], object])
 def one_host_per_process(factory: Made) -> Made:
     """Mark a factory whose hosts cannot share a process: the kit runs each in a child process, as with ``--child``.
 
-    For hosts that keep something in the process that only one of them can have, as an engine that is a singleton.
+    For hosts that use an object which exists once in a process, for example an engine that is a singleton.
     """
     setattr(factory, MARK, True)
     return factory

@@ -45,7 +45,7 @@ class ReferenceHost(Host):
         self.database = store.engine
 
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
-        """Tell who is signed in, by session cookie or bearer token."""
+        """Return the person who is signed in, by session cookie or bearer token."""
         person = await self._person(request)
         if person is None:
             return None
@@ -57,7 +57,7 @@ class ReferenceHost(Host):
         )
 
     async def operator(self, request: Request) -> Operator | None:
-        """Tell whether the person who is signed in operates this host."""
+        """Return the person who is signed in, if they are an operator of this host."""
         person = await self._person(request)
         if person is None or await self.store.one(tables.operators, id=person["id"]) is None:
             return None
@@ -69,7 +69,7 @@ class ReferenceHost(Host):
         return await self.store.one(tables.people, id=found["person_id"]) if found else None
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:
-        """Tell which customer backend calls, by bearer token."""
+        """Return the customer backend that calls, by bearer token."""
         found = await self.store.token("api", _bearer(request))
         if found is None:
             return None
@@ -116,7 +116,7 @@ class ReferenceHost(Host):
         )
 
     async def signing_secret(self, origin: Origin) -> str | None:
-        """Give the secret that the node or action has now."""
+        """Return the secret that the node or action has now."""
         if isinstance(origin, LogicActionOrigin):
             action = await self.logic_action(origin.ref)
             if action is None:

@@ -194,13 +194,13 @@ class Store:
             await connection.execute(delete(table).where(table.c.id == row_id))
 
     async def find(self, table: Table, **equal: Any) -> Sequence[Mapping[str, Any]]:
-        """Give the rows whose columns have these values."""
+        """Return the rows whose columns have these values."""
         query = select(table).filter_by(**equal).order_by(table.c.id)
         async with self.engine.connect() as connection:
             return [dict(row) for row in (await connection.execute(query)).mappings()]
 
     async def one(self, table: Table, **equal: Any) -> Mapping[str, Any] | None:
-        """Give the first of those rows."""
+        """Return the first of those rows."""
         return next(iter(await self.find(table, **equal)), None)
 
     async def issue_token(
@@ -219,7 +219,7 @@ class Store:
         return found if found is not None and found["expires_at"] > time.time() else None
 
     async def flow(self, flow_id: str) -> Flow | None:
-        """Give a flow."""
+        """Return a flow."""
         row = await self.one(flows, id=flow_id)
         return None if row is None else Flow(**row)
 
@@ -263,7 +263,7 @@ class Store:
         await connection.execute(insert(runs).values(values))
 
     async def run(self, session: str) -> Run | None:
-        """Give the run behind a widget's session."""
+        """Return the run of a widget's session."""
         row = await self.one(runs, session=session)
         return None if row is None else _run(row)
 
@@ -293,7 +293,7 @@ class Store:
                 await within.execute(insert(results), rows)
 
     async def recent_runs(self, flow_id: str) -> list[tuple[Run, list[dict[str, Any]]]]:
-        """Give a flow's newest runs with the results of their nodes."""
+        """Return a flow's newest runs with the results of their nodes."""
         query = select(runs).where(runs.c.flow_id == flow_id).order_by(runs.c.opened_at.desc()).limit(20)
         async with self.engine.connect() as connection:
             found = [_run(dict(row)) for row in (await connection.execute(query)).mappings()]

@@ -84,7 +84,7 @@ class ServedDriver(HostDriver):
         return {}
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
-        """Asks the editor's route."""
+        """Request the editor's route."""
         answer = await self._client.get("/api/node-types", headers=self.headers(who))
         data: list[dict[str, Any]] = answer.raise_for_status().json()["data"]
         return data
@@ -113,7 +113,7 @@ class ServedDriver(HostDriver):
         return problems
 
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
-        """Asks the plugin's ready route, as the editor does, for the agent whose flow is edited."""
+        """Request the plugin's ready route, as the editor does, for the agent whose flow is edited."""
         headers = self.headers(who)
         edited = await self._client.get(f"/api/flows/{flow}", headers=headers)
         body = {
@@ -133,7 +133,7 @@ class ServedDriver(HostDriver):
         return sum(row["id"].endswith(f"/{event_id}") for row in rows)
 
     async def trigger(self, ref: TriggerRef) -> None:
-        """Lets a trigger fire as somebody at the dashboard does."""
+        """Fire a trigger like a person at the dashboard."""
         path = f"/api/experiences/{ref.experience}/triggers/{ref.trigger}/actions/{ref.action_index}/fire"
         author = self._authors[ref.organization]
         (await self._client.post(path, headers=self.headers(author))).raise_for_status()

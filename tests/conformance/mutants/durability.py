@@ -205,7 +205,7 @@ MUTANTS = [
         changed(_sends_before_it_commits),
         kills="DURABILITY-3",
         spares="DURABILITY-4 EAGER-2",
-        message="the commit of a run failed, and its webhook was sent all the same",
+        message="the commit of a run failed, but its webhook was sent",
     ),
     mutant(
         "rolls-back-for-a-plugin",

@@ -131,7 +131,7 @@ def test_a_lone_surrogate_becomes_a_replacement_character() -> None:
         ('{"a": 1,\n "é" 2}', "expected ':' in line 2, column 6"),
         ('{"a": [1', "it ends too early"),
         ('["\\ud800", x]', "invalid character in line 1, column 12"),
-        ('"x\\{{userId}}"', "a single backslash stands before a variable"),
+        ('"x\\{{userId}}"', "it has a single backslash before a variable"),
     ],
 )
 def test_the_place_of_a_mistake_is_said(body: str, said: str) -> None:

@@ -228,8 +228,7 @@ async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run
     body = '{"a": "{{name}}", "b": 1, "b": 2}'
     outcome = await run.test("never-saved", webhookBody=body, webhookHeaders=headers, webhookSecret="typed")
     problems = (
-        "Headers: We set Host. Body: {{name}} is not a variable."
-        ' Body: The name "b" stands twice in this object. '
+        'Headers: We set Host. Body: {{name}} is not a variable. Body: This object has the name "b" twice. '
     )
     assert (outcome.status, outcome.message) == ("delivered", f"{problems}{UNSIGNED}save the node first.")
     (request,) = run.receiver.requests

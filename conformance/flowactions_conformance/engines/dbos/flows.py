@@ -59,7 +59,7 @@ async def open_run(flow: Workflow, walk: Walk, items: list[Item], *, paced: bool
 
 
 async def next_turn(run_id: str, at: str | None) -> Turn:
-    """Tell a workflow that its user goes on, and return what the user sees then.
+    """Signal to a workflow that its user moves on, and return what the user sees then.
 
     Args:
         run_id: the workflow's id.
@@ -96,7 +96,7 @@ def with_sub_flows(items: Sequence[Item], flows: Callable[[str], Sequence[Item]]
 
 
 def actions_in(items: Sequence[Item]) -> Iterator[Item]:
-    """Give the action nodes of items as `with_sub_flows` returns them, in loops, branches and sub-flows, too."""
+    """Return the action nodes of items as `with_sub_flows` returns them, in loops, branches and sub-flows, too."""
     for item in items:
         if item["kind"] == "action":
             yield item

@@ -163,7 +163,7 @@ class Run:
             raise Halted(node.id)
 
     def wait(self, node: Node) -> None:
-        """Have an action node run when the run comes to its next step, or to its end."""
+        """Run an action node when the run reaches its next step, or its end."""
         self._waiting.append((self.walk, node))
 
     async def step(self, name: str) -> str:

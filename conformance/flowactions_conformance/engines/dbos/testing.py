@@ -98,7 +98,7 @@ class DbosDriver(MyDriver):
         return _turn(walk.run_id, await open_run(self._flow, walk, self._data.items_of(flow), paced=paced))
 
     async def next(self, session: str, step: str | None = None) -> Turn:
-        """Tell the workflow that its user goes on."""
+        """Signal to the workflow that its user moves on."""
         if session not in self._opened:
             raise LookupError("DBOS keeps this run, but its flow was in memory: keep flows in tables")
         return _turn(session, await next_turn(session, step))

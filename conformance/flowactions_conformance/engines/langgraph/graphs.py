@@ -92,7 +92,7 @@ def with_sub_flows(items: Sequence[Item], flows: Callable[[str], Sequence[Item]]
 
 
 def actions_in(items: Sequence[Item]) -> Iterator[Item]:
-    """Give the action nodes of items as `with_sub_flows` returns them, in loops, branches and sub-flows, too."""
+    """Return the action nodes of items as `with_sub_flows` returns them, in loops, branches and sub-flows, too."""
     for item in items:
         if item["kind"] == "action":
             yield item

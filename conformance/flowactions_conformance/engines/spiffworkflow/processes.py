@@ -53,7 +53,7 @@ def shown_step(workflow: BpmnWorkflow) -> Item:
 
 
 def actions_in(items: Sequence[Item]) -> Iterator[Item]:
-    """Give the action nodes of items, in loops and branches, too, but not in sub-flows."""
+    """Return the action nodes of items, in loops and branches, too, but not in sub-flows."""
     for item in items:
         if item["kind"] == "action":
             yield item
@@ -62,7 +62,7 @@ def actions_in(items: Sequence[Item]) -> Iterator[Item]:
 
 
 def called_by(items: Sequence[Item]) -> Iterator[str]:
-    """Give the ids of the sub-flows of items."""
+    """Return the ids of the sub-flows of items."""
     for item in items:
         if item["kind"] == "subflow":
             yield item["flow"]

@@ -85,7 +85,7 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
         trial.note("host", f"open failed, as it should: {exc}")
     await trial.nothing_more_is_sent()
     bodies = [arrival.body for arrival in trial.arrivals("hook")]
-    trial.equal(bodies, [], "the commit of a run failed, and its webhook was sent all the same")
+    trial.equal(bodies, [], "the commit of a run failed, but its webhook was sent")
     await trial.open(flow, content="committed")
     (arrived,) = await trial.until_arrived("hook")
     trial.expect(

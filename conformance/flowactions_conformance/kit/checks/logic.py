@@ -226,7 +226,7 @@ async def follows_the_config(trial: Trial) -> None:
         "firing_id is the action's or the experience's id, and not new for each firing: receivers drop all but the first",
         "the trigger calls the action's URL itself, and not actions.dispatch",
         "the reference has other ids than the one that a customer's backend names",
-        "occurred_at is a local time that is said to be UTC, a time from the config, or that of an earlier firing",
+        "occurred_at is a local time with the zone UTC, a time from the config, or that of an earlier firing",
     ),
 )
 async def fires_on_the_server(trial: Trial) -> None:

@@ -281,7 +281,7 @@ def _passages_are_apart(trial: Trial, name: str, count: int) -> None:
     ]
     trial.expect(
         len(passages) == len(set(passages)) == count,
-        f"the passages of a run through the node {name!r} are not told apart",
+        f"the passages of a run through the node {name!r} are not distinguished",
         expected=f"{count} different visits",
         actual=[visit for _, _, visit in passages],
     )

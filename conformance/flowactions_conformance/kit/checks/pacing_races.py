@@ -14,7 +14,7 @@ from flowactions_conformance.kit.under_test import Turn
 @check(
     "PACING-4",
     profile="pacing",
-    clause="contract: Advancing (however many calls race); spec 3.2",
+    clause="contract: Advancing (several calls at once); spec 3.2",
     causes=(
         "the nodes are run by the host itself, or reached again with each next: only advance() runs a record once",
         "doubled requests get different run_ids or visits, so that their nodes are recorded twice",

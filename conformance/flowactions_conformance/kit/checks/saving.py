@@ -56,7 +56,7 @@ async def tells_problems(trial: Trial) -> None:
     codes = {problem["code"] for problem in expected}
     shown = await trial.call("save", trial.author, trial.flow(trial.probe("probe"), trial.webhook("good")))
     left = [problem for problem in shown if problem.get("code") in codes]
-    trial.equal(left, [], "the author is shown problems that were mended")
+    trial.equal(left, [], "the author is shown problems that were corrected")
 
 
 @check("SAVING-2", profile="editing", clause="contract: What a host does (Configs)", causes=KEPT)

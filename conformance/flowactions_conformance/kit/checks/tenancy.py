@@ -48,11 +48,11 @@ class Pair:
         self.stranger = Login(kind="dashboard", organization=self.other, id=trial.id("stranger"))
 
     def backend(self, organization: str) -> Login:
-        """Returns an organization's backend, which may address all of its agents."""
+        """Return an organization's backend, which may address all of its agents."""
         return Login(kind="api", organization=organization, id=f"backend-of-{organization}")
 
     def flow(self, node: Action, *, other: bool) -> Flow:
-        """Returns a flow of one of the two."""
+        """Return a flow of one of the two."""
         trial = self.trial
         return Flow(
             id=trial.id("other-flow" if other else "flow"),
@@ -64,7 +64,7 @@ class Pair:
         )
 
     def world(self, *flows: Flow, agents: tuple[Agent, ...] = (), logins: tuple[Login, ...] = ()) -> World:
-        """Returns both organizations with these flows."""
+        """Return both organizations with these flows."""
         return self.trial.world(
             *flows,
             organizations=(Organization(id=self.other, name="Other"),),
@@ -214,7 +214,7 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
         actual=f"{ended.status_code} {where}",
     )
     for who in (trial.author, pair.stranger):
-        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} all the same")
+        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} nevertheless")
 
 
 @check(

@@ -23,7 +23,7 @@ NAME: Final = re.compile(r"flowactions_kit_[0-9a-f]{12}")
 
 @asynccontextmanager
 async def run_folder(databases: Databases) -> AsyncIterator[Path]:
-    """Give the folder of a run, removed in the end; what runs that were killed have left is removed first.
+    """Make the folder of a run, and delete it in the end; first delete the folders of killed runs.
 
     Its lock tells other runs that this process lives; the system releases it however the process ends.
 

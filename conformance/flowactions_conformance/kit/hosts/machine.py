@@ -61,7 +61,7 @@ class Machine:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Machine]:
-        """Have the child process there while this is open; it ends with this one, however that ends."""
+        """Run the child process while this is open; it ends with this process, even if this one is killed."""
         word = secrets.token_hex(8)
         process = await asyncio.create_subprocess_exec(
             sys.executable,

@@ -165,7 +165,7 @@ class KitItem(pytest.Item):
         self.kit.close()
 
     def reportinfo(self) -> tuple[Path, int | None, str]:
-        """Names the check."""
+        """Return the name of the check."""
         return self.path, None, f"{self.check.id}: {self.check.title}"
 
 
@@ -175,7 +175,7 @@ class Suite(pytest.File):
     kit: KitThread
 
     def collect(self) -> Iterator[KitItem]:
-        """Give one item for each check."""
+        """Return one item for each check."""
         for check in all_checks():
             yield KitItem.from_parent(self, name=check.name, check=check, kit=self.kit)
 
@@ -245,7 +245,7 @@ class KitPlugin:
         return made
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Gathers the results of all processes."""
+        """Collect the results of all processes."""
         attached = getattr(report, ATTACHED, None)
         if attached is not None:
             self._reports[report.nodeid] = msgspec.json.decode(attached, type=Report)
@@ -261,7 +261,7 @@ class KitPlugin:
             write_report(self._report, self._folder)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Says what is proved, and of which profiles nothing is."""
+        """Print which profiles are proved, and which are not."""
         if self._report is None:
             return
         terminalreporter.section("flowactions conformance")

@@ -93,7 +93,7 @@ class KitThread:
                 self._results[check.id] = asyncio.run_coroutine_threadsafe(runner.run(check), loop)
 
     def has(self, check: Check) -> bool:
-        """Tells whether a check was started: then nothing need be opened for it."""
+        """Return whether a check was started: then nothing need be opened for it."""
         return check.id in self._results
 
     def result(self, check: Check) -> CheckResult:

@@ -53,7 +53,7 @@ def _check(
 
 
 @_check(
-    "Its editor offers each of `node_types` as `describe()` gives it.",
+    "Its editor offers each of `node_types` as `describe()` returns it.",
     "title or description is empty",
     "secret_fields names a field that the config does not have",
 )
@@ -80,7 +80,7 @@ async def _is_described(tried: Tried) -> None:
 
 
 @_check(
-    "`NodeType.reach(walk, node)` is called only to run the node, whatever the pacing: recording, order, lease, recovery and halting come with it.",
+    "`NodeType.reach(walk, node)` is called only to run the node, with each pacing: the runtime does the recording, order, lease, recovery and halting.",
     "the config that was given is not a valid one: give it with --config",
     "reach returns something else than a NodeResult or InTransaction",
     "write commits, rolls back or closes the transaction that it is given",
@@ -97,7 +97,7 @@ async def _runs(tried: Tried) -> None:
 
 
 @_check(
-    "A `reach` that returns anything else has run, as far as anybody knows: it is `failed` with `plugin_error`, and is not repeated.",
+    "If `reach` returns anything else, nobody can know whether the effect has happened: the node is `failed` with `plugin_error`, and is not repeated.",
     "a field is used without looking whether it is there, or of which type: the editor saves what its author has typed",
 )
 async def _bears_odd_configs(tried: Tried) -> None:
@@ -131,7 +131,7 @@ async def _bears_odd_configs(tried: Tried) -> None:
 
 
 @_check(
-    "`NodeType.reach(walk, node)` is called only to run the node, whatever the pacing: recording, order, lease, recovery and halting come with it.",
+    "`NodeType.reach(walk, node)` is called only to run the node, with each pacing: the runtime does the recording, order, lease, recovery and halting.",
     "reach looks at walk.pacing: when it is called, the node is to run",
 )
 async def _ignores_the_pacing(tried: Tried) -> None:
@@ -213,7 +213,7 @@ async def _writes_again(tried: Tried) -> None:
 
 
 @_check(
-    "A plugin whose webhooks are unsigned declares their names all the same, with functions that return `None`.",
+    "A plugin whose webhooks are unsigned also declares their names, with functions that return `None`.",
     "flowactions_signing_secrets does not name the origin's name",
     "the function raises something else than OriginGone, so that deliveries wait for it",
     "the function returns another secret than the receiver has, or looks it up by the wrong id",
@@ -251,7 +251,7 @@ async def _is_signed(tried: Tried) -> None:
 
 
 @_check(
-    "A node type brings its own `check` and `preview`; without them, a node has no problems and no preview.",
+    "A node type has its own `check` and `preview`; without them, a node has no problems and no preview.",
     "check or preview runs the node to see whether it works",
     "check finds an error in a config with which the node runs",
 )
@@ -270,7 +270,7 @@ async def _asks_without_effect(tried: Tried) -> None:
 
 
 @_check(
-    "A preview is given the draft with its `secret_fields` masked, and `check` and `test` with them as they are.",
+    "In the draft for a preview, `secret_fields` are masked; in the draft for `check` and `test`, they are not.",
     "the field is missing in secret_fields",
     "a preview or a message holds a secret that the plugin has from elsewhere",
 )
@@ -306,7 +306,7 @@ async def _keeps_secrets(tried: Tried) -> None:
 
 
 @_check(
-    "What a plugin keeps for a host belongs in `actions.plugin_state(factory)`.",
+    "A plugin keeps its data for a host in `actions.plugin_state(factory)`.",
     "the facade, a setting or a client is a global of the module: two hosts in a process have one",
 )
 async def _hosts_are_apart(tried: Tried) -> None:

@@ -71,7 +71,7 @@ class Control:
 
     @asynccontextmanager
     async def running(self, listener: socket.socket | None = None) -> AsyncIterator[Control]:
-        """Take reports while open; on an open port, if there is one."""
+        """Receive reports while open; on an open port, if one is given."""
         async with serve(self._app, listener) as url:
             self.url = url
             try:
@@ -86,7 +86,7 @@ class Control:
         return partial(self._listeners.remove, listener)
 
     def open_gate(self, name: str) -> None:
-        """Lets through whoever waits, or will wait, at a gate."""
+        """Open a gate for nodes that wait there, now or later."""
         self._gates[name].set()
 
     async def until(self, holds: Callable[[], bool]) -> None:

@@ -331,7 +331,7 @@ class _State:
         raise RuntimeError("the kit has asked the probe's task to crash")
 
     def crash(self) -> bool:
-        """Tells the task, and returns whether this process has one."""
+        """Make the task crash, and return whether this process has one."""
         if self._told_to_crash is not None:
             self._told_to_crash.set()
         return self._told_to_crash is not None

@@ -47,7 +47,7 @@ class Client:
         return self.turn
 
     def saw(self, *turns: Turn) -> None:
-        """Take note of turns of this run that requests beside this client's have brought, in the order of the run."""
+        """Record turns of this run that other requests have returned, in the order of the run."""
         further = [turn for turn in turns if turn.done or (turn.step_id and turn.step_id not in self.shown)]
         for turn in sorted(further, key=lambda each: each.done):
             self.turn = turn

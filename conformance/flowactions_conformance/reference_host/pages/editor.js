@@ -406,7 +406,7 @@ async function run(event) {
   const note = saved.errors.length ? ` In the saved version, ${wontRun()}` : "";
   const answer = dirty
     ? await ask("Run the saved version?", `Run takes the flow as it was saved; your changes since then are not in it.${note}`, [["save", "Save and run"], ["run", "Run the saved version", "quiet"], ["", "Cancel", "quiet"]])
-    : await ask("Run it all the same?", wontRun(), [["run", "Run"], ["", "Cancel", "quiet"]]);
+    : await ask("Run it anyway?", wontRun(), [["run", "Run"], ["", "Cancel", "quiet"]]);
   if (answer === "run" || (answer === "save" && (await save()))) window.open(href, "_blank", "noopener");
 }
 
