@@ -264,5 +264,7 @@ async def test_authors_are_shown_no_setting_where_chat_is_not_set_up(page: Page,
         await expect(page.get_by_test_id("add-chat_message")).to_contain_text("Ask the people who operate it.")
         await page.locator("[data-type=chat_message] .choice").click()
         await page.click("#field-chatChannelId")
-        await expect(page.locator("[data-field=chatChannelId]")).to_contain_text("Ask the people who operate it.")
+        await expect(page.locator("[data-field=chatChannelId]")).to_contain_text(
+            "Ask the people who operate it."
+        )
         await expect(page.locator("body")).not_to_contain_text("CHAT_")
