@@ -13,7 +13,13 @@ from msgspec import UNSET, Meta, UnsetType
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Check, MakePreview
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused, advice, code_with_detail
+from flowactions_plugin.chat.failures import (
+    UNEXPECTED,
+    ChatRefused,
+    advice,
+    advice_for_operators,
+    code_with_detail,
+)
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
@@ -168,11 +174,13 @@ class _NotSent(NamedTuple):
         reason: one of those of §6.3.
         advice: what a person should do.
         code: for the log; empty when there is nothing more precise than the reason.
+        for_operators: what an operator should do, if that is something else; for the log.
     """
 
     reason: str
     advice: str
     code: str = ""
+    for_operators: str = ""
 
 
 class ChatMessageNode:
@@ -236,7 +244,8 @@ class ChatMessageNode:
                 origin=(walk.flow_id, node.id),
             )
         except ChatRefused as refusal:
-            return _NotSent("send_failed", str(refusal), code_with_detail(refusal))
+            code, more = code_with_detail(refusal), advice_for_operators(refusal.code)
+            return _NotSent("send_failed", str(refusal), code, more)
         return None
 
 
@@ -254,7 +263,7 @@ def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent
         printable(node.id),
         printable(walk.organization_id),
         failure.code or failure.reason,
-        failure.advice,
+        failure.for_operators or failure.advice,
         extra={"event": "chat_message.not_sent_because"},
     )
     return NodeResult(

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from flowactions_conformance.demo import Demo
+from flowactions_conformance.demo import Demo, running_demo
 from tests.browser.driving import connect, sign_in
 from tests.waiting import until
 
@@ -249,3 +251,20 @@ async def test_the_editor_works_by_keyboard(page: Page, demo: Demo) -> None:
     )
     await expect(page.locator("#items li").last.locator(".problem")).to_contain_text("chat workspace")
     assert await page.locator("#items li").count() == before + 1
+
+
+@pytest.mark.ci
+async def test_authors_are_shown_no_setting_where_chat_is_not_set_up(page: Page, tmp_path: Path) -> None:
+    """On the connections' page, in the palette and beside a channel's field."""
+    async with running_demo({}, tmp_path, settings={"CHAT_CLIENT_ID": ""}) as demo:
+        await sign_in(page, demo.host_url, "/connections")
+        await expect(page.locator("#chat")).to_contain_text("Ask the people who operate it.")
+        await expect(page.locator("body")).not_to_contain_text("CHAT_")
+        await page.goto(f"{demo.host_url}/editor?flow=order-placed")
+        await expect(page.get_by_test_id("add-chat_message")).to_contain_text("Ask the people who operate it.")
+        await page.locator("[data-type=chat_message] .choice").click()
+        await page.click("#field-chatChannelId")
+        await expect(page.locator("[data-field=chatChannelId]")).to_contain_text(
+            "Ask the people who operate it."
+        )
+        await expect(page.locator("body")).not_to_contain_text("CHAT_")

@@ -218,6 +218,8 @@ def test_the_readmes_figures_are_those_of_the_page_on_scaling() -> None:
     scaling = (ROOT / "docs" / "explanation" / "scaling.md").read_text()
     figures = re.findall(r"^\| [^|]+ \| (\d[^|]*) \|$", text, re.MULTILINE)
     assert len(figures) == 4
+    assert "| webhooks lost of 300, with workers killed | 0 |" in text
+    assert "of 300 webhooks, 0 are lost" in " ".join(scaling.split())
     for figure in figures[1:]:
         number, _, unit = figure.partition(" " if " " in figure else "/")
         assert f" {number} |" in scaling or f"{number} {unit}" in scaling, figure

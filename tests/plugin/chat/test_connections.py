@@ -14,6 +14,7 @@ from sqlalchemy import text
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
@@ -280,9 +281,13 @@ class TestKeys:
     OLD, NEW = (base64.b64encode(bytes([number]) * 32).decode() for number in (1, 2))
 
     async def test_without_its_key_a_connection_is_unusable(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self,
+        database_url: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
-        """Card, test send, picker and node say what to do; with the key, it works again."""
+        """Card, test send, picker and node say what to do; the log says it to operators, and names the setting."""
         monkeypatch.chdir(tmp_path)
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
             await run.connect()
@@ -292,12 +297,13 @@ class TestKeys:
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.NEW) as run:
             card = await run.card()
             assert (card["status"], card["statusReason"]) == ("unusable", "token_unreadable")
-            assert "FLOWACTIONS_ENCRYPTION_KEYS" in card["advice"]
+            assert card["advice"] == ADVICE["token_unreadable"]
             sent = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
             assert sent.json()["data"]["error"] == "token_unreadable"
             assert (await run.browser.get("/integrations/chat/channels")).status_code == 502
             result = await run.message()
-            assert (result.reason, "encryption keys" in (result.message or "")) == ("send_failed", True)
+            assert (result.reason, result.message) == ("send_failed", ADVICE["token_unreadable"])
+            assert FOR_OPERATORS["token_unreadable"] in caplog.text
             assert run.provider.calls == []
             assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
 
