@@ -32,11 +32,8 @@ def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
 
 def paused_words(paused: PausedNow) -> str:
     """Return how many destinations are paused, and since when."""
-    one = paused.destinations == 1
-    number = "1 destination is" if one else f"{paused.destinations:,} destinations are"
-    automatic = f", {paused.automatic:,} automatically" if paused.automatic else ""
-    since = f"since {moment(paused.since)}" if one else f"the first since {moment(paused.since)}"
-    return f"{number} paused{automatic}, {since}: deliveries to {'it' if one else 'them'} wait"
+    them = "it" if paused.destinations == 1 else "them"
+    return f"{paused} {moment(paused.since)}: deliveries to {them} wait"
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)

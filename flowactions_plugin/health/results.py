@@ -138,6 +138,16 @@ class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     automatic: int = 0
     since: int | None = None
 
+    def __str__(self) -> str:
+        """Return how many are paused, in words that end before the time."""
+        one = self.destinations == 1
+        number = "1 destination is paused" if one else f"{self.destinations:,} destinations are paused"
+        if self.automatic == self.destinations:
+            number += " automatically"
+        elif self.automatic:
+            number += f" ({self.automatic:,} of them automatically)"
+        return f"{number} since" if one else f"{number}, the first since"
+
 
 class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Number of failed deliveries of a flow, or of one of its nodes.

@@ -116,7 +116,7 @@ INCIDENTS = {
         "sqlite",
         "",
         "N failures in a row since TIME, the last one: http_Nxx",
-        "N destination is paused, N automatically, since TIME : deliveries to it wait.",
+        "N destination is paused automatically since TIME : deliveries to it wait.",
         (("/destinations$", "flowactions automatic N failures in a row since TIME, the last one: http_Nxx"),),
     ),
     "The database is away": Incident(

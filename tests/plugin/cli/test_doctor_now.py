@@ -311,7 +311,7 @@ async def test_what_is_paused_is_named(queue: Queue) -> None:
     (check,) = await found(queue, "paused")
     assert (check.result, check.message) == (
         "warning",
-        "2 destinations are paused, 1 automatically, the first since 1970-01-01T00:00:01Z: deliveries to them wait",
+        "2 destinations are paused (1 of them automatically), the first since 1970-01-01T00:00:01Z: deliveries to them wait",
     )
 
 

@@ -318,7 +318,10 @@ async def test_the_host_s_transport_is_the_way(tmp_path: Path) -> None:
         "import httpx\nfrom tests.support import SmallHost, development\n"
         "def make():\n"
         "    answer = lambda request: httpx.Response(299, text='by the host')\n"
-        "    return SmallHost(development('sqlite:///f.db'), transport=httpx.MockTransport(answer))\n"
+        "    settings = development('sqlite:///f.db', FLOWACTIONS_EGRESS_PROXY='http://127.0.0.1:9')\n"
+        "    return SmallHost(settings, transport=httpx.MockTransport(answer))\n"
     )
     sent = await command("send-test", "http://127.0.0.1:9/", "--json", "--host", "way_out:make", cwd=tmp_path)
     assert (sent.code, sent.document["statusCode"], sent.document["response"]) == (0, 299, "by the host")
+    doctor = await command("doctor", "--host", "way_out:make", cwd=tmp_path)
+    assert "skipped  proxy        not tried: the host sends through its own transport" in doctor.out

@@ -112,10 +112,12 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
         said=said,
     )
     await site.put("pending", organization_id="acme")
+    await site.execute("UPDATE flowactions_outbox SET last_error = 'failed' WHERE waiting_since IS NULL")
     site.sign_in("operator")
     overview = (await site.get()).text
     assert "3 deliveries wait without an attempt since" in overview
     assert said in overview
+    assert "1 delivery waits" not in overview
     assert '/deliveries?error=waits">' in overview
     site.sign_in("other")
     overview = (await site.get()).text
@@ -145,10 +147,10 @@ async def test_pauses_are_named(site: Site, database_url: str, tmp_path: Path) -
             }
             await connection.execute(insert(pauses).values(**row, paused_by="x", reason=""))
     site.sign_in("operator")
-    assert "3 destinations are paused, 1 automatically, the first since" in (await site.get()).text
+    assert "3 destinations are paused (1 of them automatically), the first since" in (await site.get()).text
     site.sign_in("reader")
     overview = (await site.get()).text
-    assert "2 destinations are paused, 1 automatically, the first since" in overview
+    assert "2 destinations are paused (1 of them automatically), the first since" in overview
     assert '<time datetime="2020-09-13T12:26:40Z"' in overview
     stats = await command(
         "outbox", "stats", "--organization", "globex", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url
