@@ -170,7 +170,7 @@ class DeferredQueries:
             .order_by(func.min(deferred.c.held_until))
             .limit(limit)
         )
-        rows = await self._database.rows(gone)
+        rows: Sequence[Any] = await self._database.rows(gone)
         steps = {row.first: [stored_text(part) for part in row[1:]] for row in rows}
         broken = [first for first, parts in steps.items() if None in parts]
         if broken:

@@ -133,10 +133,12 @@ class Slots(Generic[Item]):
         # What waits for unproven destinations, and may not begin, leaves the free slots to others.
         free = self.limit - self._in_flight - self.reserved - len(self._ready) - self._unproven.startable
         finished = self._finished.total()
-        ahead = min(max(self.limit, int(finished / seconds * AHEAD_SECONDS)), AHEAD * self.limit)
+        ahead = min(max(self.limit, int(finished / max(seconds, 0.001) * AHEAD_SECONDS)), AHEAD * self.limit)
         prefetched = min(PREFETCHED * finished, ahead)
         # So do rows that wait for their destination.
         room = max(0, free) + max(0, prefetched + min(0, free) - self._queue_length)
+        # What a worker that is killed leaves at the most: what waits for its destination leaves the slots free.
+        room = min(room, 2 * self.limit + ahead - self._in_flight - self.reserved - self.waiting)
         if free <= 0 and room < ahead // 2 and (self._ready or self._queue_length):
             # What waits lasts for a while; a larger claim costs less a row.
             return ClaimRequest(0, Counter())
