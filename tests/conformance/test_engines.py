@@ -66,7 +66,7 @@ async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path) -> Non
     )
     try:
         async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=60
+            base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=300
         ) as client:
             await until(partial(answers, client))
             thread = (await client.post("/threads", json={})).json()["thread_id"]
