@@ -45,7 +45,7 @@ IDLE_POLL_SECONDS: Final = 2.0
 """The same while nothing is paused: claims leave out the rows of a new pause in any case."""
 
 RESUME_SECONDS: Final = 2.0
-"""For how long `Pauses.resume` itself makes rows due; workers go on with what is left then."""
+"""For how long `Pauses.resume` itself makes rows due; then workers do the rest."""
 
 Target: TypeAlias = tuple[str, str]
 """An organization, or all of them, and a destination."""
@@ -412,7 +412,7 @@ async def parking_loop(database: Database) -> None:
 
 
 async def _share(batch: Callable[[], Awaitable[bool]]) -> bool:
-    """Do a batch, and pause for as long as it took: deliveries go on beside it."""
+    """Do a batch, and pause for as long as it took: deliveries continue meanwhile."""
     begun = time.monotonic()
     more = await batch()
     if more:

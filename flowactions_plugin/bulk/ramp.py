@@ -1,6 +1,6 @@
 """The rate of a bulk action, and the rule by which it stops itself. Pure, no I/O.
 
-Without a canary an action is paced only. With one it goes on in stages: so many rows as the canary has, then ten times as
+Without a canary an action is paced only. With one it continues in stages: so many rows as the canary has, then ten times as
 many, and so on. Each stage waits for the first attempt of the rows of the stage before.
 """
 
@@ -76,11 +76,11 @@ class Judgement(NamedTuple):
     """What the outcomes of a stage say.
 
     Attributes:
-        verdict: ``go on`` with the next stage; ``wait`` for outcomes; ``stop``.
+        verdict: ``continue`` with the next stage; ``wait`` for outcomes; ``stop``.
         reason: why it waits or stops, for people.
     """
 
-    verdict: Literal["go on", "wait", "stop"]
+    verdict: Literal["continue", "wait", "stop"]
     reason: str = ""
 
 
@@ -111,7 +111,7 @@ def wait_seconds(rate: float, pace: Pace, now: int) -> float:
 
 
 def judge(stage: Stage, results: Mapping[str, Result]) -> Judgement:
-    """Return whether an action goes on behind a stage.
+    """Return whether an action continues after a stage.
 
     A stage is stopped as soon as it cannot pass any more, and passes once all of its outcomes are known.
 
@@ -128,12 +128,12 @@ def judge(stage: Stage, results: Mapping[str, Result]) -> Judgement:
             "stop", f"{failed} of {expected} first attempts failed in a stage of {_rows(stage.size)}"
         )
     if stage.room:
-        return Judgement("go on")
+        return Judgement("continue")
     if unknown:
         return Judgement(
             "wait", f"waits for {unknown} of {expected} first attempts in a stage of {_rows(stage.size)}"
         )
-    return Judgement("go on")
+    return Judgement("continue")
 
 
 def _rows(number: int) -> str:

@@ -316,9 +316,9 @@ Show: TypeAlias = Callable[[Action, Pace], None]
 
 
 async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
-    """Show how an action goes on until it has ended; a database that is away meanwhile is waited for.
+    """Show the progress of an action until it has ended; wait for a database that is away meanwhile.
 
-    When the command is interrupted, the action goes on: workers carry it out. It is said how to follow, undo or stop it.
+    When the command is interrupted, the action continues: workers execute it. The command says how to follow, undo or stop it.
     """
     pace = Pace(action.counted)
     try:
@@ -333,7 +333,7 @@ async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
     except asyncio.CancelledError:
         what = "undo" if action.state == "waiting" else "stop"
         status(
-            f"the action goes on; to follow it: flowactions outbox replay --follow {action.id}; "
+            f"the action continues; to follow it: flowactions outbox replay --follow {action.id}; "
             f"to {what} it: flowactions outbox {what} {action.id}"
         )
         raise

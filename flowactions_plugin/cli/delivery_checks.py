@@ -53,7 +53,7 @@ START: Final = "start the host, or 'flowactions worker' where it leaves deliveri
 
 
 async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:
-    """Check whether deliveries go on; return the verdict, ``None`` when the database cannot be asked."""
+    """Check whether deliveries work; return the verdict, ``None`` when the database cannot be asked."""
     queries = OperatorQueries.of(context.database, context.settings)
     try:
         overview = await queries.overview(Scope(), NODES_JUDGED)

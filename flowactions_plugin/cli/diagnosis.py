@@ -138,7 +138,7 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
     try:
         await try_writing(context.database)
     except StorageUnavailable as exc:
-        advice = "nothing can be enqueued, claimed or completed until the database can be written; then all goes on by itself"
+        advice = "nothing can be enqueued, claimed or completed until the database can be written; then everything continues without a restart"
         checks.fail("writing", str(exc), advice)
     else:
         checks.ok("writing", "a row was written, and removed")

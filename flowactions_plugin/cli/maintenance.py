@@ -16,7 +16,7 @@ from flowactions_plugin.cli.output import confirmed, line, status, write_json
     "doctor",
     document="cli.diagnosis:Diagnosis",
     exits={
-        DONE: "no check failed, and deliveries go on, or nothing is due",
+        DONE: "no check failed: deliveries work, or nothing is due",
         FAILED: "a check failed",
         STALLED: "deliveries are stalled: rows are due, and nobody claims them",
         FAILING: "deliveries are failing: most attempts of the last minutes have failed, and not of one organization alone",

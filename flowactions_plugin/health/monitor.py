@@ -173,7 +173,7 @@ class Monitor:
             return
         if alert.kind == "gone":
             log.warning(
-                "destination %s of organization %s answers 410 Gone: %s deliveries are dead",
+                "destination %s of organization %s answers 410 Gone; dead deliveries: %s",
                 *place,
                 alert.failures,
                 extra={"event": "destination.gone"},

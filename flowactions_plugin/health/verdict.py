@@ -1,4 +1,4 @@
-"""One verdict on whether deliveries go on, for pages, ``flowactions doctor`` and metrics: pure, no I/O."""
+"""One verdict on whether deliveries work, for pages, ``flowactions doctor`` and metrics: pure, no I/O."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ async def show_action(
     context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[bytes]:
-    """Show how an action goes on, with what ends it."""
+    """Show the progress of an action, and the buttons that end it."""
     action = _there(await context.actions.get(viewer.scope, action_id) if is_id(action_id) else None)
     may_end = viewer.may_change and (viewer.sees_all or action.actor_role == "dashboard")
     return context.page(

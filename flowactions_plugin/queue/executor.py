@@ -247,7 +247,7 @@ class Executor:
             over += ["proxy", ("tunnel", delivery.destination)]
         for each in over:
             if self._episodes.end(each):
-                log.info("deliveries go on", extra={"event": "deliveries.go_on"})
+                log.info("deliveries continue", extra={"event": "deliveries.go_on"})
         schedule = self._retry_schedule
         chance = self._chance() if schedule else 0.5
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)

@@ -167,7 +167,7 @@ class Worker:
             rescued = await self._store.rescue()
             if rescued:
                 log.warning(
-                    "%s deliveries were due far ahead: the clock was set back; they go on",
+                    "%s deliveries were due far ahead: the clock was set back; they are due again",
                     rescued,
                     extra={"event": "deliveries.rescued"},
                 )

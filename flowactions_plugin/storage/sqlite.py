@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager, closing, suppress
@@ -325,12 +326,12 @@ class _Changes:
     """
 
     def __init__(self, path: Path) -> None:
+        self._descriptor = -1
+        if sys.platform != "linux":
+            return
         import ctypes  # noqa: PLC0415  only workers on SQLite need it
 
-        self._descriptor = -1
         system = ctypes.CDLL(None)
-        if not hasattr(system, "inotify_init1"):
-            return
         self._descriptor = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if system.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_MODIFY) < 0:
             self.close()

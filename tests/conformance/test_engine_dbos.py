@@ -54,7 +54,7 @@ def place_of(database: str, folder: Path, request: pytest.FixtureRequest) -> Ite
         asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     """Literally, in an empty folder."""
     follow(GUIDE, tmp_path, store)
@@ -173,6 +173,7 @@ def test_flows_of_its_kind_run_with_action_nodes(
     assert {node for node, event, _ in repeated if event not in events} == anew
 
 
+@pytest.mark.full
 @on_each_database
 def test_the_kit_proves_it(
     database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest

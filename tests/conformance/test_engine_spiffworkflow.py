@@ -29,7 +29,7 @@ def python(store: Path) -> Path:
     return python_of(GUIDE, PACKAGES, store)
 
 
-@pytest.mark.ci
+@pytest.mark.full
 def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     """Literally, in an empty folder."""
     follow(GUIDE, tmp_path, store)
@@ -142,6 +142,7 @@ def test_its_connector_proxy_offers_each_node_type(python: Path, tmp_path: Path)
     }
 
 
+@pytest.mark.full
 @on_each_database
 def test_the_kit_proves_it(
     database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest

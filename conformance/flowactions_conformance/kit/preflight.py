@@ -155,7 +155,9 @@ async def _check_driver(trial: Trial) -> None:
         partial(trial.call, "headers", trial.author),
     )
     if not opened[0].session and not opened[0].done:
-        raise DriverFault("open() returned a Turn without a session that is not done: next() could not go on")
+        raise DriverFault(
+            "open() returned a Turn without a session that is not done: next() could not continue"
+        )
 
 
 async def _try_all(*uses: Callable[[], Awaitable[object]]) -> None:

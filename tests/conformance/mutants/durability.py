@@ -179,7 +179,7 @@ MUTANTS = [
         kills="DURABILITY-1",
         costly="DURABILITY-2 SCALE-2 SCALE-4",
         spares="DURABILITY-3",
-        message="an end user's run cannot go on after a restart",
+        message="an end user's run cannot continue after a restart",
     ),
     mutant(
         "sessions-written-at-stop",

@@ -123,7 +123,7 @@ MUTANTS = [
         kills="HALT-1 PACING-8",
         costly="DURABILITY-4 PACING-12",
         spares="HALT-2 PACING-7",
-        message="the walk did not go on to its end",
+        message="the walk did not continue to its end",
     ),
     mutant(
         "halt-before-forgotten",

@@ -247,7 +247,7 @@ MUTANTS = [
         changed(rounds_in_memory),
         kills="LOOPS-7",
         spares="LOOPS-1 LOOPS-2 PACING-2",
-        message="a run in the middle of a loop cannot go on after a restart",
+        message="a run in the middle of a loop cannot continue after a restart",
     ),
     mutant(
         "innermost-round-only",

@@ -374,6 +374,6 @@ MUTANTS = [
         forgetful,
         kills="DURABILITY-1 DURABILITY-2",
         spares="PACING-2 EAGER-3",
-        message="the walk of a run that goes on after a restart has another user or content",
+        message="the walk of a run that continues after a restart has another user or content",
     ),
 ]

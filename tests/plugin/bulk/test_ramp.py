@@ -81,18 +81,18 @@ def ids(count: int) -> list[str]:
     ("size", "done", "counts", "verdict"),
     [
         (1, 1, {"open": 1}, "wait"),
-        (1, 1, {"delivered": 1}, "go on"),
+        (1, 1, {"delivered": 1}, "continue"),
         (1, 1, {"failed": 1}, "stop"),
-        (10, 10, {"delivered": 9, "failed": 1}, "go on"),
+        (10, 10, {"delivered": 9, "failed": 1}, "continue"),
         (10, 10, {"delivered": 8, "failed": 2}, "stop"),
         (10, 10, {"failed": 2, "open": 8}, "stop"),
         (10, 10, {"failed": 1, "open": 1, "delivered": 8}, "wait"),
-        (10, 10, {"delivered": 5}, "go on"),
+        (10, 10, {"delivered": 5}, "continue"),
         (10, 10, {"delivered": 8, "failed": 1}, "stop"),
-        (10, 10, {}, "go on"),
-        (100, 11, {"failed": 10, "delivered": 1}, "go on"),
+        (10, 10, {}, "continue"),
+        (100, 11, {"failed": 10, "delivered": 1}, "continue"),
         (100, 11, {"failed": 11}, "stop"),
-        (100, 0, {}, "go on"),
+        (100, 0, {}, "continue"),
     ],
 )
 def test_a_stage_passes_waits_or_stops(size: int, done: int, counts: dict[str, int], verdict: str) -> None:
@@ -108,6 +108,6 @@ def test_of_a_large_stage_a_sample_is_watched() -> None:
         stage = stage.with_done([str(number) for number in range(start, min(start + 333, 100_000))])
     assert stage.room == 0
     assert stage.watched == tuple(str(number) for number in range(0, 100_000, 100))
-    assert judge(stage, results(stage, failed=100, delivered=900)).verdict == "go on"
+    assert judge(stage, results(stage, failed=100, delivered=900)).verdict == "continue"
     assert judge(stage, results(stage, failed=101, delivered=899)).verdict == "stop"
     assert stage.next() == Stage(1_000_000)

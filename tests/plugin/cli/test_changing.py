@@ -171,7 +171,7 @@ async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
             assert await process.wait() == 130
     shown = said.decode()
     assert "no worker is alive" in shown
-    assert "the action goes on; to follow it: flowactions outbox replay --follow " in shown
+    assert "the action continues; to follow it: flowactions outbox replay --follow " in shown
     assert "to undo it: flowactions outbox undo " in shown
     assert "Traceback" not in shown
     (action,) = (await site.run("outbox", "actions", "--json")).document["data"]

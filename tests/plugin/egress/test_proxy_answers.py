@@ -143,7 +143,7 @@ async def test_a_destination_that_the_proxy_refuses_delays_no_other(
             await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 0 WHERE status = 'pending'")
             await claims.tick()
         assert [(await queue.row(each)).status for each in blocked] == ["delivered"] * 3
-        assert [each.getMessage() for each in caplog.records].count("deliveries go on") == 1
+        assert [each.getMessage() for each in caplog.records].count("deliveries continue") == 1
 
 
 @pytest.mark.parametrize(

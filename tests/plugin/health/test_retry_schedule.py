@@ -85,7 +85,7 @@ async def test_the_host_is_told_what_a_receiver_ended(queue: Queue, caplog: pyte
     assert [each.origin for each in alerts] == [None, ORIGIN, ended(node_id="m").delivery.origin]
     assert alerts[1].destination == ended().delivery.destination
     assert (
-        "destination http://127.0.0.1:80 of organization acme answers 410 Gone: 19 deliveries are dead"
+        "destination http://127.0.0.1:80 of organization acme answers 410 Gone; dead deliveries: 19"
         in caplog.text
     )
     monitor.record([ended(DEAD)])

@@ -142,7 +142,7 @@ async def test_without_the_database_every_caller_gets_an_error(
     """A row is there exactly when its caller got no error; when the database is back, so are enqueues."""
     full = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url}).database_url
     engine = outage.engine() or create_async_engine(full, pool_pre_ping=True)
-    short = sqlite.WAIT_SECONDS
+    short = 1.0
     monkeypatch.setattr(sqlite, "WAIT_SECONDS", 60.0)
     async with a_database(outage.url, engine=engine if shares_engine else None) as database:
         thread = database._engines.thread

@@ -250,7 +250,7 @@ class TestShortages:
         await claims.tick()
         assert [(await queue.row(row_id)).status for row_id in ids] == ["delivered"] * 4
         assert caplog.text.count("given back without an attempt") == 1
-        assert caplog.text.count("deliveries go on") == 1
+        assert caplog.text.count("deliveries continue") == 1
 
 
 @sampled("broken", ["claim", "complete", "give_back"], size=1)

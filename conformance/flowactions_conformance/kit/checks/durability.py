@@ -22,7 +22,7 @@ RETRY_SECONDS: Final = 30.0
 
 CAUSES = (
     "each start makes a new database, or a restart does not find the old one",
-    "runs, or where they are, are kept in memory: keep them with what client and host need to go on",
+    "runs, or where they are, are kept in memory: keep them with what client and host need to continue",
     "settings are not the same at each start, for example an encryption key that is made when the process starts",
 )
 
@@ -126,7 +126,7 @@ async def keeps_its_own_rows(trial: Trial) -> None:
     trial.equal(
         len(trial.reached("last")),
         1,
-        "the run did not go on as it should after a node's SQL had failed: the next node was not reached once",
+        "the run did not continue as it should after a node's SQL had failed: the next node was not reached once",
     )
 
 
@@ -233,8 +233,8 @@ class _Kept:
         except DriverFault as exc:
             trial.expect(
                 False,
-                f"an end user's run cannot go on after {what}",
-                expected="next() goes on from the step that was shown before",
+                f"an end user's run cannot continue after {what}",
+                expected="next() continues from the step that was shown before",
                 actual=exc,
             )
             return
@@ -260,7 +260,7 @@ class _Kept:
             trial.equal(
                 (walk["userId"], walk["content"]),
                 (trial.id("user"), "content"),
-                f"the walk of a run that goes on after {what} has another user or content",
+                f"the walk of a run that continues after {what} has another user or content",
             )
         receipt = await trial.enqueue("keyed", key=trial.id("key"))
         trial.equal(

@@ -315,7 +315,7 @@ async def posts_where_the_organization_is_connected(trial: Trial) -> None:
         expected,
         "the message was not posted, once, to the workspace that the organization has connected",
     )
-    trial.equal(trial.ran(), ["behind"], "the walk did not go on behind the message")
+    trial.equal(trial.ran(), ["behind"], "the walk did not continue after the message")
 
 
 REPEATED: Final = (500, 503, 429)

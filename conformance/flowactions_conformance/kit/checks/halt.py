@@ -15,7 +15,7 @@ from flowactions_conformance.kit.under_test import Action
     clause="contract: Advancing (fail-open); spec 7.1",
     causes=(
         "the walk stops at a NodeResult whose status is failed or skipped: only `halt` says whether to stop",
-        "the walk goes on only after the statuses that it knows",
+        "the walk continues only after the statuses that it knows",
     ),
 )
 async def goes_on_after_a_failure(trial: Trial) -> None:
@@ -39,7 +39,7 @@ async def goes_on_after_a_failure(trial: Trial) -> None:
     await trial.seed(flow)
     await trial.open(flow)
     began = [str(event.data["node"]["config"]["name"]) for event in trial.reached()]
-    trial.equal(began, list(names), "the walk did not go on to its end")
+    trial.equal(began, list(names), "the walk did not continue to its end")
 
 
 @check(
@@ -49,7 +49,7 @@ async def goes_on_after_a_failure(trial: Trial) -> None:
     causes=(
         "the walk does not look at NodeResult.halt",
         "only the failed ones of the results that halt are obeyed: `halt` alone says whether to stop",
-        "the halt is not kept with the run, so that the next call goes on",
+        "the halt is not kept with the run, so that the next call continues",
     ),
 )
 async def stops_at_a_halt(trial: Trial) -> None:
@@ -74,7 +74,7 @@ async def stops_at_a_halt(trial: Trial) -> None:
         )
         trial.expect(
             turn.done or turn.halted,
-            f"the run goes on after a node that halts (its status is {status})",
+            f"the run continues after a node that halts (its status is {status})",
             expected="done or halted",
             actual=turn,
         )

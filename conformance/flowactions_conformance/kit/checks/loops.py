@@ -209,7 +209,7 @@ async def a_halt_ends_the_run(trial: Trial) -> None:
         trial.equal(trial.ran(before), [f"halting-{pacing}"], "nodes ran behind one that halts in a sub-flow")
         ended = client.turn.done or client.turn.halted
         trial.expect(
-            ended, "the run goes on after a halt in a sub-flow", expected="done or halted", actual=client.turn
+            ended, "the run continues after a halt in a sub-flow", expected="done or halted", actual=client.turn
         )
 
 
@@ -247,8 +247,8 @@ async def passages_survive_a_restart(trial: Trial) -> None:
     except DriverFault as exc:
         trial.expect(
             "durability" not in trial.session.claims,
-            "a run in the middle of a loop cannot go on after a restart",
-            expected="next() goes on from the step that was shown before",
+            "a run in the middle of a loop cannot continue after a restart",
+            expected="next() continues from the step that was shown before",
             actual=exc,
         )
         trial.note("kit", f"the run ended with its process: {exc}")

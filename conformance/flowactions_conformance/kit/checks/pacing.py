@@ -80,9 +80,9 @@ async def runs_at_its_step(trial: Trial) -> None:
     profile="pacing",
     clause="contract: Advancing, Structs (Deferred(None)); spec 3.2",
     causes=(
-        "advance(walk, None) is not called when the user goes on from the last step",
+        "advance(walk, None) is not called when the user continues from the last step",
         "nodes behind the last step are recorded against that step, and not against None",
-        "the run is done as soon as its last step is shown, so that the user cannot go on from it",
+        "the run is done as soon as its last step is shown, so that the user cannot continue from it",
     ),
 )
 async def runs_at_the_end(trial: Trial) -> None:
@@ -111,7 +111,7 @@ async def runs_at_the_end(trial: Trial) -> None:
     clause="contract: Advancing (`halted`); spec 7.1",
     causes=(
         "only the results are looked at: Advanced.state is `halted` also when a node halted the run before",
-        "the halt is not kept with the run, so that the next call goes on",
+        "the halt is not kept with the run, so that the next call continues",
     ),
 )
 async def halts_at_its_step(trial: Trial) -> None:
@@ -138,7 +138,7 @@ async def halts_at_its_step(trial: Trial) -> None:
         )
         trial.expect(
             turn.done or turn.halted,
-            f"the run goes on after a node that halts (its status is {status})",
+            f"the run continues after a node that halts (its status is {status})",
             expected="done or halted",
             actual=turn,
         )
@@ -185,7 +185,7 @@ async def goes_on_after_a_failure(trial: Trial) -> None:
     for number in range(3):
         await client.go_to(number)
         hides(trial, client.turn, words)
-    trial.equal(trial.ran(), ["failing", "skipped", "last"], "the run did not go on behind nodes that failed")
+    trial.equal(trial.ran(), ["failing", "skipped", "last"], "the run did not continue after nodes that failed")
 
 
 @check(

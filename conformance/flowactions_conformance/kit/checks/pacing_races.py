@@ -110,7 +110,7 @@ async def running_is_not_done(trial: Trial) -> None:
     profile="pacing",
     clause="contract: Advancing; spec 3.2",
     causes=(
-        "the step that advance() gets, or the position to go on from, is the client's: keep the position with the run",
+        "the step that advance() gets, or the position to continue from, is the client's: keep the position with the run",
     ),
 )
 async def does_not_trust_the_client(trial: Trial) -> None:
@@ -133,10 +133,10 @@ async def does_not_trust_the_client(trial: Trial) -> None:
             actual=f"{turn}, and the nodes {trial.ran()} ran",
         )
         if trial.ran() != before or turn.step_id != client.turn.step_id:
-            trial.note("kit", "the host goes on by one: its clients do not name their step")
+            trial.note("kit", "the host continues by one: its clients do not name their step")
             return
     await client.go_to(1)
-    trial.equal(trial.ran(), ["before-a"], "after a forged step, next does not go on as it should")
+    trial.equal(trial.ran(), ["before-a"], "after a forged step, next does not continue as it should")
 
 
 @check(

@@ -214,7 +214,7 @@ async def _kill_at_work(trial: Trial, first: Host) -> None:
     )
     await _ask_again(trial, client, 2)
     await client.to_end()
-    trial.equal(len(trial.reached("last")), 1, "a run whose process was killed did not go on to its end")
+    trial.equal(len(trial.reached("last")), 1, "a run whose process was killed did not continue to its end")
 
 
 async def _process(trial: Trial, number: int) -> Host:

@@ -86,7 +86,7 @@ CORE_DUTIES: Final[Mapping[str, str]] = {
     "seed": "write organizations, agents, logins and flows into the host's tables",
     "palette": "return the node types as the host's editor gets them",
     "open": "open a flow as an end user, and return the Turn that the client has then",
-    "next": "go on to the next content step: flow.next",
+    "next": "continue to the next content step: flow.next",
     "headers": "return the request headers that sign a person or a backend in",
 }
 """What every host's driver must have."""
