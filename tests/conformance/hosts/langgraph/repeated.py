@@ -1,6 +1,6 @@
 """Shows what LangGraph runs again, and under which event ids: ``python -m tests.conformance.hosts.langgraph.repeated FOLDER``.
 
-A process is killed between a node and its checkpoint; another one goes on with the thread, retries a node, resumes its interrupt, and
+A process is killed between a node and its checkpoint; another one continues the thread, retries a node, resumes its interrupt, and
 travels back to before the first node. Then it begins the thread anew. Prints, as JSON, the event ids in the outbox: node id → one of each row.
 """
 
