@@ -118,7 +118,7 @@ def _see_answers(**options: str) -> str:
 
 
 def _blocked(checks: Checks, overview: Overview) -> None:
-    """Name what deliveries wait for on this side, each reason once. It fails where it concerns several organizations."""
+    """Name each reason on this side for which deliveries wait. If several organizations wait for it, the check fails."""
     for each in overview.blocked[:NAMED]:
         number = each.deliveries
         what = "delivery waits" if number.number == 1 and number.exact else "deliveries wait"
@@ -146,7 +146,7 @@ def _quarantine(checks: Checks, overview: Overview) -> None:
 
 
 async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, failing: Container[str]) -> None:
-    """Name nodes of flows of which several deliveries fail now, and most of the last ones, although their destinations do not.
+    """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work.
 
     Args:
         checks: to be added to.

@@ -151,7 +151,8 @@ async def send_one_again(
         once: the caller's idempotency key; ``None``: each call sends it once more.
 
     Returns:
-        The id of the new row, with a key that was used before that of the first call; ``None``: there is no delivered row with this id, or its origin cannot be read.
+        The id of the new row. If the key was used before, it is the id of the first call's row. ``None``: no delivered row has
+        this id, or its origin cannot be read.
 
     Raises:
         StorageUnavailable: the database failed; nothing was written.

@@ -1,4 +1,4 @@
-"""What has failed, counted among a bounded number of rows: by flow and node, and what fails here, so that nothing is tried."""
+"""Failures, counted among a bounded number of rows: by flow and node, and by what stops attempts on this side."""
 
 from __future__ import annotations
 

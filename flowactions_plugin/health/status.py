@@ -171,7 +171,7 @@ class QueueStatus:
         return Counted(number=due.number, exact=due.exact), due.oldest_ms or 0
 
     async def blocked_ms(self) -> int:
-        """Return for how long a delivery has waited without an attempt because something fails here, milliseconds; 0: none has.
+        """Return the milliseconds for which the oldest blocked delivery has waited without an attempt; 0: none is blocked.
 
         Raises:
             StorageUnavailable: the database failed.

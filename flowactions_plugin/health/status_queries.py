@@ -152,7 +152,7 @@ class HealthQueries:
 
     def quarantined(self, connection: Connection, scope: Scope, limit: int) -> list[Quarantined]:
         """Return deliveries in quarantine, the oldest first."""
-        # Few rows are in quarantine, and an index holds only these. With the organization beside, SQLite reads all of its rows.
+        # An index holds only the few rows in quarantine. If the query also named the organization, SQLite would read all of its rows.
         every = (
             select(
                 *(

@@ -149,8 +149,8 @@ def url_problem(
         offset: in the URL without the blanks around it; ``None``: the whole.
         severity: the problem's.
     """
-    before = "" if offset is None else authored[: len(authored) - len(authored.lstrip()) + offset]
-    fault = Fault(message) if offset is None else Fault(message, *place(before))
+    blanks = len(authored) - len(authored.lstrip())
+    fault = message if offset is None else _fault(authored, message, blanks + offset)
     return _problem(code, fault, "webhookUrl", severity=severity)
 
 

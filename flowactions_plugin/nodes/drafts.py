@@ -177,7 +177,7 @@ class WebhookDrafts:
 
 
 def _public(url: str, refusal: EgressRefused) -> tuple[str, int | None]:
-    """Say why a URL is refused, and at which offset, without an address that its name was resolved to, and without advice for operators."""
+    """Return why a URL is refused, and the offset. Leave out resolved addresses, and advice for operators."""
     try:
         host = parse_destination(url).host
     except EgressRefused as exc:

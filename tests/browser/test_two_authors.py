@@ -99,7 +99,7 @@ async def test_a_save_over_somebody_elses_change_shows_both_and_asks(page: Page,
 
 
 async def test_channels_that_differ_are_shown_by_their_names(page: Page, demo: Demo) -> None:
-    """With the id beside it; what the provider does not know is shown by its id."""
+    """The name comes first, then the id. If the provider does not know the id, only the id is shown."""
     await connect(page, demo)
     await page.goto(f"{demo.host_url}/editor?flow=order-placed")
     other = await other_tab(page, demo, "olive")

@@ -27,7 +27,7 @@ on_each_database = pytest.mark.parametrize(
     ],
     ids=["sqlite-pacing-and-loops", "sqlite", "postgresql"],
 )
-"""Databases, and options of the kit that select checks: `.ci/run` tries two profiles of one engine on one, `.ci/full` all on both."""
+"""Databases, and options of the kit that select checks. `.ci/run` tries two profiles of one engine on SQLite, `.ci/full` all on both."""
 
 
 def python_of(guide: Path, packages: str, store: Path) -> Path:

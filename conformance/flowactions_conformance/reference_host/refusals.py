@@ -1,4 +1,4 @@
-"""What the host answers where the framework refuses a request's body, path or headers: words for people, in place of its own."""
+"""Answers to requests whose body, path or headers the framework refuses, in words for people."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from flowactions_conformance import Env
 
 PREFLIGHT: Final = "PREFLIGHT"
-"""Finds what fails as soon as a user goes on: the kit then tries no check."""
+"""Stands for the start of a run: a host whose first `next` fails is an error, and the kit runs no check."""
 
 
 class Fault(NamedTuple):

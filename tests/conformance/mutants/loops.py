@@ -243,7 +243,7 @@ MUTANTS = [
     ),
     mutant(
         "rounds-in-memory",
-        "After a restart, a run in a loop cannot go on.",
+        "After a restart, a run in a loop cannot continue.",
         changed(rounds_in_memory),
         kills="LOOPS-7",
         spares="LOOPS-1 LOOPS-2 PACING-2",

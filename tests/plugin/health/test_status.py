@@ -149,7 +149,7 @@ class TestStatistics:
     async def test_many_destinations_are_written_a_few_at_a_time(
         self, queue: Queue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Deliveries go on in between. After a failure, each is counted once all the same."""
+        """Deliveries continue between two writes. After a failed write, each delivery is counted once."""
         monkeypatch.setattr(health_monitor, "AT_ONCE", 3)
         monitor = a_monitor(queue)
         monitor.record([completion(ok=True, destination=f"http://d{number}:80") for number in range(10)])

@@ -188,7 +188,7 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
 
 
 async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
-    """The saved node has none, so nothing is signed; who wants no signature is told nothing."""
+    """The saved node has no secret, so the test is unsigned and says why. A node without any secret gets no message."""
     config = {"webhookUrl": run.receiver.url, "webhookSecret": ""}
     run.host.nodes["acme", "flow-1", "bare"] = Node(id="bare", type="webhook", config=config)
     for typed, why in (

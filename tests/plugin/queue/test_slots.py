@@ -186,7 +186,7 @@ def test_the_limits_hold_and_nothing_is_lost(
 
 
 def test_where_receivers_are_fast_claims_are_larger() -> None:
-    """Ten thousand a second: what waits lasts for 50 ms then, and is claimed when half of it is gone."""
+    """At ten thousand deliveries a second, 500 rows are 50 ms of work; the next claim is made when half of them have begun."""
     slots = of_places(100, 100)
     slots.add(ClaimRequest(500, Counter()), claimed(*"abcd" * 125))
     flying = list(slots.start())
