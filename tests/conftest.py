@@ -48,9 +48,9 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def pytest_report_collectionfinish(items: list[pytest.Item]) -> str:
+def pytest_report_collectionfinish(config: pytest.Config, items: list[pytest.Item]) -> str:
     """Say what the run is about to do, where one process runs all tests."""
-    return announcement(len(items), 1)
+    return announcement(len(items), 1, config.option.markexpr)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -59,7 +59,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     if node.gateway.id == "gw0":
         reporter = node.config.pluginmanager.getplugin("terminalreporter")
         reporter.ensure_newline()
-        reporter.write_line(announcement(len(ids), _processors()))
+        reporter.write_line(announcement(len(ids), _processors(), node.config.option.markexpr))
 
 
 EMPTY = (

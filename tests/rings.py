@@ -36,22 +36,35 @@ OWN_SQL: Final = (
     "tests/plugin/nodes/test_store.py",
     "tests/plugin/queue/test_claim_ends.py",
     "tests/plugin/queue/test_claimed.py",
-    "tests/plugin/queue/test_continuous.py",
     "tests/plugin/queue/test_enqueue_together.py",
-    "tests/plugin/queue/test_event_ids.py",
+    "tests/plugin/queue/test_event_ids.py::TestCalls",
+    "tests/plugin/queue/test_event_ids.py::TestRate",
     "tests/plugin/queue/test_leases.py",
     "tests/plugin/queue/test_lost_answers.py",
     "tests/plugin/queue/test_model.py",
     "tests/plugin/queue/test_own_webhooks.py",
     "tests/plugin/queue/test_plans.py",
-    "tests/plugin/queue/test_schedule.py",
     "tests/plugin/queue/test_scheduled.py",
     "tests/plugin/queue/test_store.py",
     "tests/plugin/queue/test_turns.py",
     "tests/plugin/storage/",
 )
 """Where tests are about statements of our own (how each of them does what it is for, on rows and values of every kind): on both
-databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL. An entry is the start of node ids."""
+databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL, but for
+`ABOVE_SQL`. An entry is the start of node ids."""
+
+ABOVE_SQL: Final = (
+    "tests/plugin/chat/",
+    "tests/plugin/egress/",
+    "tests/plugin/http/",
+    "tests/plugin/inbound/",
+    "tests/plugin/pages/",
+    "tests/plugin/telemetry/",
+    "tests/plugin/test_host_answers.py",
+    "tests/reference_host/",
+)
+"""Where tests are about HTTP, pages, the chat provider and hosts, above statements that `OWN_SQL` tries on both databases: they
+run on SQLite, and `.ci/full` repeats them on PostgreSQL."""
 
 DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")
@@ -71,18 +84,22 @@ PROGRAMS: Final = {
 
 BEYOND: Final = "beyond the sample"
 
-TEST_SECONDS: Final = 0.09
-"""Of one processor, on an average over the README's ring."""
+TEST_SECONDS: Final = {"ci and not full": 0.6, "full": 16.0}
+"""Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
+
+README_SECONDS: Final = 0.08
+"""The same over the README's ring."""
 
 
-def announcement(count: int, processors: int) -> str:
+def announcement(count: int, processors: int, chosen: str = "") -> str:
     """Say what a run is about to do.
 
     Args:
         count: of its tests.
         processors: that it may use.
+        chosen: the expression of ``-m``.
     """
-    minutes = max(1, round(count * TEST_SECONDS / processors / 60))
+    minutes = max(1, round(count * TEST_SECONDS.get(chosen, README_SECONDS) / processors / 60))
     missing = [name for name, commands in PROGRAMS.items() if not any(map(shutil.which, commands))]
     skipped = f"; skipped, for they are not here: what needs {', '.join(missing)}" if missing else ""
     return f"{count:,} tests, about {minutes} min on {processors} idle processors{skipped}"
@@ -189,5 +206,5 @@ def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
         database == "sqlite" and (case.mode is None or (database, mode) in MOSTLY_RUN) for database, mode in on
     )
     if case.database == "postgresql" and has_sqlite and not case.node_id.startswith(OWN_SQL):
-        return "ci"
+        return "full" if case.node_id.startswith(ABOVE_SQL) else "ci"
     return None

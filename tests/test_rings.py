@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.clauses import clauses, marks_of_tests, without_parts
-from tests.rings import DATABASES, MODES, OWN_SQL, Case, announcement, rings
+from tests.rings import ABOVE_SQL, DATABASES, MODES, OWN_SQL, Case, announcement, rings
 
 ROOT = Path(__file__).parents[1]
 BOTH = [f"{database}-{mode}" for database, mode in product(DATABASES, MODES)]
@@ -27,9 +27,11 @@ def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> di
 @pytest.mark.parametrize(
     ("name", "parameters", "expected"),
     [
-        ("tests/plugin/pages/test_a.py", ["sqlite", "postgresql"], {"postgresql": "ci"}),
-        ("tests/plugin/pages/test_a.py", ["postgresql"], {}),
-        ("tests/plugin/pages/test_a.py", ["sqlite-a", "postgresql-a", "postgresql-b"], {"postgresql-a": "ci"}),
+        ("tests/plugin/cli/test_a.py", ["sqlite", "postgresql"], {"postgresql": "ci"}),
+        ("tests/plugin/cli/test_a.py", ["postgresql"], {}),
+        ("tests/plugin/cli/test_a.py", ["sqlite-a", "postgresql-a", "postgresql-b"], {"postgresql-a": "ci"}),
+        (ABOVE_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {"postgresql": "full"}),
+        (ABOVE_SQL[0] + "test_a.py", ["postgresql"], {}),
         (OWN_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {}),
         (
             OWN_SQL[0] + "test_a.py",
@@ -37,14 +39,14 @@ def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> di
             {"sqlite-continuous": "full", "postgresql-scheduled": "full"},
         ),
         (
-            "tests/plugin/pages/test_a.py",
+            "tests/plugin/cli/test_a.py",
             BOTH,
             {"sqlite-continuous": "full", "postgresql-scheduled": "full", "postgresql-continuous": "ci"},
         ),
         # None of these is how a database is mostly run, so none repeats another.
         (OWN_SQL[0] + "test_a.py", ["sqlite-continuous", "postgresql-scheduled"], {}),
         ("tests/upgrades/test_a.py", ["sqlite"], {"sqlite": "ci"}),
-        ("tests/plugin/pages/test_a.py", ["a", "b"], {}),
+        ("tests/plugin/cli/test_a.py", ["a", "b"], {}),
     ],
 )
 def test_the_ring_is_seen_where_the_test_stands(
@@ -82,6 +84,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
         (tmp_path / name).touch(mode=0o755)
     assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
+    assert announcement(300, 2, "full") == "300 tests, about 40 min on 2 idle processors"
 
 
 @pytest.mark.ci

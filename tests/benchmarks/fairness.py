@@ -4,9 +4,8 @@
         [--seconds 10] [--rounds 3] [--json]
 
 One organization has so many due rows over so many destinations (a million over a thousand: ``--rows 1000000
---destinations 1000``); another enqueues at a steady rate, and its arrivals are timed. A worker process delivers, which on
-SQLite looks twice a second for what others enqueue. Prints for each database p50 and p99 of both in milliseconds, and the median
-ratios.
+--destinations 1000``); another enqueues at a steady rate, and its arrivals are timed. A worker process delivers. Prints for
+each database p50 and p99 of both in milliseconds, and the median ratios.
 """
 
 from __future__ import annotations

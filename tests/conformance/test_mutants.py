@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flowactions_conformance.kit.checks import pacing_later
 from flowactions_conformance.kit.hosts.limits import EffectTimeout
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import all_checks
@@ -47,8 +48,9 @@ def said(report: Report) -> str:
 
 
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
-async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant) -> None:
+async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """All checks fail that a mutant kills, and not one near by; what they say leads to the fault."""
+    monkeypatch.setattr(pacing_later, "ASK_AGAIN_SECONDS", EFFECT_SECONDS)
     ids = broken.kills | set(sorted(broken.spares)[:1])
     report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
     _check(report, broken)

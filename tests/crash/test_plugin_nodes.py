@@ -173,7 +173,7 @@ async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: 
         assert ran == list(KINDS[-len(ran) :])
 
 
-@pytest.mark.parametrize("halt", ["crm_note!", "crm_upsert!"])
+@pytest.mark.parametrize("halt", ["crm_note!", pytest.param("crm_upsert!", marks=pytest.mark.full)])
 async def test_a_node_that_halts_ends_the_run(field: Installed, packages: Path, halt: str) -> None:
     """Also when its process was killed at the halt and recovery runs it; the host is told, and nothing behind it runs."""
     kinds = ("crm_contact", halt, "crm_upsert")

@@ -156,6 +156,7 @@ async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
     assert max(most.values()) <= 2
 
 
+@pytest.mark.ci
 async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Queue) -> None:
     """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
     for number in range(70):

@@ -74,6 +74,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
         assert notified == 4
         sending.notify("acme")
         await until(lambda: notified == 5)
+        await pauses.end(5)
 
 
 async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ async def test_a_notification_names_the_organizations(monkeypatch: pytest.Monkey
         for each in ("a", "b", "a"):
             sending.notify(each)
         await pauses.end(1)
-        await until(lambda: pauses.begun == 2)
+        await pauses.end(2)
     assert [organizations_in(payload) for payload in payloads] == [["first"], ["a", "b"]]
 
 

@@ -27,7 +27,6 @@ from flowactions_plugin.storage.database import Database
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import OK, recorder
-from tests.rings import sampled
 from tests.sending import own_transport
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -63,7 +62,8 @@ def threaded(answer: Callable[[socket.socket], None]) -> Iterator[str]:
 class TestLostTime:
     """The receiver answers in time; the event loop stands still meanwhile."""
 
-    @sampled("seconds", [1.5, 5.0], size=1)
+    @pytest.mark.ci
+    @pytest.mark.parametrize("seconds", [1.5, 5.0])
     async def test_an_answer_that_is_read_late_counts_as_what_it_says(
         self, queue: Queue, seconds: float
     ) -> None:
@@ -253,7 +253,8 @@ class TestShortages:
         assert caplog.text.count("deliveries continue") == 1
 
 
-@sampled("broken", ["claim", "complete", "give_back"], size=1)
+@pytest.mark.ci
+@pytest.mark.parametrize("broken", ["claim", "complete", "give_back"])
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_a_crash_of_the_delivery_task_costs_no_attempt(
     database_url: str, delivery: str, broken: str, monkeypatch: pytest.MonkeyPatch
@@ -315,6 +316,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         assert len(host.finished) == count
 
 
+@pytest.mark.ci
 async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(queue: Queue) -> None:
     """Crashed in the middle of an outage, it still writes what it has read before it ends."""
     answered, crash = asyncio.Event(), LookupError("a defect")
@@ -357,6 +359,7 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
     assert (await queue.row(row_id)).status == "delivered"
 
 
+@pytest.mark.ci
 async def test_missing_rights_are_an_outage(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
     """A table that is not there: said once, tried again with backoff, and delivered when it is back."""
     caplog.set_level(logging.INFO)
