@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any
 
-import httpx
 import pytest
 
 from flowactions_hookspecs import DeliveryAlert, FlowActions
@@ -15,57 +13,32 @@ from flowactions_plugin.bulk import automatic
 from flowactions_plugin.bulk import pauses as pauses_module
 from flowactions_plugin.bulk.automatic import AutomaticPauses
 from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.clock import new_id
 from flowactions_plugin.health import monitor
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
-from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue import probes as probes_module
-from flowactions_plugin.queue.probes import Probes
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, PROBE_LONGEST_MS, UNDO_OFFSET_MS, probe_delay_ms
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import QUARANTINE_AFTER
-from flowactions_plugin.storage.text import read_all
 from tests.owning import own_webhook
-from tests.queueing import OutboxStore, Queue, a_worker, an_executor
+from tests.pausing import (
+    ACME,
+    ALL,
+    DOWN,
+    MAYA,
+    OLIVE,
+    RULE,
+    has_arrived,
+    has_failed,
+    look,
+    park,
+    probing,
+    put,
+    rows_of,
+)
+from tests.queueing import Queue
 from tests.recorder import OK, recorder, status
 from tests.support import AlertedHost, development, services_of
 from tests.waiting import until
-
-ACME, ALL = Scope("acme"), Scope(None)
-MAYA = Actor("u1", "Maya", "dashboard")
-OLIVE = Actor("root", "Olive", "operator")
-DOWN = "https://down.example:443"
-RULE = AutoPause(3, 60)
-
-
-async def rows_of(queue: Queue, what: str) -> list[Any]:
-    async with queue.database.read() as connection:
-        return list((await connection.exec_driver_sql(f"SELECT {what}")).all())
-
-
-async def has_failed(queue: Queue, times: int, seconds: float = 60.0, organization: str = "acme") -> None:
-    """Record failures in a row, the first of them so long ago."""
-    counts = Counts()
-    counts.failed = counts.failures_in_row = times
-    counts.last_error = "http_5xx"
-    await StatisticsStore(queue.database).add({(organization, DOWN): counts}, 0.0)
-    began = f"failing_since = last_failure_at - {int(seconds * 1000)}"
-    await queue.run(f"UPDATE flowactions_destinations SET {began} WHERE failing_since IS NOT NULL")  # noqa: S608
-
-
-async def has_arrived(queue: Queue) -> None:
-    counts = Counts()
-    counts.delivered, counts.succeeded = 1, True
-    await StatisticsStore(queue.database).add({("acme", DOWN): counts}, 0.0)
-
-
-async def look(queue: Queue, rule: AutoPause | None = RULE) -> list[DeliveryAlert]:
-    told: list[DeliveryAlert] = []
-    await AutomaticPauses(queue.database, rule, told.append).look()
-    return told
 
 
 async def paused(queue: Queue) -> list[tuple[str, str, str | None]]:
@@ -208,274 +181,6 @@ class TestResuming:
         await queue.run(f"UPDATE flowactions_pauses SET paused_at = {row.paused_at + 1}")  # noqa: S608
         assert not await worker._resume(row)
         assert await paused(queue) == [("acme", "Olive", "operator")]
-
-
-async def park(queue: Queue) -> None:
-    store = Pauses(queue.database)
-    while await store.park(await store.paused_targets(None)):
-        pass
-
-
-async def put(queue: Queue, number: int, **changes: Any) -> str:
-    """Put a row that is due, later ones later."""
-    row_id = await queue.put(id=new_id(queue.database.clock() + number / 100), destination=DOWN, **changes)
-    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {1000 + number} WHERE id = '{row_id}'")  # noqa: S608
-    return row_id
-
-
-async def a_paused_queue(queue: Queue, rows: int = 1) -> list[str]:
-    """Put rows, pause their destination automatically, and make a probe due."""
-    ids = [await put(queue, number) for number in range(rows)]
-    await Pauses(queue.database).pause(ACME, DOWN, AUTOMATIC, "it fails")
-    await park(queue)
-    await make_due(queue)
-    return ids
-
-
-async def make_due(queue: Queue) -> None:
-    await queue.run("UPDATE flowactions_pauses SET probe_at = 1")
-
-
-@pytest.mark.parametrize(
-    "change", ["resumed_at = 1", "paused_role = 'operator', paused_by = 'Olive'"], ids=["resumed", "replaced"]
-)
-async def test_what_a_process_of_before_has_ended_or_replaced_is_not_probed(queue: Queue, change: str) -> None:
-    """Processes of revision 0007 leave the time of the next probe as it is."""
-    await has_failed(queue, 10)
-    await a_paused_queue(queue)
-    await queue.run(f"UPDATE flowactions_pauses SET {change}")  # noqa: S608
-    assert await probing(queue).claim(10) == []
-    await has_arrived(queue)
-    assert await look(queue) == []
-    assert len(await rows_of(queue, "1 FROM flowactions_pauses")) == 1
-
-
-def probing(queue: Queue, answer: Any = None, store: OutboxStore | None = None) -> Probes:
-    executor = an_executor(queue, answer or (lambda request: httpx.Response(503)))
-    return Probes(queue.database, (store or queue.store).contact, executor)
-
-
-class TestProbes:
-    async def test_a_probe_is_the_row_that_has_waited_for_longest(self, queue: Queue) -> None:
-        """One, when it is due, with an attempt of its own. The others wait."""
-        first, *_ = await a_paused_queue(queue, 3)
-        (claimed,) = await probing(queue).claim(10)
-        assert (claimed.id, claimed.max_attempts) == (first, 5)
-        assert await queue.store.claim(10) == []
-        assert await probing(queue).claim(10) == []
-        assert [
-            row.max_attempts for row in await rows_of(queue, "max_attempts FROM flowactions_outbox ORDER BY id")
-        ] == [5, 4, 4]
-
-    async def test_the_first_comes_a_minute_after_the_pause(self, queue: Queue) -> None:
-        """Not at once: attempts have just failed."""
-        await put(queue, 1)
-        await Pauses(queue.database).pause(ACME, DOWN, AUTOMATIC)
-        await park(queue)
-        assert await probing(queue).claim(10) == []
-        (row,) = await rows_of(queue, "probe_at - paused_at AS delay, probes FROM flowactions_pauses")
-        assert (row.delay, row.probes) == (60_000, 0)
-
-    async def test_the_intervals_grow_up_to_an_hour(self, queue: Queue) -> None:
-        """From one probe to the next, in the database as by the rule."""
-        assert [probe_delay_ms(number) // 60_000 for number in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-        assert probe_delay_ms(10**9) == PROBE_LONGEST_MS
-        await a_paused_queue(queue, 3)
-        delays = []
-        for _ in range(3):
-            before = await queue.database.time()
-            assert len(await probing(queue).claim(10)) == 1
-            (row,) = await rows_of(queue, "probe_at, probes FROM flowactions_pauses")
-            delays.append(round((row.probe_at / 1000 - before) / 60))
-            await make_due(queue)
-        assert delays == [2, 4, 8]
-        assert row.probes == 3
-
-    async def test_of_several_workers_one_sends_a_probe(self, queue: Queue) -> None:
-        """Whenever they look, also under the same sight of what is due."""
-        await a_paused_queue(queue, 4)
-        workers = [probing(queue, store=OutboxStore(queue.database)) for _ in range(4)]
-        claimed = await asyncio.gather(*(each.claim(10) for each in workers))
-        assert len([*chain(*claimed)]) == 1
-
-    async def test_each_organization_and_destination_is_probed_by_itself(self, queue: Queue) -> None:
-        """With rows of its own; where none waits, the probe stays due."""
-        mine = (await a_paused_queue(queue))[0]
-        await Pauses(queue.database).pause(Scope("globex"), DOWN, AUTOMATIC)
-        await Pauses(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
-        theirs = await put(queue, 9, organization_id="globex")
-        await park(queue)
-        await make_due(queue)
-        assert {each.id for each in await probing(queue).claim(10)} == {mine, theirs}
-        due = await rows_of(queue, "destination FROM flowactions_pauses WHERE probe_at = 1")
-        assert due == [("https://idle.example:443",)]
-
-    @pytest.mark.parametrize(
-        "state",
-        [
-            f"next_attempt_at = {UNDO_OFFSET_MS + PAUSED_OFFSET_MS + 1000}",
-            f"takeovers = {QUARANTINE_AFTER}",
-            "status = 'dead', finished_at = 1",
-            "claimed_by = 'x', claimed_until = 4000000000000",
-            "next_attempt_at = 4000000000000",
-        ],
-        ids=["to-be-cancelled", "in-quarantine", "ended", "claimed", "not-parked"],
-    )
-    async def test_a_row_is_passed_over_that_may_not_be_sent(self, queue: Queue, state: str) -> None:
-        """The next one is the probe, and without one there is none."""
-        first, second = await a_paused_queue(queue, 2)
-        await queue.run(f"UPDATE flowactions_outbox SET {state} WHERE id = '{first}'")  # noqa: S608
-        assert [each.id for each in await probing(queue).claim(10)] == [second]
-        await make_due(queue)
-        assert await probing(queue).claim(10) == []
-
-    async def test_destinations_without_rows_keep_no_other_from_its_probe(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Their probes have been due for longer, and a look takes few."""
-        monkeypatch.setattr(probes_module, "AT_ONCE", 1)
-        (mine,) = await a_paused_queue(queue)
-        await Pauses(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
-        await queue.run("UPDATE flowactions_pauses SET probe_at = 0 WHERE destination LIKE '%idle%'")
-        assert [each.id for each in await probing(queue).claim(1)] == [mine]
-
-    async def test_rows_to_another_destination_are_no_probes(self, queue: Queue) -> None:
-        """Although a person has paused it, and they have waited for longer."""
-        other = await queue.put(id=new_id(1), destination="https://other.example:443")
-        await Pauses(queue.database).pause(ACME, "https://other.example:443", MAYA)
-        (mine,) = await a_paused_queue(queue)
-        oldest = f"next_attempt_at = {PAUSED_OFFSET_MS}"
-        await queue.run(f"UPDATE flowactions_outbox SET {oldest} WHERE id = '{other}'")  # noqa: S608
-        await queue.run("UPDATE flowactions_pauses SET probe_at = NULL WHERE paused_role <> 'automatic'")
-        assert [each.id for each in await probing(queue).claim(10)] == [mine]
-
-    async def test_a_worker_that_saw_a_probe_due_that_another_has_sent_sends_none(self, queue: Queue) -> None:
-        """Also when that one has ended meanwhile, and its row waits again."""
-        await a_paused_queue(queue)
-        worker, other = probing(queue), probing(queue, store=OutboxStore(queue.database))
-        async with queue.database.read() as connection:
-            rows = await connection.run_sync(read_all, queue.database.built(probes_module._due, False))
-        seen = [probes_module._Due._make(row) for row in rows]
-        assert len(await other.claim(10)) == 1
-        await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
-        assert await worker._claim(seen) == []
-
-    async def test_a_pause_of_all_organizations_or_of_a_person_is_not_probed(self, queue: Queue) -> None:
-        """An operator may have paused it beside."""
-        await a_paused_queue(queue)
-        pauses = Pauses(queue.database)
-        await pauses.pause(ALL, DOWN, OLIVE)
-        assert await probing(queue).claim(10) == []
-        await pauses.resume(ALL, DOWN, OLIVE)
-        await pauses.pause(ACME, DOWN, MAYA)
-        assert await probing(queue).claim(10) == []
-
-    async def test_a_failed_probe_uses_up_no_attempt_and_goes_behind_the_others(self, queue: Queue) -> None:
-        """So the next probe is another row; and its attempt is in the log."""
-        first, second = await a_paused_queue(queue, 2)
-        worker = probing(queue)
-        await worker.look()
-        await worker.finish()
-        await worker._executor.completer.flush()
-        row = await queue.row(first)
-        assert (row.status, row.attempts, row.max_attempts) == ("retrying", 1, 5)
-        assert await rows_of(queue, "delivery_id, number, status_code FROM flowactions_attempts") == [
-            (first, 1, 503)
-        ]
-        await park(queue)
-        await make_due(queue)
-        assert [each.id for each in await worker.claim(10)] == [second]
-
-    async def test_a_probe_of_a_worker_that_was_killed_is_sent_by_the_next(self, queue: Queue) -> None:
-        """When its lease has ended and a probe is due again: nothing is lost."""
-        (row_id,) = await a_paused_queue(queue)
-        assert len(await probing(queue).claim(10)) == 1
-        await make_due(queue)
-        assert await probing(queue).claim(10) == []
-        await queue.expire_claims()
-        (claimed,) = await probing(queue).claim(10)
-        assert (claimed.id, claimed.reclaims) == (row_id, 1)
-
-    async def test_a_worker_that_stops_finishes_its_probe(self, queue: Queue) -> None:
-        """And writes what came of it, though a probe has no slot."""
-        (row_id,) = await a_paused_queue(queue)
-        begun, going_on = asyncio.Event(), asyncio.Event()
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            begun.set()
-            await going_on.wait()
-            return httpx.Response(200)
-
-        running = asyncio.create_task(a_worker(queue, answer).run())
-        await begun.wait()
-        running.cancel()
-        await asyncio.sleep(0.05)
-        assert not running.done()
-        going_on.set()
-        await asyncio.wait({running})
-        assert (await queue.row(row_id)).status == "delivered"
-
-    async def test_a_worker_that_stops_begins_none(self, queue: Queue) -> None:
-        """What it claimed then would wait for the end of its lease."""
-        await a_paused_queue(queue)
-        worker = probing(queue)
-        worker._executor.stopping = True
-        await worker.look()
-        assert await rows_of(queue, "probes FROM flowactions_pauses") == [(0,)]
-
-    async def test_a_worker_has_so_many_in_flight_at_the_most(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Receivers that hang take no more than that beside its slots."""
-        monkeypatch.setattr(probes_module, "AT_ONCE", 1)
-        await a_paused_queue(queue, 2)
-        going_on = asyncio.Event()
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            await going_on.wait()
-            return httpx.Response(503)
-
-        worker = probing(queue, answer)
-        for _ in range(2):
-            await worker.look()
-            await make_due(queue)
-        assert await rows_of(queue, "probes FROM flowactions_pauses") == [(1,)]
-        going_on.set()
-        await worker.finish()
-
-    async def test_none_is_in_flight_while_a_row_is_sent_alone(self, queue: Queue) -> None:
-        """What ends its process in quarantine is not blamed on another."""
-        await a_paused_queue(queue, 2)
-        going_on = asyncio.Event()
-        sent: list[httpx.Request] = []
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            sent.append(request)
-            await going_on.wait()
-            return httpx.Response(503)
-
-        worker = probing(queue, answer)
-        await worker.look()
-        await until(lambda: len(sent) == 1)
-        alone = asyncio.Event()
-
-        async def send_alone() -> None:
-            async with worker.none():
-                alone.set()
-                await make_due(queue)
-                looking.append(asyncio.create_task(worker.look()))
-                await asyncio.sleep(0.05)
-                assert len(sent) == 1
-
-        looking: list[asyncio.Task[float]] = []
-        waiting = asyncio.create_task(send_alone())
-        await asyncio.sleep(0.05)
-        assert not alone.is_set()
-        going_on.set()
-        await waiting
-        await looking[0]
-        await until(lambda: len(sent) == 2)
-        await worker.finish()
 
 
 async def test_what_no_worker_has_written_stops_nothing(sqlite_url: str) -> None:

@@ -12,7 +12,6 @@ from sqlalchemy import insert
 
 from flowactions_plugin.bulk import pauses as pauses_module
 from flowactions_plugin.bulk.pauses import Pauses, parking_loop
-from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.views import row_of
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
@@ -21,38 +20,15 @@ from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, due_time
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import pauses as pauses_table
+from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, park, put, rows_of
 from tests.queueing import Queue, an_executor
 from tests.waiting import until
 
-ALL = Scope(None)
-ACME = Scope("acme")
-MAYA = Actor("u1", "Maya", "dashboard")
-OLIVE = Actor("root", "Olive", "operator")
-DOWN = "https://down.example:443"
 UP = "https://up.example:443"
-
-
-async def put(queue: Queue, number: int, destination: str = DOWN, **changes: Any) -> str:
-    row_id = await queue.put(
-        id=new_id(queue.database.clock() + number / 100), destination=destination, **changes
-    )
-    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {1000 + number} WHERE id = '{row_id}'")  # noqa: S608
-    return row_id
-
-
-async def select(queue: Queue, what: str) -> list[Any]:
-    async with queue.database.read() as connection:
-        return list((await connection.exec_driver_sql(f"SELECT {what}")).all())
 
 
 async def claim_all(queue: Queue, **limits: Any) -> list[str]:
     return [each.id for each in await queue.store.claim(10, **limits)]
-
-
-async def park_all(queue: Queue) -> None:
-    store = Pauses(queue.database)
-    while await store.park(await store.paused_targets(None)):
-        pass
 
 
 LIMITS: Sequence[dict[str, Any]] = [
@@ -75,7 +51,7 @@ async def test_rows_of_a_paused_destination_are_not_claimed(
     assert await pauses.pause(ACME, "https://down.example/hook", MAYA, "down")
     assert not await pauses.pause(ACME, DOWN, MAYA, "down")
     if parked:
-        await park_all(queue)
+        await park(queue)
     assert await claim_all(queue, **limits) == [up]
     assert await queue.store.rescue() == 0
     assert await claim_all(queue, **limits) == []
@@ -86,12 +62,12 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")
     pauses = Pauses(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park_all(queue)
+    await park(queue)
     (claimed,) = await queue.store.claim(10)
     assert claimed.id == theirs
     await queue.store.release([claimed])
     await pauses.pause(ALL, DOWN, OLIVE, "maintenance")
-    await park_all(queue)
+    await park(queue)
     assert await claim_all(queue) == []
     assert await pauses.resume(ACME, DOWN, MAYA)
     assert await claim_all(queue) == []
@@ -101,7 +77,7 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     assert [(each.organization_id, each.reason) for each in await pauses.list(ACME)] == [("", "maintenance")]
     assert await pauses.resume(ALL, DOWN, OLIVE)
     assert set(await claim_all(queue)) == {mine, theirs}
-    assert await select(queue, "* FROM flowactions_pauses") == []
+    assert await rows_of(queue, "* FROM flowactions_pauses") == []
 
 
 async def test_an_organization_sees_its_own_pauses_and_those_for_all(queue: Queue) -> None:
@@ -119,7 +95,7 @@ async def test_resuming_for_all_leaves_what_an_organization_has_paused(queue: Qu
     pauses = Pauses(queue.database)
     await pauses.pause(ALL, DOWN, MAYA)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park_all(queue)
+    await park(queue)
     await pauses.resume(ALL, DOWN, MAYA)
     assert await claim_all(queue) == [theirs]
     await pauses.resume(ACME, DOWN, MAYA)
@@ -135,14 +111,14 @@ async def test_resumed_rows_are_due_at_once_in_their_order(
     later = await put(queue, 6)
     far = int((queue.database.clock() + 300) * 1000)
     await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {far} WHERE id = '{later}'")  # noqa: S608
-    before = await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
+    before = await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
     pauses = Pauses(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park_all(queue)
-    parked = await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
+    await park(queue)
+    parked = await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
     assert [(row.id, row.next_attempt_at - PAUSED_OFFSET_MS, row.updated_at) for row in parked] == before
     assert await pauses.resume(ACME, DOWN, MAYA)
-    assert await select(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id") == before
+    assert await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id") == before
     order = [(await queue.store.claim(1))[0].id for _ in range(5)]
     assert order == [ids[1], ids[2], ids[0], ids[4], ids[3]]
 
@@ -165,7 +141,7 @@ async def test_a_paused_row_shows_when_it_was_due(queue: Queue) -> None:
     row_id = await put(queue, 1)
     shown = row_of(await queue.row(row_id), for_operators=True)
     await Pauses(queue.database).pause(ACME, DOWN, MAYA)
-    await park_all(queue)
+    await park(queue)
     row = await queue.row(row_id)
     assert row.next_attempt_at > PAUSED_OFFSET_MS
     assert due_time(row.next_attempt_at) == 1001
@@ -177,7 +153,7 @@ async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
     ids = {await put(queue, number) for number in range(5)}
     pauses = Pauses(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park_all(queue)
+    await park(queue)
     # Whoever resumed was killed before any row was due.
     await queue.run("UPDATE flowactions_pauses SET resumed_at = 1")
     assert not await Pauses(queue.database).park([("acme", DOWN)])
@@ -185,7 +161,7 @@ async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
     running = asyncio.create_task(parking_loop(queue.database))
 
     async def forgotten() -> bool:
-        return not await select(queue, "* FROM flowactions_pauses")
+        return not await rows_of(queue, "* FROM flowactions_pauses")
 
     await until(forgotten)
     assert set(await claim_all(queue)) == ids
@@ -226,7 +202,7 @@ async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
     await claims.quiesce()
     await claims._executor.completer.flush()
     assert len(sent) == 2
-    found = await select(queue, "status, claimed_by FROM flowactions_outbox ORDER BY status")
+    found = await rows_of(queue, "status, claimed_by FROM flowactions_outbox ORDER BY status")
     assert [tuple(row) for row in found] == [("delivered", None)] * 2 + [("pending", None)] * 10
 
 
@@ -235,7 +211,7 @@ async def test_a_pause_is_in_the_audit(queue: Queue) -> None:
     pauses = Pauses(queue.database)
     await pauses.pause(ACME, DOWN, MAYA, "down\nfor\x00now")
     await pauses.resume(ACME, DOWN, Actor("u2", "Noor", "dashboard"), "back")
-    lines = await select(
+    lines = await rows_of(
         queue,
         "action, organization_id, destination, actor_name, reason, before FROM flowactions_audit ORDER BY id",
     )
@@ -272,7 +248,9 @@ async def test_only_operators_end_what_an_operator_has_paused(queue: Queue, role
         with pytest.raises(ActionForbidden, match="only operators"):
             await pauses.resume(ACME, DOWN, MAYA)
         assert not await pauses.pause(ACME, DOWN, MAYA)
-    done = [(row.action, row.actor_name) for row in await select(queue, "* FROM flowactions_audit ORDER BY id")]
+    done = [
+        (row.action, row.actor_name) for row in await rows_of(queue, "* FROM flowactions_audit ORDER BY id")
+    ]
     assert done == [("pause", "Maya"), ("pause", "Olive")]
     assert await pauses.resume(ACME, DOWN, operator)
     # Whoever pauses next may end it.
@@ -287,7 +265,7 @@ async def test_a_pause_of_an_earlier_release_is_ended_by_operators(queue: Queue)
     pauses = Pauses(queue.database)
     await put(queue, 1)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park_all(queue)
+    await park(queue)
     await queue.run("UPDATE flowactions_pauses SET paused_role = NULL")
     with pytest.raises(ActionForbidden):
         await pauses.resume(ACME, DOWN, MAYA)
@@ -379,7 +357,7 @@ async def test_any_number_of_pauses_is_read_and_parked_in_shares(
 
 
 async def _is(queue: Queue, what: str, number: int) -> bool:
-    return bool((await select(queue, what))[0][0] == number)
+    return bool((await rows_of(queue, what))[0][0] == number)
 
 
 async def test_a_worker_asks_for_the_pauses_of_what_it_holds_only(queue: Queue) -> None:

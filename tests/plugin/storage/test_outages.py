@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -24,7 +23,7 @@ from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageU
 from flowactions_plugin.nodes.pacing import recovery_loop
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import TOGETHER_SECONDS, OutageLog, Outages, is_outage, together
+from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.retention import pruning_loop
 from tests.host_transactions import webhook
 from tests.rings import sampled
@@ -496,14 +495,3 @@ async def test_a_walk_continues_when_the_database_is_locked(
             other.execute("BEGIN IMMEDIATE")
             results = await asyncio.gather(*(actions.reach(a_walk(), webhook()) for _ in range(10)))
         assert {(each.status, each.reason) for each in results} == {("failed", "storage_unavailable")}
-
-
-async def test_parts_of_a_process_wake_at_the_same_moments() -> None:
-    """Each wakes an idle process otherwise; short waits are as they are, and processes differ."""
-    assert together(0.3) == 0.3
-    clock, places = asyncio.get_running_loop().time, list[float]()
-    for seconds in (TOGETHER_SECONDS, 1.3, 5.0, 3600.0):
-        wait = together(seconds)
-        places.append((clock() + wait) / TOGETHER_SECONDS)
-        assert abs(wait - seconds) <= TOGETHER_SECONDS / 2 + 1e-9
-    assert max(abs(math.remainder(each - places[0], 1)) for each in places) < 0.1
