@@ -415,6 +415,8 @@ async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:
     """SQLAlchemy stops the connection of a cancelled caller so: the event loop's end must not wait for the close for ever."""
     async with a_database(sqlite_url) as opened, opened.read() as connection:
         driver = cast("Any", (await connection.get_raw_connection()).driver_connection)
+        if not hasattr(driver, "stop"):
+            pytest.skip("this release of aiosqlite has no forced stop, so SQLAlchemy waits for the close")
         busy = asyncio.create_task(driver.execute("SELECT 1"))
         closing_it = asyncio.create_task(driver.close())
         await asyncio.sleep(0)
