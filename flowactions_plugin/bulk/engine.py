@@ -37,7 +37,7 @@ LEASE_MS: Final = 3000
 POLL_SECONDS: Final = 0.5
 """Seconds between looks for actions, and for outcomes that one waits for."""
 
-IDLE_POLL_SECONDS: Final = 1.0
+IDLE_POLL_SECONDS: Final = 2.0
 """Seconds between looks while no action is open."""
 
 LEAST_STEP_SECONDS: Final = 0.1

@@ -29,6 +29,11 @@ _Item: TypeAlias = tuple[ClaimedDelivery, PendingSecrets]
 POLL_SECONDS: Final = 0.5
 """Seconds between claims when nothing wakes the worker: every notification is only a hint."""
 
+IDLE_POLL_SECONDS: Final = 1.0
+"""The same after `QUIET_SECONDS` in which nothing woke the worker and nothing was due."""
+
+QUIET_SECONDS: Final = 10.0
+
 PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight and much is due, so that each returns more than a few rows."""
 
@@ -61,7 +66,8 @@ def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) ->
 class ContinuousClaims:
     """Claims as slots become free.
 
-    It claims when slots are free and more rows are due, when something was enqueued, and twice a second in any case.
+    It claims when slots are free and more rows are due, when something was enqueued, and twice a second in any case; once a
+    second, where nothing has come for a while.
     A slot is free as soon as its request is over: the outcome is written concurrently.
 
     Args:
@@ -107,6 +113,7 @@ class ContinuousClaims:
         self._overdue_at = 0.0
         self._pauses_at = 0.0
         self._claimed_at = 0.0
+        self._busy_at = -QUIET_SECONDS  # of the last claim that was woken, found rows or ran beside others
         self._pace = PACE_SECONDS
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()  # a reserved slot was given up
@@ -214,7 +221,10 @@ class ContinuousClaims:
         self._more = len(claimed) == request.limit or size >= FULL_CLAIM_BYTES
         self._slots.add(request, await self._admitted(claimed), self._claimed_at)
         self._start()
-        return 0.0 if self._more else POLL_SECONDS
+        if enqueued or claimed or self._tasks:
+            self._busy_at = self._claimed_at
+        is_quiet = self._claimed_at - self._busy_at >= QUIET_SECONDS
+        return 0.0 if self._more else IDLE_POLL_SECONDS if is_quiet else POLL_SECONDS
 
     async def _claim_for_enqueued(self) -> None:
         """Claim for organizations of which little waits here, beside the other claims: their rows wait for none of these."""

@@ -49,12 +49,9 @@ IDLE_WATCH_SECONDS: Final = 0.05
 """The same when none came lately, where the system does not tell of changes: an idle worker uses little time."""
 
 LONGEST_WATCH_SECONDS: Final = 1.0
-"""The same where it does."""
+"""The same where it does. After a write, the first looks are frequent: a commit is seen when it is on the disk, a little later."""
 
 RECENT_SECONDS: Final = 1.0
-
-CHANGED_SECONDS: Final = 0.1
-"""For how long looks are frequent after a file was written to: a commit is seen when it is on the disk, a little later."""
 
 _IN_MODIFY: Final = 2
 
@@ -287,13 +284,13 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
     It goes on until it is cancelled.
 
     A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
-    no lock. While no rows come, the next look is when the write-ahead log was written to.
+    no lock. While no rows come, the next looks are when the write-ahead log was written to, and in growing intervals after that.
 
     Raises:
         sqlite3.Error: the file cannot be opened or read.
     """
     clock = asyncio.get_running_loop().time
-    version, newest, recent_until = None, 0, clock() + RECENT_SECONDS
+    version, newest, recent_until, pause = None, 0, clock() + RECENT_SECONDS, WATCH_SECONDS
     with ExitStack() as stack:
         opened = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)
         connection = stack.enter_context(closing(opened))
@@ -314,8 +311,10 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
                     version, newest = seen, last
             if clock() < recent_until:
                 await asyncio.sleep(WATCH_SECONDS)
-            elif await changes.wait():
-                recent_until = clock() + CHANGED_SECONDS
+            elif await changes.wait(pause):
+                pause = WATCH_SECONDS
+            else:
+                pause = min(2 * pause, LONGEST_WATCH_SECONDS)
 
 
 class _Changes:
@@ -342,15 +341,15 @@ class _Changes:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    async def wait(self) -> bool:
-        """Wait until the file was written to since the last call, or for a while; return whether it was."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait until the file was written to since the last call, or for so long; return whether it was."""
         if self._descriptor < 0:
             await asyncio.sleep(IDLE_WATCH_SECONDS)
             return False
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._descriptor, changed.set)
         try:
-            async with asyncio.timeout(LONGEST_WATCH_SECONDS):
+            async with asyncio.timeout(seconds):
                 await changed.wait()
         except TimeoutError:
             return False

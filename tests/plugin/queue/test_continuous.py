@@ -156,6 +156,20 @@ async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
     assert max(most.values()) <= 2
 
 
+async def test_a_worker_that_nothing_wakes_looks_less_often(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look costs an idle process as much as some deliveries. Once it is woken, it looks as often as before, for a while."""
+    executor = an_executor(queue, lambda _: httpx.Response(200))
+    claims = ContinuousClaims(queue.store, executor, slots=2, per_destination=1)
+    assert await claims.run_once() == continuous.IDLE_POLL_SECONDS
+    claims.wake()
+    for _ in range(2):
+        assert await claims.run_once() == continuous.POLL_SECONDS < continuous.IDLE_POLL_SECONDS
+    monkeypatch.setattr(continuous, "QUIET_SECONDS", 0.0)
+    assert await claims.run_once() == continuous.IDLE_POLL_SECONDS
+
+
 @pytest.mark.ci
 async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Queue) -> None:
     """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
