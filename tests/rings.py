@@ -84,7 +84,7 @@ PROGRAMS: Final = {
 
 BEYOND: Final = "beyond the sample"
 
-TEST_SECONDS: Final = {"ci and not full": 0.6, "full": 16.0}
+TEST_SECONDS: Final = {"ci and not full": 0.6, "full": 10.0}
 """Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
 
 README_SECONDS: Final = 0.08

@@ -84,7 +84,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
         (tmp_path / name).touch(mode=0o755)
     assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
-    assert announcement(300, 2, "full") == "300 tests, about 40 min on 2 idle processors"
+    assert announcement(300, 2, "full") == "300 tests, about 25 min on 2 idle processors"
 
 
 @pytest.mark.ci
