@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.queue.contact import token_prefix
+from flowactions_plugin.queue.contact import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.settings.model import read_settings
 from tests.crash.forking import Forked, fork
 from tests.crash.hosts import SECRET, WORKER
@@ -99,10 +99,12 @@ class Field:
 
     async def in_flight(self) -> list[str]:
         """Give the event ids of all rows that are claimed just now."""
-        return [
-            row[0]
-            for row in await self.query("SELECT event_id FROM flowactions_outbox WHERE claimed_by IS NOT NULL")
-        ]
+        return [event for event, _ in await self.held()]
+
+    async def held(self) -> list[tuple[str, str]]:
+        """Give the event ids of all rows that are claimed just now, each with what tells the workers apart that claimed them."""
+        query = "SELECT event_id, claimed_by FROM flowactions_outbox WHERE claimed_by IS NOT NULL"
+        return [(event, token[:PREFIX_DIGITS]) for event, token in await self.query(query)]
 
     async def end_leases(self, worker: Forked) -> None:
         """Have the leases of a worker that is no more end now, and not up to 30 s later.
