@@ -366,6 +366,23 @@ async def test_an_idle_watch_is_woken_by_a_write(sqlite_url: str, monkeypatch: p
                 await until(lambda number=number: len(calls) == number)  # type: ignore[misc]
 
 
+async def test_after_a_write_looks_are_frequent_again(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is seen a little later than its write, and while nothing is written, looks become seldom."""
+    written, waited = iter([False, False, True, False]), list[float]()
+
+    async def wait(_: object, seconds: float) -> bool:
+        waited.append(seconds)
+        if len(waited) == 5:
+            await asyncio.Event().wait()
+        return next(written)
+
+    monkeypatch.setattr(sqlite._Changes, "wait", wait)
+    monkeypatch.setattr(sqlite, "RECENT_SECONDS", 0.0)
+    async with a_database(sqlite_url) as opened, watched(Queue(opened)):
+        await until(lambda: len(waited) == 5)
+    assert waited == [sqlite.WATCH_SECONDS * factor for factor in (1, 2, 4, 1, 2)]
+
+
 async def test_a_file_that_is_locked_is_watched_on(tmp_path: Path) -> None:
     """Where others lock it wholly, as in the journal mode of a host's own, nothing is seen for so long."""
     path, calls = tmp_path / "outbox.db", list[None]()
