@@ -50,21 +50,21 @@ OWN_SQL: Final = (
     "tests/plugin/storage/",
 )
 """Where tests are about statements of our own (how each of them does what it is for, on rows and values of every kind): on both
-databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL, but for
-`ABOVE_SQL`. An entry is the start of node ids."""
+databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL, except for `ABOVE_SQL`. An entry is the
+start of node ids."""
 
 ABOVE_SQL: Final = (
-    "tests/plugin/chat/",
     "tests/plugin/egress/",
     "tests/plugin/http/",
-    "tests/plugin/inbound/",
+    "tests/plugin/inbound/test_refusals.py",
+    "tests/plugin/inbound/test_verify.py",
     "tests/plugin/pages/",
     "tests/plugin/telemetry/",
     "tests/plugin/test_host_answers.py",
     "tests/reference_host/",
 )
-"""Where tests are about HTTP, pages, the chat provider and hosts, above statements that `OWN_SQL` tries on both databases: they
-run on SQLite, and `.ci/full` repeats them on PostgreSQL."""
+"""Where tests are about HTTP, signatures, pages and answers of hosts. Other tests try the statements behind them on both databases.
+So these run on SQLite, and `.ci/full` repeats them on PostgreSQL."""
 
 DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -33,6 +34,32 @@ async def validate(url: str) -> Destination:
 def as_transport(answer: Any) -> Transport:
     """Make a transport of what answers in place of one; a transport is one already."""
     return answer if hasattr(answer, "send") else HostTransport(httpx.MockTransport(answer))
+
+
+class SlowAnswer:
+    """A receiver that answers when the test says so; it answers in place of a transport.
+
+    Args:
+        status: of its answers.
+
+    Attributes:
+        requests: that have arrived.
+        arrived: is set by the first request.
+        released: the test sets it, and requests are answered.
+    """
+
+    def __init__(self, status: int = 200) -> None:
+        self._status = status
+        self.requests: list[httpx.Request] = []
+        self.arrived = asyncio.Event()
+        self.released = asyncio.Event()
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        """Take a request, and answer it once the test has said so."""
+        self.requests.append(request)
+        self.arrived.set()
+        await self.released.wait()
+        return httpx.Response(self._status)
 
 
 @asynccontextmanager

@@ -66,8 +66,8 @@ def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) ->
 class ContinuousClaims:
     """Claims as slots become free.
 
-    It claims when slots are free and more rows are due, when something was enqueued, and twice a second in any case; once a
-    second, where nothing has come for a while.
+    It claims when slots are free and more rows are due, when something was enqueued, and in any case every `POLL_SECONDS`,
+    or every `IDLE_POLL_SECONDS` when nothing has come for a while.
     A slot is free as soon as its request is over: the outcome is written concurrently.
 
     Args:
@@ -113,7 +113,9 @@ class ContinuousClaims:
         self._overdue_at = 0.0
         self._pauses_at = 0.0
         self._claimed_at = 0.0
-        self._busy_at = -QUIET_SECONDS  # of the last claim that was woken, found rows or ran beside others
+        self._busy_at = (
+            -QUIET_SECONDS
+        )  # when it last claimed after a wake, with deliveries under way, or found rows
         self._pace = PACE_SECONDS
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()  # a reserved slot was given up
@@ -223,8 +225,9 @@ class ContinuousClaims:
         self._start()
         if enqueued or claimed or self._tasks:
             self._busy_at = self._claimed_at
-        is_quiet = self._claimed_at - self._busy_at >= QUIET_SECONDS
-        return 0.0 if self._more else IDLE_POLL_SECONDS if is_quiet else POLL_SECONDS
+        if self._more:
+            return 0.0
+        return IDLE_POLL_SECONDS if self._claimed_at - self._busy_at >= QUIET_SECONDS else POLL_SECONDS
 
     async def _claim_for_enqueued(self) -> None:
         """Claim for organizations of which little waits here, beside the other claims: their rows wait for none of these."""

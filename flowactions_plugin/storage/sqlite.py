@@ -49,7 +49,8 @@ IDLE_WATCH_SECONDS: Final = 0.05
 """The same when none came lately, where the system does not tell of changes: an idle worker uses little time."""
 
 LONGEST_WATCH_SECONDS: Final = 1.0
-"""The same where it does. After a write, the first looks are frequent: a commit is seen when it is on the disk, a little later."""
+"""The longest such interval where it does. It grows from `WATCH_SECONDS` after each write, because a commit is seen only when it
+is on the disk, a little later."""
 
 RECENT_SECONDS: Final = 1.0
 
@@ -284,7 +285,7 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
     It goes on until it is cancelled.
 
     A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
-    no lock. While no rows come, the next looks are when the write-ahead log was written to, and in growing intervals after that.
+    no lock. While no rows come, it looks when the write-ahead log was written to, and then in growing intervals.
 
     Raises:
         sqlite3.Error: the file cannot be opened or read.
@@ -342,7 +343,11 @@ class _Changes:
             self._descriptor = -1
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until the file was written to since the last call, or for so long; return whether it was."""
+        """Wait until the file was written to since the last call; return whether it was.
+
+        Args:
+            seconds: the longest wait; without inotify, it always takes `IDLE_WATCH_SECONDS`.
+        """
         if self._descriptor < 0:
             await asyncio.sleep(IDLE_WATCH_SECONDS)
             return False

@@ -206,7 +206,7 @@ async def ended_rows(database: Any, organization: str, count: int) -> Any:
     """
     given = {"organization": organization}
     async with database.read() as connection:
-        if (await connection.execute(text(ENDED), given)).scalar_one() < count:
+        if (await connection.execute(text(ENDED), given)).scalar_one() != count:
             return None
         return (await connection.execute(text(ROWS), given)).all()
 

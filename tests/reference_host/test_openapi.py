@@ -101,9 +101,12 @@ CALLERS: dict[str, tuple[str | None, tuple[str, ...]]] = {
 @pytest.mark.parametrize(
     ("name", "limits"),
     [
-        pytest.param("dashboard", ("--max-examples=2",), id="dashboard"),
-        pytest.param("backend", ("--max-examples=2",), id="backend"),
-        pytest.param("nobody", ("--max-examples=2",), marks=pytest.mark.full, id="nobody"),
+        *(
+            pytest.param(
+                name, ("--max-examples=2",), marks=pytest.mark.full if name == "nobody" else (), id=name
+            )
+            for name in CALLERS
+        ),
         *(
             # With a time, it goes on with new cases until that is over.
             pytest.param(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from itertools import chain
 
-import httpx
 import pytest
 
 from flowactions_plugin.bulk.pauses import Pauses
@@ -32,6 +31,7 @@ from tests.pausing import (
     rows_of,
 )
 from tests.queueing import OutboxStore, Queue, a_worker
+from tests.sending import SlowAnswer
 from tests.waiting import until
 
 
@@ -116,7 +116,7 @@ class TestProbes:
         ids=["to-be-cancelled", "in-quarantine", "ended", "claimed", "not-parked"],
     )
     async def test_a_row_is_passed_over_that_may_not_be_sent(self, queue: Queue, state: str) -> None:
-        """The next one is the probe, and without one there is none."""
+        """The next row is the probe instead. When no row may be sent, no probe is sent."""
         first, second = await a_paused_queue(queue, 2)
         await queue.run(f"UPDATE flowactions_outbox SET {state} WHERE id = '{first}'")  # noqa: S608
         assert [each.id for each in await probing(queue).claim(10)] == [second]
@@ -191,21 +191,15 @@ class TestProbes:
         assert (claimed.id, claimed.reclaims) == (row_id, 1)
 
     async def test_a_worker_that_stops_finishes_its_probe(self, queue: Queue) -> None:
-        """And writes what came of it, though a probe has no slot."""
+        """It also writes the outcome of the probe, which uses no slot."""
         (row_id,) = await a_paused_queue(queue)
-        begun, going_on = asyncio.Event(), asyncio.Event()
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            begun.set()
-            await going_on.wait()
-            return httpx.Response(200)
-
-        running = asyncio.create_task(a_worker(queue, answer).run())
-        await begun.wait()
+        slow = SlowAnswer()
+        running = asyncio.create_task(a_worker(queue, slow).run())
+        await slow.arrived.wait()
         running.cancel()
         await asyncio.sleep(0.05)
         assert not running.done()
-        going_on.set()
+        slow.released.set()
         await asyncio.wait({running})
         assert (await queue.row(row_id)).status == "delivered"
 
@@ -223,34 +217,22 @@ class TestProbes:
         """Receivers that hang take no more than that beside its slots."""
         monkeypatch.setattr(probes_module, "AT_ONCE", 1)
         await a_paused_queue(queue, 2)
-        going_on = asyncio.Event()
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            await going_on.wait()
-            return httpx.Response(503)
-
-        worker = probing(queue, answer)
+        slow = SlowAnswer(503)
+        worker = probing(queue, slow)
         for _ in range(2):
             await worker.look()
             await make_due(queue)
         assert await rows_of(queue, "probes FROM flowactions_pauses") == [(1,)]
-        going_on.set()
+        slow.released.set()
         await worker.finish()
 
     async def test_none_is_in_flight_while_a_row_is_sent_alone(self, queue: Queue) -> None:
         """What ends its process in quarantine is not blamed on another."""
         await a_paused_queue(queue, 2)
-        going_on = asyncio.Event()
-        sent: list[httpx.Request] = []
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            sent.append(request)
-            await going_on.wait()
-            return httpx.Response(503)
-
-        worker = probing(queue, answer)
+        slow = SlowAnswer(503)
+        worker = probing(queue, slow)
         await worker.look()
-        await until(lambda: len(sent) == 1)
+        await until(lambda: len(slow.requests) == 1)
         alone = asyncio.Event()
 
         async def send_alone() -> None:
@@ -259,14 +241,14 @@ class TestProbes:
                 await make_due(queue)
                 looking.append(asyncio.create_task(worker.look()))
                 await asyncio.sleep(0.05)
-                assert len(sent) == 1
+                assert len(slow.requests) == 1
 
         looking: list[asyncio.Task[float]] = []
         waiting = asyncio.create_task(send_alone())
         await asyncio.sleep(0.05)
         assert not alone.is_set()
-        going_on.set()
+        slow.released.set()
         await waiting
         await looking[0]
-        await until(lambda: len(sent) == 2)
+        await until(lambda: len(slow.requests) == 2)
         await worker.finish()

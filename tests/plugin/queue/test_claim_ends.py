@@ -24,6 +24,7 @@ from flowactions_plugin.queue.executor import LARGE_BYTES, Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, an_executor
+from tests.sending import SlowAnswer
 
 WAITED = WAIT_LIMIT_SECONDS * 1000 + 1000
 
@@ -273,28 +274,23 @@ class TestLost:
 
 async def test_what_arrived_while_a_worker_stood_still_is_written_before_it_claims(queue: Queue) -> None:
     """It stands still for longer than a lease in the pause before a claim: the claim waits for what it has in flight."""
-    now, answer, arrived = [0.0], asyncio.Event(), asyncio.Event()
-
-    async def slow(_request: httpx.Request) -> httpx.Response:
-        arrived.set()
-        await answer.wait()
-        return httpx.Response(200)
+    now, slow = [0.0], SlowAnswer()
 
     def stand_still() -> None:
         now[0] += 40
-        answer.set()
+        slow.released.set()
 
     row_id = await queue.put()
     with StallMonitor(lambda: now[0]) as monitor:
         executor = an_executor(queue, slow, monitor=monitor)
         claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
         await claims.run_once()
-        await arrived.wait()
+        await slow.arrived.wait()
         await queue.expire_claims()
         await claims.settle()
         asyncio.get_running_loop().call_soon(stand_still)
         await claims.run_once()
-        assert answer.is_set()
+        assert slow.released.is_set()
         assert executor.load().claimed == 1
         await claims.quiesce()
         await executor.completer.flush()

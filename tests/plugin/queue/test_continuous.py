@@ -25,6 +25,7 @@ from tests.bulk import copy
 from tests.loopback import listening
 from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import recorder
+from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until, within
 
@@ -235,19 +236,13 @@ async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
 
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     """Cancelled, it claims no more, and writes what comes of what it has sent."""
-    sending, answer = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: httpx.Request) -> httpx.Response:
-        sending.set()
-        await answer.wait()
-        return httpx.Response(200)
-
+    slow = SlowAnswer()
     ids = [await queue.put() for _ in range(8)]
     task = asyncio.create_task(a_continuous_worker(queue, slow, per_destination=3).run())
-    await sending.wait()
+    await slow.arrived.wait()
     task.cancel()
     await asyncio.sleep(0.05)
-    answer.set()
+    slow.released.set()
     await asyncio.wait({task})
     states = Counter([(await queue.row(row_id)).status for row_id in ids])
     assert states == {"delivered": 3, "pending": 5}
@@ -295,12 +290,7 @@ async def test_nothing_is_claimed_beside_for_whom_enough_waits(queue: Queue) -> 
     """An organization of which many rows wait here has its turns; a claim for one row more would be dear."""
     for number in range(2 * LEAST_DEMAND):
         await queue.put(url=f"http://r{number}.example.com/")
-    answer = asyncio.Event()
-
-    async def slow(_request: httpx.Request) -> httpx.Response:
-        await answer.wait()
-        return httpx.Response(200)
-
+    slow = SlowAnswer()
     claims = ContinuousClaims(queue.store, an_executor(queue, slow), slots=2 * LEAST_DEMAND, per_destination=1)
     await claims.run_once()
     assert claims._slots.in_flight.total() == LEAST_DEMAND
@@ -311,7 +301,7 @@ async def test_nothing_is_claimed_beside_for_whom_enough_waits(queue: Queue) -> 
     claims.wake(["acme", "other"])
     assert list(claims._enqueued_for) == ["other"]
     claims._waiting.clear()
-    answer.set()
+    slow.released.set()
     await claims.quiesce()
     assert claims._claiming_for_enqueued is None
 

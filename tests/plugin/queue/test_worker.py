@@ -11,6 +11,7 @@ from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.worker import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
+from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
@@ -18,18 +19,12 @@ from tests.waiting import until
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     """A worker that is cancelled while it sends writes the outcome before it ends."""
     row_id = await queue.put()
-    sending, release = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: httpx.Request) -> httpx.Response:
-        sending.set()
-        await release.wait()
-        return httpx.Response(200)
-
+    slow = SlowAnswer()
     running = asyncio.create_task(a_worker(queue, slow).run())
-    await sending.wait()
+    await slow.arrived.wait()
     running.cancel()
     await asyncio.sleep(0.02)
-    release.set()
+    slow.released.set()
     with pytest.raises(asyncio.CancelledError):
         await running
     assert (await queue.row(row_id)).status == "delivered"
@@ -193,20 +188,14 @@ async def test_outcomes_that_could_not_be_written_at_a_stop_are_logged(
 ) -> None:
     """A worker that stops during an outage tells how many will be sent again."""
     await queue.put()
-    sending, answer = asyncio.Event(), asyncio.Event()
-
-    async def slow(request: httpx.Request) -> httpx.Response:
-        sending.set()
-        await answer.wait()
-        return httpx.Response(200)
-
+    slow = SlowAnswer()
     running = asyncio.create_task(a_worker(queue, slow).run())
-    await sending.wait()
+    await slow.arrived.wait()
     database = queue.database
     opened = database._engines.current, database._engines.thread
     database._engines.current = database._engines.thread = None
     running.cancel()
-    answer.set()
+    slow.released.set()
     await asyncio.wait({running})
     database._engines.current, database._engines.thread = opened
     assert "the outcomes of 1 deliveries could not be written" in caplog.text
