@@ -213,11 +213,8 @@ class TestInit:
         assert [each.name for each in tmp_path.iterdir()] == ["test_host.py"]
         assert "test_host.py exists, and nothing is written" in capsys.readouterr().err
 
-    @pytest.mark.parametrize(
-        "engine",
-        [each if each == "langgraph" else pytest.param(each, marks=pytest.mark.full) for each in engines()],
-    )
-    @pytest.mark.ci
+    @pytest.mark.parametrize("engine", engines())
+    @pytest.mark.full
     def test_what_it_writes_is_proved(self, engine: str, tmp_path: Path, store: Path) -> None:
         """By its own tests, in an environment of what its requirements name."""
         assert main(["init", "--engine", engine, str(tmp_path)]) == 0

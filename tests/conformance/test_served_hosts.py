@@ -348,7 +348,7 @@ class TestBehindNginx:
 class TestRestarts:
     """A driver that can restart and kill the host."""
 
-    @pytest.fixture(params=["sqlite", "postgresql"])
+    @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
     def options(self, request: pytest.FixtureRequest) -> list[str]:
         """Those of `serve-env` for a database."""
         return (
