@@ -452,3 +452,17 @@ async def test_processes_that_start_at_once_make_the_tables_once(database_url: s
             assert await store.one(tables.agents, id="nobody") is None
 
     await asyncio.gather(*map(opens, opened))
+
+
+async def test_writers_of_a_file_take_turns(tmp_path: Path) -> None:
+    """SQLite's own lock is given to any of those who wait, so that one of many may wait until it gives up."""
+    store = tables.Store(f"sqlite+aiosqlite:///{tmp_path / 'host.db'}")
+    written: list[int] = []
+
+    async def write(number: int) -> None:
+        await store.put(tables.organizations, id=str(number), name="")
+        written.append(number)
+
+    async with store.open():
+        await asyncio.gather(*map(write, range(50)))
+    assert written == list(range(50))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Literal
 
 import msgspec
@@ -148,8 +149,11 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self.engine: AsyncEngine = create_async_engine(url)
+        self._turns: AbstractAsyncContextManager[Any] = nullcontext()
         if self.engine.dialect.name == "sqlite":
             event.listen(self.engine.sync_engine, "connect", _prepare)
+            # Those who wait for SQLite's lock get it in no order: one of many may wait until it gives up.
+            self._turns = asyncio.Lock()
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -168,7 +172,12 @@ class Store:
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """Begin a transaction, which commits when its block ends."""
-        return self.engine.begin()
+        return self._writing()
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        async with self._turns, self.engine.begin() as connection:
+            yield connection
 
     @asynccontextmanager
     async def _within(self, connection: AsyncConnection | None) -> AsyncIterator[AsyncConnection]:
@@ -176,7 +185,7 @@ class Store:
         if connection is not None:
             yield connection
             return
-        async with self.engine.begin() as own:
+        async with self._writing() as own:
             yield own
 
     async def put(self, table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
@@ -190,7 +199,7 @@ class Store:
 
     async def remove(self, table: Table, row_id: str) -> None:
         """Delete a row."""
-        async with self.engine.begin() as connection:
+        async with self._writing() as connection:
             await connection.execute(delete(table).where(table.c.id == row_id))
 
     async def find(self, table: Table, **equal: Any) -> Sequence[Mapping[str, Any]]:
@@ -241,14 +250,14 @@ class Store:
             statement: Insert | Update = self._insert(flows).values(values).on_conflict_do_nothing()
         else:
             statement = update(flows).where(flows.c.id == flow.id, flows.c.version == over).values(values)
-        async with self.engine.begin() as connection:
+        async with self._writing() as connection:
             return (await connection.execute(statement)).rowcount == 1
 
     async def delete_flow(self, flow_id: str, version: str) -> bool:
         """Delete a flow with its runs, so that a session that is under way ends; return whether it had this version."""
         own = select(runs.c.id).where(runs.c.flow_id == flow_id)
         sessions = select(runs.c.session).where(runs.c.flow_id == flow_id)
-        async with self.engine.begin() as connection:
+        async with self._writing() as connection:
             deleted = delete(flows).where(flows.c.id == flow_id, flows.c.version == version)
             if (await connection.execute(deleted)).rowcount != 1:
                 return False
