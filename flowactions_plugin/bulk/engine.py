@@ -35,10 +35,11 @@ LEASE_MS: Final = 3000
 """For how long a process that has not carried its action on keeps it from the others."""
 
 POLL_SECONDS: Final = 0.5
-"""Seconds between looks for actions, and for outcomes that one waits for."""
+"""Seconds between looks for actions, for outcomes that one waits for, and for rows of paused destinations."""
 
 IDLE_POLL_SECONDS: Final = 2.0
-"""Seconds between looks while no action is open."""
+"""Seconds between looks while no action is open; between those of pauses while nothing is paused, because claims leave out the rows
+of a new pause in any case."""
 
 LEAST_STEP_SECONDS: Final = 0.1
 """Seconds between two batches of an action with a rate."""

@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Row, Select, Text, Update, and_, delete, n
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from flowactions_plugin.bulk.engine import IDLE_POLL_SECONDS, POLL_SECONDS
 from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.results import Pause
 from flowactions_plugin.deliveries.views import pause_of
@@ -37,12 +38,6 @@ BATCH: Final = 1000
 
 TARGETS: Final = 500
 """How many paused destinations are read at once."""
-
-POLL_SECONDS: Final = 0.5
-"""Seconds between looks for rows to park, or to make due."""
-
-IDLE_POLL_SECONDS: Final = 2.0
-"""The same while nothing is paused: claims leave out the rows of a new pause in any case."""
 
 RESUME_SECONDS: Final = 2.0
 """For how long `Pauses.resume` itself makes rows due; then workers do the rest."""
