@@ -45,6 +45,10 @@ ROWS = """
 ENDED = """
     SELECT count(*) FROM flowactions_outbox WHERE organization_id = :organization AND finished_at IS NOT NULL
 """
+LEFT = """
+    SELECT id, status, attempts, takeovers, claimed_by, claimed_until, next_attempt_at FROM flowactions_outbox
+    WHERE organization_id = :organization AND finished_at IS NULL LIMIT 20
+"""
 
 
 class Case(NamedTuple):
@@ -183,7 +187,13 @@ async def live(number: int, case: Case) -> ThreadedHost:
             await asyncio.gather(*(reach() for _ in range(BESIDE)))
             await until(lambda: len(receiver.events) >= case.rows, 300)
             database = services_of(host)._database
-            rows = await until(lambda: ended_rows(database, organization, case.rows))
+            try:
+                rows = await until(lambda: ended_rows(database, organization, case.rows))
+            except AssertionError as error:
+                async with database.read() as connection:
+                    left_over = await connection.execute(text(LEFT), {"organization": organization})
+                    error.add_note(f"at {database.now()}, of {organization}: {left_over.all()}")
+                raise
             await asyncio.to_thread(case.ended.wait)
         assert receiver.wrong == []
         assert sorted(receiver.events) == sorted(row.event_id for row in rows)
