@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -214,6 +215,19 @@ class EndsUnread(Idle):
 @asynccontextmanager
 async def ends_unread(env: Env) -> AsyncIterator[EndsUnread]:
     yield EndsUnread(env)
+
+
+class IsRefused(Idle):
+    """Logs what PostgreSQL says when it takes no more connections."""
+
+    async def open(self, flow: str, user: str, content: str) -> Turn:
+        logging.getLogger("host").error("no connection: sorry, too many clients already")
+        return await super().open(flow, user, content)
+
+
+@asynccontextmanager
+async def is_refused(_env: Env) -> AsyncIterator[IsRefused]:
+    yield IsRefused()
 
 
 class HangsInNext(Healthy):

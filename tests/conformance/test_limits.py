@@ -332,6 +332,19 @@ async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("mode", ["in-process", "child"])
+async def test_a_server_that_takes_no_more_connections_is_not_the_hosts_failure(mode: Mode) -> None:
+    """A check that fails meanwhile is tried again alone. What a host logs in a process of its own is read, too."""
+    async with Session("tests.conformance.misbehaving:is_refused", mode=mode).running() as session:
+        host = await session.start()
+        trial = Trial(session, SELF, host)
+        await host.running.call("open", "flow", "user", "content")
+        await until(lambda: trial.lost_database)
+        trial.end()
+        await host.running.stop()
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("mode", ["in-process", "child"])
 async def test_a_stop_that_nobody_judges_is_not_waited_for_longer_on_a_slow_machine(
     mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

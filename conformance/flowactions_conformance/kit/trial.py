@@ -44,8 +44,14 @@ MAX_LOGGED: Final = 100
 SHOWN_LOGGED: Final = 20
 SERVER_ERROR: Final = re.compile(r"\b5\d\d\b")
 """In what a driver raises whose request got such an answer."""
-LOST_DATABASE: Final = ("the database did not answer within", "the database failed:")
-"""In what the plugin logs when it could not do its part."""
+LOST_DATABASE: Final = (
+    "the database did not answer within",
+    "the database failed:",
+    "too many clients already",
+    "remaining connection slots are reserved",
+)
+"""In what the plugin logs when it could not do its part, and in the errors by which PostgreSQL refuses more connections: the hosts of
+a run may open more than the server allows."""
 POLL_SECONDS: Final = 0.05
 
 
@@ -54,7 +60,7 @@ class Trial(Parts):
 
     Attributes:
         host: the host that is used unless another is named.
-        lost_database: whether the plugin has logged meanwhile that its database did not answer.
+        lost_database: whether it was logged meanwhile that the database did not answer, or took no more connections.
     """
 
     def __init__(self, session: Session, check: Check, host: Host | None) -> None:

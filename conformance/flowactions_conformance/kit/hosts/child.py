@@ -50,8 +50,9 @@ class Child:
         # Read to the end: a host that starts or stops is asked whether its event loop answers.
         self._reading = asyncio.create_task(self._read())
         output = Output()
-        logging.getLogger().addHandler(LogLines(output))
+        # First: it does nothing where the root logger has a handler. The kit reads what is printed.
         logging.basicConfig(level=logging.WARNING)
+        logging.getLogger().addHandler(LogLines(output))
         try:
             await live(
                 load_factory(start.factory),
