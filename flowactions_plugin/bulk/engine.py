@@ -38,8 +38,7 @@ POLL_SECONDS: Final = 0.5
 """Seconds between looks for actions, for outcomes that one waits for, and for rows of paused destinations."""
 
 IDLE_POLL_SECONDS: Final = 2.0
-"""Seconds between looks while no action is open; between those of pauses while nothing is paused, because claims leave out the rows
-of a new pause in any case."""
+"""The same while no action is open, and while nothing is paused. Claims leave out the rows of a new pause in any case."""
 
 LEAST_STEP_SECONDS: Final = 0.1
 """Seconds between two batches of an action with a rate."""

@@ -113,9 +113,8 @@ class ContinuousClaims:
         self._overdue_at = 0.0
         self._pauses_at = 0.0
         self._claimed_at = 0.0
-        self._busy_at = (
-            -QUIET_SECONDS
-        )  # when it last claimed after a wake, with deliveries under way, or found rows
+        # When it last claimed after a wake, claimed with deliveries under way, or found rows.
+        self._busy_at = -QUIET_SECONDS
         self._pace = PACE_SECONDS
         self._woken = asyncio.Event()
         self._settled = asyncio.Event()  # a reserved slot was given up

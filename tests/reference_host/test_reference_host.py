@@ -455,7 +455,7 @@ async def test_processes_that_start_at_once_make_the_tables_once(database_url: s
 
 
 async def test_writers_of_a_file_take_turns(tmp_path: Path) -> None:
-    """SQLite's own lock is given to any of those who wait, so that one of many may wait until it gives up."""
+    """Whoever comes first writes first: SQLite itself gives its lock to any of those who wait."""
     store = tables.Store(f"sqlite+aiosqlite:///{tmp_path / 'host.db'}")
     written: list[int] = []
 

@@ -50,8 +50,8 @@ LOST_DATABASE: Final = (
     "too many clients already",
     "remaining connection slots are reserved",
 )
-"""In what the plugin logs when it could not do its part, and in the errors by which PostgreSQL refuses more connections: the hosts of
-a run may open more than the server allows."""
+"""In what the plugin logs when it could not do its part, and in the errors of PostgreSQL when it refuses a connection. The hosts of a
+run may need more connections than the server allows."""
 POLL_SECONDS: Final = 0.05
 
 

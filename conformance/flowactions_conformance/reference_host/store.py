@@ -152,7 +152,7 @@ class Store:
         self._turns: AbstractAsyncContextManager[Any] = nullcontext()
         if self.engine.dialect.name == "sqlite":
             event.listen(self.engine.sync_engine, "connect", _prepare)
-            # Those who wait for SQLite's lock get it in no order: one of many may wait until it gives up.
+            # SQLite gives its lock to any of those who wait. So one of many writers could wait until its time is over.
             self._turns = asyncio.Lock()
 
     @asynccontextmanager
@@ -176,6 +176,7 @@ class Store:
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        """Do what `transaction` does; the driver replaces that one to have the next run's commit fail."""
         async with self._turns, self.engine.begin() as connection:
             yield connection
 

@@ -50,7 +50,7 @@ class Child:
         # Read to the end: a host that starts or stops is asked whether its event loop answers.
         self._reading = asyncio.create_task(self._read())
         output = Output()
-        # First: it does nothing where the root logger has a handler. The kit reads what is printed.
+        # The kit reads what is printed. `basicConfig` does nothing once the root logger has a handler, so it is called first.
         logging.basicConfig(level=logging.WARNING)
         logging.getLogger().addHandler(LogLines(output))
         try:
