@@ -48,6 +48,7 @@ OWN_SQL: Final = (
     "tests/plugin/queue/test_store.py",
     "tests/plugin/queue/test_turns.py",
     "tests/plugin/storage/",
+    "tests/plugin/test_cli.py::test_before_the_first_start",
 )
 """Where tests are about statements of our own (how each of them does what it is for, on rows and values of every kind): on both
 databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL, except for `ABOVE_SQL`. An entry is the

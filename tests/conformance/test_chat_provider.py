@@ -36,11 +36,29 @@ class Running:
         return AsyncWebClient(token=value, base_url=f"{self.url}/api/", retry_handlers=[], timeout=300)
 
 
+class Served:
+    """A server whose app is each test's own: starting and stopping one takes longer than a test of what a provider answers."""
+
+    def __init__(self) -> None:
+        self.app: Any = FakeChatProvider().app
+        self.url = ""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture(scope="module")
+async def served() -> AsyncIterator[Served]:
+    made = Served()
+    async with serve(made) as made.url:
+        yield made
+
+
 @pytest.fixture
-async def run() -> AsyncIterator[Running]:
+def run(served: Served) -> Running:
     provider = FakeChatProvider()
-    async with serve(provider.app) as url:
-        yield Running(provider, url)
+    served.app = provider.app
+    return Running(provider, served.url)
 
 
 async def refused(call: Any) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from flowactions_conformance.kit.outcomes import CheckFailed, Level, NotTestable
 from flowactions_conformance.kit.registry import Check, all_checks
 from flowactions_conformance.kit.requirements import COMMAND, differences, frozen, required_now
 from flowactions_conformance.kit.runner import _judged, run_checks
-from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = "flowactions_conformance.reference_host.testing:make_host"
@@ -152,24 +151,21 @@ class TestBaseline:
         with pytest.raises(BaselineInvalid, match=says):
             read_baseline(tmp_path / name)
 
-    @sampled(
-        ("entry", "accepts", "stale"),
-        [
-            (Accepted(reason="x"), True, True),
-            (Accepted(reason="x", database="sqlite", mode="in-process", until="1.0"), True, True),
-            (Accepted(reason="x", database="postgresql"), False, False),
-            (Accepted(reason="x", mode="child"), False, False),
-            (Accepted(reason="x", until="0.9"), False, True),
-        ],
-        3,
-    )
-    async def test_an_entry_holds_where_it_says(self, entry: Accepted, accepts: bool, stale: bool) -> None:
+    async def test_an_entry_holds_where_it_says(self) -> None:
         """On one database, in one mode, up to a version; a failure elsewhere is one, and a pass here makes it stale."""
-        failing = await run_checks(IDLE, ["LOAD-2"], baseline={"LOAD-2": entry})
-        assert (failing.results[0].status is Status.KNOWN) is accepts
-        assert (failing.stale_baseline == ("LOAD-2",)) is entry.has_expired
-        passing = await run_checks(REFERENCE, ["LOAD-2"], baseline={"LOAD-2": entry})
-        assert (passing.stale_baseline == ("LOAD-2",)) is stale
+        entries = {
+            "LOAD-2": Accepted(reason="x"),
+            "EDIT-1": Accepted(reason="x", database="sqlite", mode="in-process", until="1.0"),
+            "EDIT-2": Accepted(reason="x", database="postgresql"),
+            "EDIT-3": Accepted(reason="x", mode="child"),
+            "EDIT-4": Accepted(reason="x", until="0.9"),
+        }
+        failing = await run_checks(IDLE, entries, baseline=entries)
+        assert {each.id for each in failing.results if each.status is Status.KNOWN} == {"LOAD-2", "EDIT-1"}
+        assert failing.stale_baseline == ("EDIT-4",)
+        passing = await run_checks(REFERENCE, entries, baseline=entries)
+        assert {each.status for each in passing.results} == {Status.PASS}
+        assert passing.stale_baseline == ("EDIT-1", "EDIT-4", "LOAD-2")
 
     def test_a_check_that_does_not_exist_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

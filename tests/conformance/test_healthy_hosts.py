@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from flowactions_conformance.kit.outcomes import Report, Status
-from flowactions_conformance.kit.registry import PROFILES
+from flowactions_conformance.kit.registry import PROFILES, all_checks, select
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import Mode
 
@@ -24,43 +24,57 @@ HOSTS = {
     "single": "tests.conformance.hosts.single_host:make_host",
     "quart": "tests.conformance.hosts.quart_host:make_host",
     "mounted": "tests.conformance.hosts.mounted_host:make_host",
+    "written": "flowactions_conformance.commands.host_template:make_host",
 }
 DATABASES = ("sqlite", "postgresql")
 MODES: tuple[Mode, ...] = ("in-process", "child")
 
 
 class Combination(NamedTuple):
-    """A host, how it is run, and the profiles of the short version; none: all."""
+    """A host, how it is run, and the checks or profiles of the short version; none: all."""
 
     host: str
     database: str
     mode: Mode
-    profiles: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What tells it from the others of the short version."""
+        several = len(self.names) > len(PROFILES)
+        return "-".join([*self[:3], *(["rest"] if several else self.names)])
 
 
-WITH_PROCESSES = ("durability", "scale")
-"""Profiles that start and kill processes, which takes long: one host is run through them."""
+LONG = {"DURABILITY-5", "SCALE-1", "SCALE-4"}
+"""Checks that take ten seconds and more: those that start and kill processes again and again, or wait for the ends of leases."""
 
-FIRST = Combination(
-    "single",
-    "sqlite",
-    "in-process",
-    tuple(each for each in PROFILES if each not in {"loops", "tenancy", *WITH_PROCESSES}),
-)
-"""The one of the README's ring."""
+ELSEWHERE = {"core", "pacing", "loops"}
 
-OTHERS = [
-    Combination("reference", "postgresql", "in-process", WITH_PROCESSES),
+README = [
+    Combination(
+        "reference",
+        "sqlite",
+        "in-process",
+        tuple(each.id for each in all_checks() if each.profile not in ELSEWHERE and each.id not in LONG),
+    ),
+    Combination("written", "sqlite", "in-process", ("core",)),
+    Combination("engine", "postgresql", "in-process", ("pacing", "loops")),
+]
+"""Those of the README's ring: each check that is not long, once."""
+
+CI = [
+    Combination("reference", "postgresql", "in-process", ("durability", "scale")),
     Combination("fastapi", "sqlite", "child", ("pacing",)),
     Combination("django", "sqlite", "in-process", ("inbound",)),
-    Combination("engine", "postgresql", "in-process", ("loops",)),
+    Combination("engine", "sqlite", "in-process", ("loops",)),
     Combination("lazy", "sqlite", "in-process", ("tenancy",)),
     Combination("odd", "sqlite", "in-process", ("pacing",)),
     Combination("slow", "sqlite", "in-process", ("logic",)),
+    Combination("single", "sqlite", "in-process", ("core",)),
     Combination("quart", "sqlite", "in-process", ("editing",)),
     Combination("mounted", "postgresql", "in-process", ("core",)),
 ]
-"""With the first one, each host, each profile, each database and each mode at least once."""
+"""With the ones above, each host, each check, each database and each mode at least once."""
 
 ALL = [Combination(host, database, mode) for host in HOSTS for database in DATABASES for mode in MODES]
 
@@ -88,30 +102,26 @@ def prove(combination: Combination, request: pytest.FixtureRequest, *names: str)
     return report
 
 
-@pytest.mark.parametrize("combination", OTHERS, ids=lambda each: "-".join([*each[:3], *each.profiles]))
-@pytest.mark.ci
-def test_a_healthy_host_is_not_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
-    """A healthy host passes a profile without a warning; `.ci/full` runs each of them whole."""
-    assert_healthy(combination, request)
-
-
-def test_the_kit_blames_no_healthy_host(request: pytest.FixtureRequest) -> None:
-    """It passes what it claims without a warning."""
-    assert_healthy(FIRST, request)
-
-
-def assert_healthy(combination: Combination, request: pytest.FixtureRequest) -> None:
-    """Run the profiles over a host."""
-    report = prove(combination, request, *combination.profiles)
-    passed = {each.profile for each in report.results if each.status is Status.PASS}
-    assert passed == set(combination.profiles)
+@pytest.mark.parametrize(
+    "combination",
+    [*README, *(pytest.param(each, marks=pytest.mark.ci) for each in CI)],
+    ids=lambda each: each.label,
+)
+def test_the_kit_blames_no_healthy_host(combination: Combination, request: pytest.FixtureRequest) -> None:
+    """It passes what is tried without a warning; `.ci/full` runs each host whole."""
+    report = prove(combination, request, *combination.names)
+    passed = {each.id for each in report.results if each.status is Status.PASS}
+    assert passed == {each.id for each in select(combination.names)}
 
 
 def test_the_short_version_has_everything_once() -> None:
-    """Each host, each profile, each database and each mode is among those that `.ci/run` tries."""
-    tried = [FIRST, *OTHERS]
+    """Each host, check, database and mode is among those that `.ci/run` tries, and each check but the long ones in the README's ring."""
+    tried = [*README, *CI]
     assert {each.host for each in tried} == set(HOSTS)
-    assert {name for each in tried for name in each.profiles} == set(PROFILES)
+    assert {check for each in tried for check in select(each.names)} == set(all_checks())
+    assert {check for each in README for check in select(each.names)} == {
+        check for check in all_checks() if check.id not in LONG
+    }
     assert {each.database for each in tried} == set(DATABASES)
     assert {each.mode for each in tried} == set(MODES)
 

@@ -158,6 +158,7 @@ class TestPatience:
         patience = Patience(now, part_seconds=FOR_EVER)
         assert await patience.wait(asyncio.sleep(0.5, "came"), 0.2) == "came"
 
+    @pytest.mark.ci
     async def test_a_machine_that_is_fast_again_gives_a_host_its_time_in_seconds(self) -> None:
         """What was slow for a moment does not make all of the wait twenty times as long."""
         looks = 0
@@ -171,6 +172,7 @@ class TestPatience:
             await Patience(now).wait(asyncio.sleep(600), 0.2, Looked(echoing=True), is_one_thing=False)
         assert looks < 35  # of more than forty that were twenty times the limit
 
+    @pytest.mark.ci
     async def test_answers_of_a_host_do_not_end_a_whole_check(self) -> None:
         """It asks for many things: an answer says nothing of what comes next."""
         patience = Patience(slow(20))
@@ -307,6 +309,7 @@ class TestRunner:
         assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
 
 
+@pytest.mark.ci
 async def test_an_effect_has_all_the_time_of_a_slow_machine() -> None:
     """A host that answers twenty times may still be sending what comes before it."""
     session = Session("a:b", effect_timeout=EffectTimeout(0.2))

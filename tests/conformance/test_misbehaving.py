@@ -28,8 +28,7 @@ from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Repor
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import Mode
-
-pytestmark = pytest.mark.ci
+from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
 HOSTS = "tests.conformance.misbehaving"
@@ -69,7 +68,6 @@ def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProc
 FAULTS = {
     "raises": "make_host raised ConnectionError: the queue at",
     "exits_at_once": "make_host raised SystemExit: no licence",
-    "no_context_manager": "make_host must return an async context manager",
     "nothing": "NoneType, which make_host yields, lacks seed",
     "bare": "HostDriver, which make_host yields, does not do its part yet. It lacks\n  app: ",
     "no_host": "NotAHost, which make_host yields, lacks seed",
@@ -78,12 +76,15 @@ FAULTS = {
     "never_made": "the host did not start within 2 seconds",
     "hangs_async": "seed() of the driver did not return within 3 seconds",
     "exits": "seed() of the driver raised SystemExit: 3",
+    "no_context_manager": "make_host must return an async context manager",
 }
 AS_CHILDREN = ("raises", "fails_to_start", "never_starts", "hangs_async")
 
 
-@pytest.mark.parametrize(
-    ("host", "mode"), [*((host, "in-process") for host in FAULTS), *((host, "child") for host in AS_CHILDREN)]
+@sampled(
+    ("host", "mode"),
+    [*((host, "child") for host in AS_CHILDREN), *((host, "in-process") for host in FAULTS)],
+    2,
 )
 async def test_a_host_that_cannot_be_tested_is_an_error(host: str, mode: Mode) -> None:
     """Whatever a host does before the first check, the run ends with what it did, and with no result."""
@@ -105,6 +106,7 @@ async def test_all_that_a_driver_lacks_is_named_at_once() -> None:
     assert lacking == ["app", "seed", "palette", "open", "next", "headers"]
 
 
+@pytest.mark.ci
 async def test_a_host_that_blocks_its_loop_is_told_where() -> None:
     """The message has the line of the host at which its event loop stands."""
     report = await run_short("hangs_blocking")
@@ -120,6 +122,7 @@ async def test_a_process_that_exits_is_told_with_its_status() -> None:
     assert "the host's process ended (status 3)" in report.error.message
 
 
+@pytest.mark.ci
 async def test_a_host_that_hangs_once_checks_run_fails_them() -> None:
     """Calls that hang are waited for less and less; each check has its result."""
     report = await run_short("hangs_later", "EAGER", "PACING")
@@ -138,6 +141,7 @@ async def test_a_host_that_ends_by_itself_fails_checks() -> None:
         assert not any(result.status is Status.ERROR for result in report.results)
 
 
+@pytest.mark.ci
 def test_a_host_that_fails_everything_fails(tmp_path: Path) -> None:
     """Each failure names its clause, the usual causes and what reruns it; the exit status is 1; there is no traceback."""
     done = run_command(
@@ -156,6 +160,7 @@ def test_a_host_that_fails_everything_fails(tmp_path: Path) -> None:
     assert "NOT TESTABLE  SAVING" in done.stdout
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("child", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_what_a_host_prints_is_kept_within_bounds(child: bool) -> None:
     """Two hundred megabytes on both streams, with lines and without, leave the report alone and the memory small."""
@@ -165,6 +170,7 @@ def test_what_a_host_prints_is_kept_within_bounds(child: bool) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("child", [False, True])
 def test_nothing_is_left_behind(child: bool) -> None:
     """Processes that a host has left are ended and told, also those in sessions of their own."""
@@ -176,6 +182,7 @@ def test_nothing_is_left_behind(child: bool) -> None:
         assert not Path(f"/proc/{pid}/cmdline").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
+@pytest.mark.ci
 def test_a_thread_that_never_ends_does_not_keep_the_command() -> None:
     """The command ends with its status all the same."""
     done = run_command(f"{HOSTS}:leaves_thread", "--check", "LOAD-1")
@@ -211,12 +218,14 @@ def hanging(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[st
             process.kill()
 
 
+@pytest.mark.ci
 async def test_a_factory_may_ask_for_a_process_for_each_host() -> None:
     """Its hosts run as with --child: the kit's own process never has one."""
     report = await run_checks(f"{HOSTS}:alone_in_its_process", ["EAGER-1", "TASK-3"])
     assert (report.mode, report.passed) == ("child", True)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("child", [False, True])
 def test_an_interrupt_ends_the_run(child: bool, tmp_path: Path) -> None:
     """Ctrl+C stops the hosts; the exit status is 130, without a traceback, and the report is written."""
@@ -229,6 +238,7 @@ def test_an_interrupt_ends_the_run(child: bool, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_bytes())["verdict"] == "interrupted"
 
 
+@pytest.mark.ci
 async def test_an_interrupted_run_reports_what_has_ended() -> None:
     """A run that is cancelled while others of its checks run. Its limits are so long that no machine is too slow for them."""
     ended: list[CheckResult] = []
@@ -245,6 +255,7 @@ async def test_an_interrupted_run_reports_what_has_ended() -> None:
     assert not report.passed
 
 
+@pytest.mark.ci
 async def test_a_run_ends_when_its_time_has_passed() -> None:
     """Hosts are stopped as at its end."""
     before = set(descendants())
@@ -254,6 +265,7 @@ async def test_a_run_ends_when_its_time_has_passed() -> None:
     assert set(descendants()) <= before
 
 
+@pytest.mark.ci
 def test_what_a_killed_run_has_left_is_removed_by_the_next(tmp_path: Path, postgres_server: str) -> None:
     """Its folder and its databases, and nothing of a run that lives, or of others."""
     home = {"TMPDIR": str(tmp_path)}

@@ -14,8 +14,6 @@ from flowactions_conformance.__main__ import main
 from flowactions_conformance.kit.plugins.checks import CHECKS
 from tests.docs.contract_coverage import CONTRACT, sentences
 
-pytestmark = pytest.mark.ci
-
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials" / "a-node-type-of-your-own.md").read_text()
 GOOD = (
@@ -160,6 +158,7 @@ def test_the_tutorials_plugin_passes(folder: Path, capsys: pytest.CaptureFixture
     assert f"crm_add: {len(CHECKS)} checks passed" in capsys.readouterr().out
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_faulty_plugin_is_found(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the checks that it must fail, and by no others; what is printed leads to the fault."""

@@ -15,8 +15,7 @@ from flowactions_conformance.kit.in_pytest.items import Unproved, conclude
 from flowactions_conformance.kit.in_pytest.threaded import KitThread
 from flowactions_conformance.kit.outcomes import Status
 from tests.conformance.test_reports import a_result
-
-pytestmark = pytest.mark.ci
+from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ["-p", "flowactions_conformance.pytest_plugin", "--pyargs", "flowactions_conformance.suite"]
@@ -81,6 +80,7 @@ def run_pytest(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.ci
 def test_a_failing_host_in_pytest(tmp_path: Path) -> None:
     """Failures have the kit's text and no traceback of the kit; the summary names what is not proved."""
     host = "tests.conformance.misbehaving:fails_everything"
@@ -97,6 +97,7 @@ def test_a_failing_host_in_pytest(tmp_path: Path) -> None:
     assert "NOT PROVED: 2 failed of 2 checks" in done.stdout
 
 
+@pytest.mark.ci
 def test_a_host_that_cannot_be_made_is_an_error_of_each_test(tmp_path: Path) -> None:
     """At its setup, with what the host said; and the report holds it."""
     host = "tests.conformance.misbehaving:raises"
@@ -109,12 +110,13 @@ def test_a_host_that_cannot_be_made_is_an_error_of_each_test(tmp_path: Path) -> 
     assert '"verdict": "error"' in (tmp_path / "out" / "report.json").read_text()
 
 
-@pytest.mark.parametrize(
+@sampled(
     ("options", "says"),
     [
         ([], "name your host: --flowactions-host package.module:make_host"),
         (["--flowactions-host", "a:b", "--flowactions-baseline", "no"], "cannot be read"),
     ],
+    1,
 )
 def test_a_wrong_option_is_told(options: list[str], says: str, tmp_path: Path) -> None:
     """As pytest tells of its own."""

@@ -134,7 +134,6 @@ async def test_paths_choose_the_answer(receiver: tuple[Receiver, str]) -> None:
     assert [answer.status_code for answer in answers] == [500, 500, 200]
 
 
-@pytest.mark.ci
 async def test_memory_is_bounded(receiver: tuple[Receiver, str]) -> None:
     """A body over one MiB is refused and not recorded, and only the newest thousand arrivals are kept."""
     recorded, url = receiver

@@ -15,7 +15,7 @@ from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.kit.report.badge import badge
 from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import headline, profiles
-from flowactions_conformance.kit.report.terminal import Paint, report_text
+from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, Paint, report_text
 from flowactions_conformance.kit.report.written import COMMAND, SCHEMA, schema, write_report
 from flowactions_conformance.kit.runner import run_checks
 from tests.conformance.mutants.walks import previous_step
@@ -148,6 +148,20 @@ class TestTerminal:
         assert (
             "  rerun     python -m flowactions_conformance run mypkg.testing:make_host --check EAGER-2" in block
         )
+
+    def test_of_a_long_timeline_the_newest_moments_are_shown(self) -> None:
+        """With how many there were before, and what the host has logged meanwhile."""
+        timeline = tuple(
+            Moment(at=float(at), source="kit", text=f"moment {at}") for at in range(SHOWN_MOMENTS + 2)
+        )
+        finding = Finding(message="late", actual="late", logged=("queue is full",))
+        failed = a_result("EAGER-1", Status.FAIL, finding=finding, timeline=timeline)
+        lines = report_text(a_report(failed)).splitlines()
+        start = lines.index("  timeline")
+        assert lines[start - 2 : start] == ["  the host logged meanwhile", "    queue is full"]
+        assert lines[start + 1 : start + 3] == ["    … 2 earlier", "      2.000  kit       moment 2"]
+        assert sum("  kit       moment" in line for line in lines) == SHOWN_MOMENTS
+        assert "  actual" not in "\n".join(lines)
 
     def test_each_profile_has_one_line_and_what_is_not_claimed_is_not_proved(self) -> None:
         """Nobody takes a profile that was skipped for one that passed."""

@@ -155,6 +155,7 @@ class TestRun:
 class TestHandOver:
     """`serve-env` and a run."""
 
+    @pytest.mark.ci
     async def test_no_report_is_lost_between_serve_env_and_a_run(self, place: Place) -> None:
         """Who reports while neither serves waits for the one that comes; the other learns of it afterwards."""
         address = address_in(place.environ)
@@ -167,6 +168,7 @@ class TestHandOver:
                     assert await reporting == 204
             assert [each for each in known if each.startswith("process-")] == ["process-0"] * number
 
+    @pytest.mark.ci
     async def test_a_run_that_is_killed_leaves_serve_env_to_the_next(self, place: Place) -> None:
         """Also when it was in the middle of a line."""
         address = address_in(place.environ)

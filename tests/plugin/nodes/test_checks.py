@@ -297,7 +297,7 @@ class TestChat:
             errors = [each for each in problems if each.severity == "error"]
             assert (result.status == "sent") == (not errors), (config, problems, result)
 
-    @sampled(
+    @pytest.mark.parametrize(
         ("config", "expected"),
         [
             ({"chatChannelId": "C0ORDERS"}, None),
@@ -309,7 +309,6 @@ class TestChat:
             ({"chatActionType": "dm", "chatUserId": "U0ROBOT"}, ("chatUserId", "cannot_dm_bot")),
             ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
         ],
-        size=4,
     )
     async def test_the_provider_is_asked_about_the_target(
         self, chat: Adopted, config: dict[str, Any], expected: tuple[str, str] | None

@@ -1,0 +1,54 @@
+"""What the kit tries in place of a credential: nothing that was given to anybody, and everything that a careless host lets in."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from flowactions_conformance.kit.support.credentials import altered, replaced
+
+
+def encoded(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+JWT = f"{encoded({'alg': 'HS256'})}.{encoded({'sub': 'ada'})}.c2lnbmVk"
+OTHERS = f"{encoded({'alg': 'HS256'})}.{encoded({'sub': 'bob'})}.b3RoZXJz"
+
+
+def test_each_part_of_a_signed_token_is_altered() -> None:
+    """Characters, letter case, parts of another's token, no signature, and a header that says that there is none."""
+    forms = {how: headers["authorization"] for how, headers in altered(signed_in(JWT), signed_in(OTHERS))}
+    header, claims, signature = JWT.split(".")
+    others = OTHERS.split(".")
+    assert all(form.startswith("Bearer ") for form in forms.values())
+    assert not {JWT, OTHERS} & {form.removeprefix("Bearer ") for form in forms.values()}
+    assert forms["with upper and lower case swapped"] == f"Bearer {JWT.swapcase()}"
+    assert forms["with another one's part 2 in it"] == f"Bearer {header}.{others[1]}.{signature}"
+    assert forms["with another one's part 3 in it"] == f"Bearer {header}.{claims}.{others[2]}"
+    assert forms["with an empty last part"] == f"Bearer {header}.{claims}."
+    assert forms["without its last part"] == f"Bearer {header}.{claims}"
+    unsigned = forms["as a JWT whose header says that it is not signed"].removeprefix("Bearer ")
+    assert json.loads(base64.urlsafe_b64decode(unsigned.split(".")[0] + "==")) == {"alg": "none", "typ": "JWT"}
+    assert unsigned.endswith(f".{claims}.")
+
+
+def test_a_form_that_may_mean_the_same_is_not_tried() -> None:
+    """Of hexadecimal ids either case may be meant, and a value without letters and digits cannot be altered."""
+    forms = dict(altered({"x-key": "00ff-AB"}, {"x-key": "11ee-CD"}))
+    assert "with upper and lower case swapped" not in forms
+    assert forms["joined with another one"] == {"x-key": "00ff-AB11ee-CD"}
+    assert list(altered({"x-key": "--"}, {"x-key": "=="})) == []
+
+
+def test_what_two_people_have_in_common_is_left_as_it_is() -> None:
+    """A cookie with the theme signs nobody in."""
+    own, other = {"cookie": "theme=dark; session=abcdefgh"}, {"cookie": "theme=dark; session=ijklmnop"}
+    forms = dict(altered(own, other))
+    assert forms["without its last quarter"] == {"cookie": "theme=dark; session=abcdef"}
+    assert all(headers["cookie"].startswith("theme=dark; session=") for headers in forms.values())
+    assert replaced(own, "x") == {"cookie": "theme=x; session=x"}
+
+
+def signed_in(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
