@@ -36,8 +36,8 @@ class Running:
         return AsyncWebClient(token=value, base_url=f"{self.url}/api/", retry_handlers=[], timeout=300)
 
 
-class Served:
-    """A server whose app is each test's own: starting and stopping one takes longer than a test of what a provider answers."""
+class SharedServer:
+    """One server for the tests of this module, of which each sets its own app. To start and stop a server takes longer than most of them."""
 
     def __init__(self) -> None:
         self.app: Any = FakeChatProvider().app
@@ -48,17 +48,17 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-async def served() -> AsyncIterator[Served]:
-    made = Served()
+async def server() -> AsyncIterator[SharedServer]:
+    made = SharedServer()
     async with serve(made) as made.url:
         yield made
 
 
 @pytest.fixture
-def run(served: Served) -> Running:
+def run(server: SharedServer) -> Running:
     provider = FakeChatProvider()
-    served.app = provider.app
-    return Running(provider, served.url)
+    server.app = provider.app
+    return Running(provider, server.url)
 
 
 async def refused(call: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the kit tries in place of a credential: nothing that was given to anybody, and everything that a careless host lets in."""
+"""The kit signs in with altered credentials. Nobody was given them, so a host must refuse them all."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import base64
 import json
 
 from flowactions_conformance.kit.support.credentials import altered, replaced
+from tests.conformance.mutants.auth import token_part
 
 
-def encoded(value: object) -> str:
-    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+def signed_in(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
 
 
-JWT = f"{encoded({'alg': 'HS256'})}.{encoded({'sub': 'ada'})}.c2lnbmVk"
-OTHERS = f"{encoded({'alg': 'HS256'})}.{encoded({'sub': 'bob'})}.b3RoZXJz"
+JWT = f"{token_part({'alg': 'HS256'})}.{token_part({'sub': 'ada'})}.c2lnbmVk"
+OTHERS = f"{token_part({'alg': 'HS256'})}.{token_part({'sub': 'bob'})}.b3RoZXJz"
 
 
 def test_each_part_of_a_signed_token_is_altered() -> None:
-    """Characters, letter case, parts of another's token, no signature, and a header that says that there is none."""
+    """The kit changes characters and letter case, exchanges parts with another person's token, and removes the signature."""
     forms = {how: headers["authorization"] for how, headers in altered(signed_in(JWT), signed_in(OTHERS))}
     header, claims, signature = JWT.split(".")
     others = OTHERS.split(".")
@@ -34,7 +35,7 @@ def test_each_part_of_a_signed_token_is_altered() -> None:
 
 
 def test_a_form_that_may_mean_the_same_is_not_tried() -> None:
-    """Of hexadecimal ids either case may be meant, and a value without letters and digits cannot be altered."""
+    """A host may ignore the letter case of a hexadecimal id. A value without letters and digits has no other form."""
     forms = dict(altered({"x-key": "00ff-AB"}, {"x-key": "11ee-CD"}))
     assert "with upper and lower case swapped" not in forms
     assert forms["joined with another one"] == {"x-key": "00ff-AB11ee-CD"}
@@ -48,7 +49,3 @@ def test_what_two_people_have_in_common_is_left_as_it_is() -> None:
     assert forms["without its last quarter"] == {"cookie": "theme=dark; session=abcdef"}
     assert all(headers["cookie"].startswith("theme=dark; session=") for headers in forms.values())
     assert replaced(own, "x") == {"cookie": "theme=x; session=x"}
-
-
-def signed_in(token: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {token}"}

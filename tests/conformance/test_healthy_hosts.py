@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from flowactions_conformance.kit.outcomes import Report, Status
-from flowactions_conformance.kit.registry import PROFILES, all_checks, select
+from flowactions_conformance.kit.registry import all_checks, select
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.session import Mode
 
@@ -24,7 +24,7 @@ HOSTS = {
     "single": "tests.conformance.hosts.single_host:make_host",
     "quart": "tests.conformance.hosts.quart_host:make_host",
     "mounted": "tests.conformance.hosts.mounted_host:make_host",
-    "written": "flowactions_conformance.commands.host_template:make_host",
+    "template": "flowactions_conformance.commands.host_template:make_host",
 }
 DATABASES = ("sqlite", "postgresql")
 MODES: tuple[Mode, ...] = ("in-process", "child")
@@ -40,24 +40,24 @@ class Combination(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What tells it from the others of the short version."""
-        several = len(self.names) > len(PROFILES)
-        return "-".join([*self[:3], *(["rest"] if several else self.names)])
+        """Names the test."""
+        return "-".join(self[:3])
 
 
 LONG = {"DURABILITY-5", "SCALE-1", "SCALE-4"}
-"""Checks that take ten seconds and more: those that start and kill processes again and again, or wait for the ends of leases."""
+"""Checks that take ten seconds or more: they start and kill many processes, or wait until leases end."""
 
-ELSEWHERE = {"core", "pacing", "loops"}
+OVER_OTHER_HOSTS = {"core", "pacing", "loops"}
+"""Profiles that the README's ring runs over other hosts than the reference host."""
 
 README = [
     Combination(
         "reference",
         "sqlite",
         "in-process",
-        tuple(each.id for each in all_checks() if each.profile not in ELSEWHERE and each.id not in LONG),
+        tuple(each.id for each in all_checks() if each.profile not in OVER_OTHER_HOSTS and each.id not in LONG),
     ),
-    Combination("written", "sqlite", "in-process", ("core",)),
+    Combination("template", "sqlite", "in-process", ("core",)),
     Combination("engine", "postgresql", "in-process", ("pacing", "loops")),
 ]
 """Those of the README's ring: each check that is not long, once."""
@@ -127,7 +127,7 @@ def test_the_short_version_has_everything_once() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("combination", ALL, ids=lambda each: "-".join(each[:3]))
+@pytest.mark.parametrize("combination", ALL, ids=lambda each: each.label)
 def test_no_combination_is_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
     """Every host passes on both databases, in the kit's process and as a child."""
     prove(combination, request)

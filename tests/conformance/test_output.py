@@ -1,4 +1,4 @@
-"""What a host logs is told of in reports, without the errors that the kit has asked for."""
+"""Reports show what a host has logged, except for the errors that the kit itself has provoked."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ServerError: 500"""
 
 
 def test_what_the_kit_has_provoked_is_left_out_whole() -> None:
-    """With what announces it, its traceback, and the errors that followed from it; what stands around it stays."""
+    """The line before the error, its traceback, and the errors that it caused are left out. All other lines stay."""
     told = without_provoked(f"{OWN}\n{PROVOKED}\nstarted\n\n{OWN}".split("\n"))
     assert told == [*OWN.split("\n"), "started", *OWN.split("\n")]
 

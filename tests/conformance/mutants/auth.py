@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -141,6 +142,11 @@ def _tokens(driver: ReferenceDriver, given: Callable[[str], str], same: Callable
 
     store.issue_token, store.token = issue_token, find  # type: ignore[method-assign]
     driver.headers = headers  # type: ignore[method-assign]
+
+
+def token_part(value: dict[str, str]) -> str:
+    """Encode a header or the claims of a JWT."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
 def _digest(token: str) -> str:
