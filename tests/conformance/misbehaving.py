@@ -217,17 +217,17 @@ async def ends_unread(env: Env) -> AsyncIterator[EndsUnread]:
     yield EndsUnread(env)
 
 
-class IsRefused(Idle):
-    """Logs what PostgreSQL says when it takes no more connections."""
+class LogsContent(Idle):
+    """Logs what its end user says."""
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
-        logging.getLogger("host").error("no connection: sorry, too many clients already")
+        logging.getLogger("host").error("%s", content)
         return await super().open(flow, user, content)
 
 
 @asynccontextmanager
-async def is_refused(_env: Env) -> AsyncIterator[IsRefused]:
-    yield IsRefused()
+async def logs_content(_env: Env) -> AsyncIterator[LogsContent]:
+    yield LogsContent()
 
 
 class HangsInNext(Healthy):
@@ -241,6 +241,26 @@ class HangsInNext(Healthy):
         if self.gone_on > 1:
             await asyncio.sleep(1e6)
         return await super().next(session, step)
+
+
+class Paced(Healthy):
+    claims = frozenset({"pacing"})
+
+
+@asynccontextmanager
+async def answers_late_once(env: Env) -> AsyncIterator[Paced]:
+    """The plugin gives up its first question for a node."""
+    driver = Paced(create_app(env.settings, env.state_dir / "reference-host.db"), env)
+    host: Any = driver.made.host
+    answer, waits = host.node, [1e6]
+
+    async def node(*ids: str) -> Any:
+        if waits:
+            await asyncio.sleep(waits.pop())
+        return await answer(*ids)
+
+    host.node = node
+    yield driver
 
 
 class Restarting(Healthy):

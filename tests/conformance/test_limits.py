@@ -335,15 +335,44 @@ async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
 
 @pytest.mark.ci
 @pytest.mark.parametrize("mode", ["in-process", "child"])
-async def test_a_server_that_takes_no_more_connections_is_not_the_hosts_failure(mode: Mode) -> None:
-    """A check that fails meanwhile is tried again alone. What a host logs in a process of its own is read, too."""
-    async with Session("tests.conformance.misbehaving:is_refused", mode=mode).running() as session:
+@pytest.mark.parametrize(
+    "logged",
+    [
+        "no connection: sorry, too many clients already",
+        "Host.signing_secret did not answer within 10 s",
+        "Host.node failed\nTraceback (most recent call last):\n  File\nTimeoutError",
+    ],
+)
+async def test_what_a_host_logs_in_a_process_of_its_own_is_read_too(mode: Mode, logged: str) -> None:
+    """It says that database or host did not answer in time, or that the server takes no more connections."""
+    async with Session("tests.conformance.misbehaving:logs_content", mode=mode).running() as session:
         host = await session.start()
         trial = Trial(session, SELF, host)
-        await host.running.call("open", "flow", "user", "content")
-        await until(lambda: trial.lost_database)
+        await host.running.call("open", "flow", "user", "nothing of that kind")
+        await until(lambda: "nothing of that kind" in session.output.text())
+        assert not trial.saw_overload
+        await host.running.call("open", "flow", "user", logged)
+        await until(lambda: trial.saw_overload)
         trial.end()
         await host.running.stop()
+
+
+@pytest.mark.ci
+async def test_a_host_that_once_answered_too_late_has_not_failed() -> None:
+    """The check is tried again, alone."""
+    report = await run_checks("tests.conformance.misbehaving:answers_late_once", ["PACING-2"])
+    assert [(result.status, result.finding) for result in report.results] == [(Status.PASS, None)]
+
+
+async def test_the_hosts_of_a_check_end_with_it() -> None:
+    """Those of all checks together would use up the connections of a server."""
+    async with Session("tests.conformance.misbehaving:logs_content").running() as session:
+        shared = await session.start()
+        trial = Trial(session, SELF, shared)
+        own = [await trial.start(), await trial.start(beside=shared)]
+        trial.end()
+        await session.until_released()
+        assert [host.running.left_at is None for host in (shared, *own)] == [True, False, False]
 
 
 @pytest.mark.ci

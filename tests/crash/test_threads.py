@@ -6,7 +6,8 @@ import asyncio
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.authority import inner_authority
 from tests.conftest import _a_postgresql_database
 from tests.loopback import listening
 from tests.loops import FASTEST, Loop
+from tests.owning import engine_of
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
 from tests.waiting import until
@@ -37,13 +39,13 @@ ASKED = 60
 
 
 ROWS = """
-    SELECT o.event_id, o.status, o.attempts, o.last_status_code AS code,
+    SELECT o.id, o.event_id, o.status, o.attempts, o.last_status_code AS code,
         coalesce(o.delivered_response, a.response) AS said
     FROM flowactions_outbox o LEFT JOIN flowactions_attempts a ON a.delivery_id = o.id
     WHERE o.organization_id = :organization AND o.finished_at IS NOT NULL
 """
-ENDED = """
-    SELECT count(*) FROM flowactions_outbox WHERE organization_id = :organization AND finished_at IS NOT NULL
+COUNTED = """
+    SELECT count(*), count(finished_at) FROM flowactions_outbox WHERE organization_id = :organization
 """
 LEFT = """
     SELECT id, status, attempts, takeovers, claimed_by, claimed_until, next_attempt_at FROM flowactions_outbox
@@ -58,7 +60,7 @@ class Case(NamedTuple):
         urls: of their databases.
         rows: how many each enqueues.
         starting: all start at the same time.
-        ended: all stop at the same time, when the rows of all have ended.
+        ended: all stop at the same time, when the rows of all have ended, and count them when all have stopped.
         tls: the authority's file, and the receivers' context.
     """
 
@@ -75,7 +77,13 @@ class Case(NamedTuple):
 
 
 class ThreadedHost(SmallHost):
-    """A host that notes when it is called in another thread than its own."""
+    """A host that notes when it is called in another thread than its own.
+
+    Attributes:
+        queued: the row of each run, as the host was told.
+        unsure: how often a run's node may have been stored, although the database did not say so in time.
+        rows: all of its organization that have ended.
+    """
 
     def __init__(self, number: int, case: Case) -> None:
         settings = development(
@@ -87,6 +95,9 @@ class ThreadedHost(SmallHost):
         self.thread = threading.get_ident()
         self.elsewhere = 0
         self.destination = ""
+        self.queued: dict[str, str | None] = {}
+        self.unsure: Counter[str] = Counter()
+        self.rows: Sequence[Any] = ()
         self.recorded = Recorded()
         self.recorded.listen_to(self)
 
@@ -180,7 +191,10 @@ async def live(number: int, case: Case) -> ThreadedHost:
                     result = await actions.reach(walk, node)
                     if result.reason != "storage_unavailable":
                         break
+                    if "may still have been queued" in (result.message or ""):
+                        host.unsure[walk.run_id] += 1
                 assert result.status == "queued"
+                host.queued[walk.run_id] = result.delivery_id
 
         async with actions.lifespan():
             assert services_of(host)._settings.retention_days == 30 + number
@@ -188,13 +202,16 @@ async def live(number: int, case: Case) -> ThreadedHost:
             await until(lambda: len(receiver.events) >= case.rows, 300)
             database = services_of(host)._database
             try:
-                rows = await until(lambda: ended_rows(database, organization, case.rows))
+                await until(lambda: all_ended(database, organization, case.rows))
             except AssertionError as error:
                 async with database.read() as connection:
                     left_over = await connection.execute(text(LEFT), {"organization": organization})
                     error.add_note(f"at {database.now()}, of {organization}: {left_over.all()}")
                 raise
             await asyncio.to_thread(case.ended.wait)
+        await asyncio.to_thread(case.ended.wait)
+        rows = host.rows = await ended_rows(case.urls[number], organization)
+        assert_twice_only_where_unsure(host)
         assert receiver.wrong == []
         assert sorted(receiver.events) == sorted(row.event_id for row in rows)
         delivers = status < 300
@@ -209,16 +226,33 @@ async def live(number: int, case: Case) -> ThreadedHost:
     return host
 
 
-async def ended_rows(database: Any, organization: str, count: int) -> Any:
-    """Give the organization's rows once all have ended.
+async def all_ended(database: Any, organization: str, count: int) -> bool:
+    """Return whether the organization has at least so many rows, and all have ended.
 
-    Until then they are only counted: to read them all again and again would keep the hosts of all threads from ending them.
+    They are only counted: to read them again and again would keep the hosts of all threads from ending them.
     """
-    given = {"organization": organization}
     async with database.read() as connection:
-        if (await connection.execute(text(ENDED), given)).scalar_one() != count:
-            return None
-        return (await connection.execute(text(ROWS), given)).all()
+        counted = await connection.execute(text(COUNTED), {"organization": organization})
+        rows, ended = counted.one()
+        return bool(rows == ended >= count)
+
+
+async def ended_rows(url: str, organization: str) -> Sequence[Any]:
+    """Read the organization's rows that have ended."""
+    engine = engine_of(url)
+    try:
+        async with engine.connect() as connection:
+            return (await connection.execute(text(ROWS), {"organization": organization})).all()
+    finally:
+        await engine.dispose()
+
+
+def assert_twice_only_where_unsure(host: ThreadedHost) -> None:
+    """Each run has the row that the host was told of; it has others only if the answer to a commit was lost before."""
+    events = {row.id: row.event_id for row in host.rows}
+    event_of = {run: events.pop(row) for run, row in host.queued.items()}
+    others = Counter(events.values())
+    assert others <= Counter({event_of[run]: times for run, times in host.unsure.items()})
 
 
 def run(case: Case, threads: int, loop: Loop) -> None:
@@ -243,12 +277,13 @@ def run(case: Case, threads: int, loop: Loop) -> None:
     assert [host.elsewhere for host in hosts] == [0] * threads
     for name in ("flowactions.outbox.enqueued", "flowactions.delivery.ended"):
         values = [sum(each.value for each in host.recorded.points() if each.name == name) for host in hosts]
+        own = [len(host.rows) if name.endswith("ended") else case.rows for host in hosts]
         if case.is_shared and name.endswith("ended"):
-            assert sum(values) == case.rows * threads
+            assert sum(values) == sum(own)
         else:
-            assert values == [case.rows] * threads
+            assert values == own
     finished = [each.organization_id for host in hosts for each in host.finished]
-    assert len(finished) == case.rows * threads
+    assert len(finished) == sum(len(host.rows) for host in hosts)
     if not case.is_shared:
         dead = [host for number, host in enumerate(hosts) if STATUSES[number % len(STATUSES)] >= 300]
         assert found == {(f"org-{hosts.index(host)}", host.destination) for host in dead}

@@ -68,8 +68,8 @@ class Runner:
     async def run(self, check: Check) -> CheckResult:
         """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
 
-        One that ends with an error is tried again when all others have run, alone; likewise one that fails while the
-        plugin cannot reach its database, which a busy machine does, too.
+        One that ends with an error is tried again when all others have run, alone; likewise one that fails while database or
+        host do not answer the plugin in time: on a busy machine, they do not although nothing is wrong with them.
         """
         self._first_runs += 1
         self._is_quiet.clear()
@@ -83,6 +83,7 @@ class Runner:
         if is_doubtful:
             async with self._again:
                 await self._is_quiet.wait()
+                await self.session.until_released()
                 result, _ = await self._run(check)
         return result
 
@@ -123,7 +124,7 @@ class Runner:
             trial.end()
         if finding is not None:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
-        is_doubtful = status is Status.ERROR or (status in FAILURES and trial.lost_database)
+        is_doubtful = status is Status.ERROR or (status in FAILURES and trial.saw_overload)
         known = self._baseline.get(check.id)
         if known is not None and not self._accepts(known):
             known = None

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -132,6 +132,7 @@ class Session(Bench):
         self._folder = Path()
         self._probe_folder = Path()
         self._hosts: list[Running] = []
+        self._stopping: set[asyncio.Task[None]] = set()
         self._present: Host | None = None
 
     @property
@@ -257,6 +258,21 @@ class Session(Bench):
         await running.start()
         return Host(name, running, place, folder, len(self.control.events))
 
+    def release(self, hosts: Iterable[Host]) -> None:
+        """Stop hosts that a check has started for itself, while other checks run.
+
+        Each holds a dozen connections and two threads: with those of all checks, a server would have none left.
+        """
+        for host in hosts:
+            self._hosts.remove(host.running)
+            task = asyncio.create_task(_stop(host.running))
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
+
+    async def until_released(self) -> None:
+        """Wait until the hosts of checks that are over have stopped."""
+        await asyncio.gather(*self._stopping)
+
     def _check_importable(self) -> None:
         try:
             load_factory(self.factory_name)
@@ -319,11 +335,14 @@ class Session(Bench):
             starting.cancel()
         await asyncio.gather(*self.processes.values(), return_exceptions=True)
         # At once: hosts that hang are waited for together.
-        await asyncio.gather(
-            *(running.stop(is_judged=False) for running in self._hosts), return_exceptions=True
-        )
+        await asyncio.gather(*self._stopping, *map(_stop, self._hosts), return_exceptions=True)
         with suppress(DriverFault):
             await self.databases.drop_all()
+
+
+async def _stop(running: Running) -> None:
+    with suppress(DriverFault):
+        await running.stop(is_judged=False)
 
 
 def _remove(path: list[str], folder: str) -> None:

@@ -44,14 +44,15 @@ MAX_LOGGED: Final = 100
 SHOWN_LOGGED: Final = 20
 SERVER_ERROR: Final = re.compile(r"\b5\d\d\b")
 """In what a driver raises whose request got such an answer."""
-LOST_DATABASE: Final = (
-    "the database did not answer within",
+OVERLOAD: Final = (
+    "did not answer within",
     "the database failed:",
+    "TimeoutError",
     "too many clients already",
     "remaining connection slots are reserved",
 )
-"""In what the plugin logs when it could not do its part, and in the errors of PostgreSQL when it refuses a connection. The hosts of a
-run may need more connections than the server allows."""
+"""In what is logged when the plugin could not do its part, or the host did not answer it in time; and in the errors of PostgreSQL
+when it refuses a connection. The hosts of a run may need more connections than the server allows."""
 POLL_SECONDS: Final = 0.05
 
 
@@ -60,7 +61,8 @@ class Trial(Parts):
 
     Attributes:
         host: the host that is used unless another is named.
-        lost_database: whether it was logged meanwhile that the database did not answer, or took no more connections.
+        saw_overload: whether it was logged meanwhile that the database or the host did not answer in time, or that the database
+            took no more connections.
     """
 
     def __init__(self, session: Session, check: Check, host: Host | None) -> None:
@@ -69,10 +71,11 @@ class Trial(Parts):
         self.check = check
         self.timeline: list[Moment] = []
         self._host = host
+        self._own: list[Host] = []
         self._began, self._began_at = time.monotonic(), time.time()
         self._logged: deque[tuple[float, str]] = deque(maxlen=MAX_LOGGED)
         self._saw_server_error = False
-        self.lost_database = False
+        self.saw_overload = False
         self._stop_listening = session.control.listen(self._reported)
         self._stop_reading = session.output.listen(self._printed)
 
@@ -93,7 +96,8 @@ class Trial(Parts):
         self._host = host
 
     def end(self) -> None:
-        """Has the timeline end; the check is over. What arrived meanwhile is added to it, each at its time."""
+        """Has the timeline end; the check is over, and its own hosts are stopped. What arrived meanwhile is added, each at its time."""
+        self.session.release(self._own)
         self._stop_listening()
         self._stop_reading()
         if self._saw_server_error:
@@ -122,7 +126,9 @@ class Trial(Parts):
     def _printed(self, lines: Sequence[str]) -> None:
         now = time.monotonic() - self._began
         self._logged.extend((now, line) for line in lines)
-        self.lost_database |= any(sign in line for line in lines for sign in LOST_DATABASE)
+        # Several threads print: none of them takes back what another one has seen.
+        if any(sign in line for line in lines for sign in OVERLOAD):
+            self.saw_overload = True
 
     # What a check says
 
@@ -279,6 +285,8 @@ class Trial(Parts):
         """Start a host of this check's own; see `Session.start`."""
         self.note("kit", "start a host")
         host = await self.session.start(**options)
+        if not self.is_served:
+            self._own.append(host)
         if self._host is None:
             self._host = host
         return host

@@ -176,7 +176,7 @@ async def goes_on_without_a_process(trial: Trial) -> None:
 
 
 async def _kill_at_work(trial: Trial, first: Host) -> None:
-    killed = await trial.session.start(mode="child", beside=first)
+    killed = await trial.start(mode="child", beside=first)
     trial.host = killed
     node = trial.probe("node", gate=trial.gate("gate"))
     flow = trial.flow(
