@@ -335,13 +335,13 @@ class Session(Bench):
             starting.cancel()
         await asyncio.gather(*self.processes.values(), return_exceptions=True)
         # At once: hosts that hang are waited for together.
-        await asyncio.gather(*self._stopping, *map(_stop, self._hosts), return_exceptions=True)
+        await asyncio.gather(*self._stopping, *map(_stop, self._hosts))
         with suppress(DriverFault):
             await self.databases.drop_all()
 
 
 async def _stop(running: Running) -> None:
-    with suppress(DriverFault):
+    with suppress(Exception):  # nobody asks what comes of it
         await running.stop(is_judged=False)
 
 
