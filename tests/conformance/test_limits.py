@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -34,8 +35,10 @@ from flowactions_conformance.kit.preflight import SELF
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import Runner, run_checks
 from flowactions_conformance.kit.session import Host, Mode, Session
+from flowactions_conformance.kit.support.deliveries import LIST, until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.serving import serve
+from tests.conformance.misbehaving import empty_app
 from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/prove-your-host.md"
@@ -362,6 +365,35 @@ async def test_a_host_that_once_answered_too_late_has_not_failed() -> None:
     """The check is tried again, alone."""
     report = await run_checks("tests.conformance.misbehaving:answers_late_once", ["PACING-2"])
     assert [(result.status, result.finding) for result in report.results] == [(Status.PASS, None)]
+
+
+async def test_a_list_that_comes_later_than_effects_is_read() -> None:
+    """A delivery is not said to go on because the request for it took longer than an effect may."""
+    asked, answer = [], asyncio.Event()
+    session = Session("a:b", effect_timeout=EffectTimeout(0.2))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await empty_app(scope, receive, send)
+            return
+        asked.append(scope["path"])
+        if len(asked) == 1:
+            await answer.wait()
+        answer.set()
+        rows = [{"url": trial.hook("order"), "status": "dead"}]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps({"data": rows}).encode()})
+
+    async def call(*_: object) -> dict[str, str]:
+        return {}
+
+    async with serve(app) as url:
+        running = SimpleNamespace(
+            env=SimpleNamespace(base_url=url), about=SimpleNamespace(prefix=""), call=call, serves=True
+        )
+        trial = Trial(session, SELF, Host("h", cast("Any", running), cast("Any", None), Path(), 0))
+        assert (await until_dead(trial, "order"))["status"] == "dead"
+    assert asked == [LIST, LIST]
 
 
 async def test_the_hosts_of_a_check_end_with_it() -> None:
