@@ -80,8 +80,8 @@ class ThreadedHost(SmallHost):
     """A host that notes when it is called in another thread than its own.
 
     Attributes:
-        queued: the row of each run, as the host was told.
-        unsure: how often a run's node may have been stored, although the database did not say so in time.
+        queued: run id → delivery id that `reach` returned.
+        unsure: run id → number of calls of `reach` that failed after the row may have been stored.
         rows: all of its organization that have ended.
     """
 
@@ -248,7 +248,7 @@ async def ended_rows(url: str, organization: str) -> Sequence[Any]:
 
 
 def assert_twice_only_where_unsure(host: ThreadedHost) -> None:
-    """Each run has the row that the host was told of; it has others only if the answer to a commit was lost before."""
+    """Each run has the row that `reach` returned. Each further row needs a call before it that lost the answer to its commit."""
     events = {row.id: row.event_id for row in host.rows}
     event_of = {run: events.pop(row) for run, row in host.queued.items()}
     others = Counter(events.values())

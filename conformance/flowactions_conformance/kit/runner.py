@@ -68,8 +68,8 @@ class Runner:
     async def run(self, check: Check) -> CheckResult:
         """Run one check, as soon as few enough others run beside it; whatever happens, it ends with a result.
 
-        One that ends with an error is tried again when all others have run, alone; likewise one that fails while database or
-        host do not answer the plugin in time: on a busy machine, they do not although nothing is wrong with them.
+        One that ends with an error is tried again when all others have run, alone; likewise one that fails while the
+        database or the host did not answer the plugin in time, because a busy machine can cause this, too.
         """
         self._first_runs += 1
         self._is_quiet.clear()

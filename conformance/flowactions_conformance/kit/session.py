@@ -261,7 +261,7 @@ class Session(Bench):
     def release(self, hosts: Iterable[Host]) -> None:
         """Stop hosts that a check has started for itself, while other checks run.
 
-        Each holds a dozen connections and two threads: with those of all checks, a server would have none left.
+        Each keeps several idle connections. The hosts of all checks together would use up those of a PostgreSQL server.
         """
         for host in hosts:
             self._hosts.remove(host.running)
@@ -341,7 +341,7 @@ class Session(Bench):
 
 
 async def _stop(running: Running) -> None:
-    with suppress(Exception):  # nobody asks what comes of it
+    with suppress(Exception):  # no check tests this stop
         await running.stop(is_judged=False)
 
 

@@ -126,7 +126,7 @@ class Trial(Parts):
     def _printed(self, lines: Sequence[str]) -> None:
         now = time.monotonic() - self._began
         self._logged.extend((now, line) for line in lines)
-        # Several threads print: none of them takes back what another one has seen.
+        # Not by `|=`: several threads print, and one could overwrite what another one has set.
         if any(sign in line for line in lines for sign in OVERLOAD):
             self.saw_overload = True
 
