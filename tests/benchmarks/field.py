@@ -35,6 +35,7 @@ from tests.authority import inner_authority
 from tests.benchmarks.processor import memory_mib
 from tests.bulk import SERIES
 from tests.support import development
+from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
 BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
@@ -202,7 +203,7 @@ def a_receiver_process(destinations: int, retries: float = 0.0, *, tls: bool = F
             ]
         with running(command, {}) as process:
             for port in ports:
-                _until_listening(port)
+                _until_listening(port, process)
             scheme = "https" if tls else "http"
             yield Receivers(process.pid, [f"{scheme}://127.0.0.1:{port}/hook" for port in ports], settings)
 
@@ -220,7 +221,7 @@ def running(
             yield process
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(SAFETY_SECONDS)
 
 
 def settings_of(url: str, **others: str) -> dict[str, str]:
@@ -343,8 +344,9 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def _until_listening(port: int) -> None:
-    for _ in range(100):
+def _until_listening(port: int, process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + SAFETY_SECONDS
+    while process.poll() is None and time.monotonic() < until:
         with socket.socket() as each:
             if each.connect_ex(("127.0.0.1", port)) == 0:
                 return

@@ -145,7 +145,7 @@ async def expect_marked(page: Page, field: str, piece: str) -> None:
     place = "#field-webhookBody .cm-mistake" if field == BODY else f"#field-{field}-error mark"
     joined = "([place, piece]) => [...document.querySelectorAll(place)].map((each) => each.textContent).join('') === piece"
     with suppress(Error):
-        await page.wait_for_function(joined, arg=[place, piece], timeout=10_000)
+        await page.wait_for_function(joined, arg=[place, piece], timeout=300_000)
     assert "".join(await page.locator(place).all_text_contents()) == piece
 
 
