@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import Origin
-from flowactions_plugin.egress.attempt import Aborted, Outcome
+from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
 from flowactions_plugin.egress.deadline import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.log_text import printable
@@ -241,6 +241,8 @@ class Executor:
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
+        if secret.value is None:
+            outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self.limits.record(delivery.destination, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
