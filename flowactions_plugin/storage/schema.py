@@ -353,6 +353,15 @@ workers: Final = Table(
     Column("limited", Text),
 )
 
+installation: Final = Table(
+    "flowactions_installation",
+    metadata,
+    # Random, made with the tables. The ids of alerts' events differ by it from those of other installations.
+    Column("id", String(36), primary_key=True),
+    # How many outages of writes have ended.
+    Column("outages", BigInteger, nullable=False),
+)
+
 EVERY_ORGANIZATION: Final = ""
 """Instead of an organization, in what an operator of the host does for all of them: no id is empty."""
 
