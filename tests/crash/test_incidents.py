@@ -101,7 +101,7 @@ INCIDENTS = {
         "warning deliveries ok: Rows are being claimed; the oldest has been due for N min.",
         "PLACE acme",
         "Rows are being claimed; the oldest has been due for N min.",
-        ((r"\?status=pending", "PLACE"), (ONE, "its destination's limit is used up")),
+        ((r"\?status=pending", "PLACE"), (ONE, "when it has a slot free for its destination")),
     ),
     "Deliveries wait without an attempt": Incident(
         staging.waits_here,
