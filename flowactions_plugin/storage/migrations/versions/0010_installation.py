@@ -1,4 +1,4 @@
-"""What tells one installation from another.
+"""What tells one installation from another; why the last attempt to a destination failed.
 
 Revision ID: 0010
 Revises: 0009
@@ -18,7 +18,8 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table with its only row."""
+    """Create the table with its only row, and add the column."""
+    op.add_column("flowactions_destinations", sa.Column("last_reason", sa.Text(), nullable=True))
     made = op.create_table(
         "flowactions_installation",
         sa.Column("id", sa.String(36), nullable=False),
