@@ -121,7 +121,7 @@ async def test_who_delivers_and_what_is_tested_is_said_as_it_is(database_url: st
     assert "by 'flowactions worker', not by the host's processes" in told["settings"]["message"]
     assert (told["chat"]["result"], told["chat"]["message"]) == (
         "skipped",
-        "no workspace is connected: there is no token to test",
+        "no workspace is connected, so no token was tested",
     )
 
 
