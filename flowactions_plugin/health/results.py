@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from flowactions_plugin.log_text import plural
+
 
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
@@ -143,7 +145,7 @@ class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     def __str__(self) -> str:
         """Return how many are paused, in words that end before the time."""
         one = self.destinations == 1
-        number = "1 destination is paused" if one else f"{self.destinations:,} destinations are paused"
+        number = plural(self.destinations, "destination is paused", "destinations are paused")
         if self.automatic == self.destinations:
             number += " automatically"
         elif self.automatic:

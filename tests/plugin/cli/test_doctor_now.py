@@ -10,17 +10,21 @@ from flowactions_plugin.cli import checks as checks_module
 from flowactions_plugin.cli.checks import NAMED, Check, Checks, check_chat
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.delivery_checks import check_deliveries
+from flowactions_plugin.cli.outbox import _notes
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.health.statistics import Counts
 from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
+from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
 from tests.queueing import Queue, claimed
@@ -43,7 +47,13 @@ async def fails(queue: Queue, place: str, **changes: Any) -> None:
     async with queue.database.write() as connection:
         await connection.execute(
             insert(schema.destinations).values(
-                organization_id="acme", destination=place, last_error="http_5xx", **{**values, **changes}
+                **{
+                    "organization_id": "acme",
+                    "destination": place,
+                    "last_error": "http_5xx",
+                    **values,
+                    **changes,
+                }
             )
         )
 
@@ -249,7 +259,7 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
             patch.setattr(checks_module, "CHAT_TOKENS", 1)
             assert (await told())[0] == (
                 "ok",
-                "the provider accepts 1 of 1 tokens; 1 more were not asked about, so that it does not throttle us",
+                "the provider accepts 1 of 1 tokens; 1 more was not asked about, so that it does not throttle us",
             )
         acme, globex = run.provider.state.workspaces
         for token in run.provider.state.tokens_of(acme):
@@ -399,3 +409,28 @@ async def test_a_provider_whose_events_are_all_refused_is_named(queue: Queue) ->
         event = {"provider": "auth", "event_id": "1", "received_at": now - 3000}
         await connection.execute(insert(schema.inbound_events).values(event))
     assert await found(queue, "inbound") == []
+
+
+async def test_one_of_a_kind_is_said_as_one(queue: Queue) -> None:
+    """What waits, further failures, and failures of alerts: in doctor and in the numbers of outbox stats."""
+    now = int(await queue.database.time() * 1000)
+    await put(queue, waiting_since=now, last_error="Host.signing_secret failed", error_class="waits")
+    for number in range(NAMED + 1):
+        await fails(queue, f"http://now{number:02}:1", failing_since=now - 1000 + number)
+    await fails(queue, "http://127.0.0.1:9", organization_id="", failures_in_row=1)
+    settings = read_settings({**SETTINGS, "FLOWACTIONS_ENVIRONMENT": "development"})
+    checks = Checks()
+    await check_deliveries(checks, CommandContext(None, settings, queue.database))
+    said = [each.message for each in checks.found]
+    assert "1 delivery waits, without an attempt," in " ".join(said)
+    assert "1 more destination fails" in said
+    assert any("alerts do not arrive at http://127.0.0.1:9: 1 failure in a row since" in each for each in said)
+    notes = dict(_notes(await OperatorQueries.of(queue.database, settings).overview(Scope())))
+    assert notes["blocked"].startswith("1 delivery waits without an attempt since ")
+    assert notes["alerts"] == "do not arrive: 1 failure in a row"
+    assert (plural(1, "row"), plural(1, "row", exact=False), plural(2500, "row"), plural(0, "key", "keys")) == (
+        "1 row",
+        "1+ rows",
+        "2,500 rows",
+        "0 keys",
+    )
