@@ -325,15 +325,7 @@ async def _ask_provider(
 async def _troubled(
     checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: set[str]
 ) -> None:
-    """Name connections that are revoked, or whose last message could not be sent, less than a day ago.
-
-    Args:
-        checks: to be added to.
-        context: the database.
-        store: of the connections.
-        accepted: organizations whose token the provider accepts now, so that what said otherwise is over.
-        told: organizations of which it was told already.
-    """
+    """Name connections that are revoked, or whose last message could not be sent, less than a day ago."""
     since = int(await context.database.time() * 1000) - DAY_MS
     named = 0
     found = [each for each in await store.troubled(since, TROUBLED_READ) if each.organization_id not in told]

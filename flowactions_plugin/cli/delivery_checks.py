@@ -151,14 +151,7 @@ def _quarantine(checks: Checks, overview: Overview) -> None:
 
 
 async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, failing: Container[str]) -> None:
-    """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work.
-
-    Args:
-        checks: to be added to.
-        queries: of the deliveries.
-        overview: counts failures by node.
-        failing: destinations that were named already.
-    """
+    """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work."""
     wrong = 0
     for origin in overview.failures.nodes:
         organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
@@ -210,7 +203,7 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[s
             _see_answers(destination=each.destination),
         )
     see, what = (
-        "flowactions destinations list --limit 1000, column 'failing since'",
+        "flowactions destinations list, column 'failing since'",
         ("destination fails", "destinations fail"),
     )
     and_more(checks, "destination", number.number - len(found), what, see, exact=number.exact)
@@ -256,10 +249,8 @@ def _clocks(checks: Checks, workers: Sequence[Worker]) -> None:
 
 
 def _replaced(lost: Sequence[Worker], alive: Sequence[Worker]) -> tuple[list[Worker], int]:
-    """Return the workers that do not answer and were not started again, and how many were.
-
-    One that began on the same machine after another was last seen has taken its place; it takes one place only.
-    """
+    """Return the workers that do not answer and were not started again, and how many were."""
+    # One that began on the same machine after another was last seen has taken its place, and takes one place only.
     free = list(alive)
     silent: list[Worker] = []
     for each in lost:

@@ -10,11 +10,7 @@ from flowactions_plugin.cli.output import block, line, status, write_json
 
 
 def _read_body(path: str | None) -> bytes | None:
-    """Return the bytes of a file; ``None`` without one.
-
-    Raises:
-        click.UsageError: the file cannot be read.
-    """
+    """Return the bytes of a file; ``None`` without one."""
     if path is None:
         return None
     try:

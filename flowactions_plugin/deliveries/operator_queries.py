@@ -367,11 +367,7 @@ def _action(connection: Connection, scope: Scope, action_id: str | None) -> Acti
 
 
 def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: str | None) -> list[AuditEntry]:
-    """Return what was done to a delivery, by itself or with others, the latest first.
-
-    Of what an operator did to rows of all organizations, an organization sees who did it and why, but neither to which rows
-    nor to how many.
-    """
+    """Return what was done to a delivery, by itself or with others, the latest first."""
     queries = [select(audit).where(AUDITED_DELIVERY, audit.c.delivery_id == delivery_id)]
     if action_id is not None:
         queries.append(select(audit).where(AUDITED_ACTION, audit.c.action_id == action_id))
@@ -381,6 +377,7 @@ def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: 
         for row in read_all(connection, query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN)))
     ]
     entries = {row.id: entry_of(row, scope) for row in rows}
+    # Of an operator's action on rows of all organizations, an organization sees who and why, not which rows nor how many.
     newest = [entries[each] for each in sorted(entries, reverse=True)[:AUDIT_SHOWN]]
     return [
         each

@@ -165,10 +165,7 @@ def _adding(sql: Dialect) -> Any:
 
 
 def _updating_health(sql: Dialect) -> Any:
-    """Write the statement that updates the health of the destinations in the parameter ``given``, and returns it.
-
-    What does not fail, and was written within the last minute, stays as it is.
-    """
+    """Write the statement that updates the health of the destinations in the parameter ``given``, and returns it."""
     given = sql.values_table(
         "given",
         organization=Text,

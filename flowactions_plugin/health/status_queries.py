@@ -408,12 +408,7 @@ class HealthQueries:
         known = {(row.organization, row.target): row for row in connection.execute(health, given)}
         limited = self.limited(connection, now).destinations
         found = [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
-        if scope.organization_id is None:
-            return found
-        return [
-            replace(each, last_reason=reason_for_tenants(each.last_reason or "", each.destination) or None)
-            for each in found
-        ]
+        return found if scope.organization_id is None else [*map(_for_tenants, found)]
 
 
 def _of_intervals(sql: Dialect) -> Select[Any]:
@@ -470,6 +465,11 @@ def _limited_of(text: Any) -> Limited:
         return msgspec.json.decode(text, type=Limited)
     except (msgspec.DecodeError, UnicodeError, TypeError):
         return NOTHING_LIMITED
+
+
+def _for_tenants(state: DestinationState) -> DestinationState:
+    """Return a state without what only operators may read."""
+    return replace(state, last_reason=reason_for_tenants(state.last_reason or "", state.destination) or None)
 
 
 def _state(

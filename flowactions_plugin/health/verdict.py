@@ -198,10 +198,7 @@ def mostly_fail(attempts: int, failed: int) -> bool:
 
 
 def _is_own_fault(sample: HealthSample, worst: Share) -> bool:
-    """Return whether the failures are one organization's own: most attempts of all others arrive.
-
-    Where it alone sends, several destinations that fail at the same time have a common cause, which is rather here.
-    """
+    """Return whether the failures are one organization's own: most attempts of all others arrive."""
     attempts, failed = sample.attempts - worst.attempts, sample.failed - worst.failed
     if attempts <= 0:
         return worst.destinations == 1
