@@ -28,7 +28,7 @@ from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.conflicts import repeated
-from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, installation
 
 log = logging.getLogger("flowactions.alerts")
@@ -231,21 +231,6 @@ def alerts_of(settings: Settings, outbox: Outbox, keys: IdempotencyKeys) -> Aler
     else:
         return Alerts(outbox, keys, destination, settings.alerts_secret)
     raise SettingsInvalid(f"these settings cannot be used: FLOWACTIONS_ALERTS_URL: {reason}")
-
-
-def alerts_alone(settings: Settings, database: Database) -> Alerts | None:
-    """Return what queues alerts in a process that queues nothing else; ``None``: the settings say no URL.
-
-    Raises:
-        SettingsInvalid: webhooks may not be sent to the URL.
-    """
-    outbox = Outbox(
-        database,
-        guard_of(settings, _unresolved),
-        settings.max_body_bytes,
-        standard_webhooks=settings.standard_webhooks,
-    )
-    return alerts_of(settings, outbox, IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS))
 
 
 async def _unresolved(_host: str, _port: int) -> Sequence[str]:

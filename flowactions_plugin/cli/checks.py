@@ -175,7 +175,7 @@ async def check_alerts(checks: Checks, context: CommandContext) -> None:
         advice = "see that the name in FLOWACTIONS_ALERTS_URL exists and that this machine's resolver knows it"
         checks.fail("alerts", f"{destination.host} has no address now: no alert arrives", advice)
         return
-    checks.ok("alerts", f"alerts are sent to {destination.key}, signed; try it: flowactions test-alert")
+    checks.ok("alerts", f"alerts are sent to {destination.key}, signed; try it: flowactions send-test <URL>")
 
 
 async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:

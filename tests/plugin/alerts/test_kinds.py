@@ -13,13 +13,12 @@ from sqlalchemy import func, select, update
 
 from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.alerts import watch
-from flowactions_plugin.alerts.events import KINDS, Trial
+from flowactions_plugin.alerts.events import KINDS, DestinationRecovered
 from flowactions_plugin.alerts.store import AlertStore
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.bulk.purge import purge
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
-from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Message, Outcome
 from flowactions_plugin.health.statistics import Counts
 from flowactions_plugin.health.statistics_store import StatisticsStore
@@ -35,7 +34,7 @@ from flowactions_plugin.storage.schema import (
     outbox,
     statistics,
 )
-from tests.alerting import SECRET, alerts_in, bodies, examples, queued, shape
+from tests.alerting import SECRET, alerts_in, an_alert, bodies, examples, queued, shape
 from tests.queueing import ORIGIN, Queue
 
 OPERATOR = Actor("root", "Op", "operator")
@@ -125,7 +124,6 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await watched.look()
     watched.writes.refusal = None
     await watched.look()
-    await alerts.add(Trial(occurred_at=to_iso(0), message="This is a test alert."))
     found = [msgspec.json.decode(each.body or b"") for each in watched.sent] + await bodies(database)
     assert {each["type"]: shape(each) for each in found} == {
         name: shape(example) for name, example in examples().items()
@@ -279,7 +277,7 @@ async def test_a_purge_removes_the_alerts_that_name_the_organization(queue: Queu
 async def test_an_alert_that_is_too_large_stops_nothing(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """It is logged and left out."""
     alerts = alerts_in(queue.database, FLOWACTIONS_MAX_BODY_BYTES="1024")
-    assert await alerts.add(Trial(occurred_at="", message="x" * 2000)) is None
+    assert await alerts.add(an_alert(organization_id="x" * 2000)) is None
     assert [record.event for record in caplog.records] == ["alert.not_queued"]  # type: ignore[attr-defined]
     assert await queued(queue.database) == []
 
@@ -288,12 +286,12 @@ async def test_an_event_id_is_that_of_the_key(queue: Queue) -> None:
     """Bodies of one event may differ in their times; without a key, each alert is an event of its own."""
     alerts = alerts_in(queue.database)
     one, two, *others = [
-        (await alerts.delivery(Trial(occurred_at=at, message=""), key)).event_id
+        (await alerts.delivery(an_alert(at), key)).event_id
         for at, key in (("1", "k"), ("2", "k"), ("1", None), ("1", None))
     ]
     async with queue.database.read() as connection:
         made_with_the_tables = (await connection.execute(select(installation.c.id))).scalar_one()
-    assert one == two == event_id(Trial.TYPE, f"{made_with_the_tables}:k", b"")
+    assert one == two == event_id(DestinationRecovered.TYPE, f"{made_with_the_tables}:k", b"")
     assert len({one, *others}) == 3
 
 
