@@ -7,8 +7,6 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy import select, update
-
 from flowactions_hookspecs import DeliveryAlert, PluginOrigin, SettingsInvalid
 from flowactions_plugin.alerts.events import (
     Alert,
@@ -18,6 +16,7 @@ from flowactions_plugin.alerts.events import (
     DestinationRecovered,
     body_of,
 )
+from flowactions_plugin.alerts.store import end_outage, installed
 from flowactions_plugin.clock import new_id, to_iso
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import is_address
@@ -29,7 +28,7 @@ from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Transaction
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, installation
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.alerts")
 
@@ -81,10 +80,8 @@ class Alerts:
         Raises:
             StorageUnavailable: the database failed.
         """
-        async with self._outbox.database.read(transaction) as connection:
-            row = (await connection.execute(select(installation))).one()
-        self._installation = row.id
-        return int(row.outages)
+        self._installation, outages = await installed(self._outbox.database, transaction)
+        return outages
 
     @repeated
     async def end_outage(self, number: int | None, alert: Alert) -> None:
@@ -93,9 +90,8 @@ class Alerts:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
-        ended = update(installation).where(installation.c.outages == number).values(outages=number + 1)
         async with self._outbox.database.write() as transaction:
-            if (await transaction.execute(ended)).rowcount:
+            if await end_outage(transaction, number):
                 await self.add(alert, transaction)
 
     async def delivery(

@@ -115,10 +115,11 @@ class AlertWatch:
                 self._refused = None
             return True
         if refused is None or refused.number != self._outages:
-            self._refused, self._told, self._try_at = _Refused(now, reason, self._outages), False, 0
+            refused = self._refused = _Refused(now, reason, self._outages)
+            self._told, self._try_at = False, 0
         if not self._told and now >= self._try_at:
             self._try_at = now + AGAIN_MS
-            self._told = await self._tell_now(now, self._refused)
+            self._told = await self._tell_now(now, refused)
         return False
 
     async def _tell_now(self, now: int, refused: _Refused) -> bool:

@@ -8,11 +8,10 @@ the time for undoing has passed.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import select
 
 from flowactions_plugin.bulk.engine import Engine
 from flowactions_plugin.bulk.results import Action, Preview, Share
@@ -30,9 +29,9 @@ from flowactions_plugin.bulk.sets import (
 )
 from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged, Connection
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.changes import change_one, changeable
+from flowactions_plugin.deliveries.changes import change_one
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.resend import DELIVERED, send_one_again
+from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, SetChanged
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry
@@ -40,7 +39,7 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 How: TypeAlias = Literal["undo", "stop"]
 
@@ -210,17 +209,6 @@ class Actions:
             limit: how many at the most.
         """
         return [_action(row, scope) for row in await self._store.page(scope, before, limit)]
-
-    async def could_change(self, kind: Kind, ids: Collection[str]) -> set[str]:
-        """Return which of these deliveries an action would be done to now.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        conditions = (DELIVERED,) if kind == "resend" else changeable("retry" if kind == "replay" else kind)
-        query = select(outbox.c.id).where(outbox.c.id.in_(ids), *conditions)
-        async with self._database.read() as connection:
-            return set((await connection.execute(query)).scalars())
 
     async def send_one_again(
         self, scope: Scope, delivery_id: str, actor: Actor, reason: str = ""

@@ -22,6 +22,7 @@ from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of, say_times
 from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
+from flowactions_plugin.deliveries.resend import could_change
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.log_text import plural, printable
@@ -172,7 +173,7 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     if request.expect not in {None, len(ids)}:
         raise CannotRun(f"--expect is {request.expect}, and {plural(len(ids), 'id is', 'ids are')} given")
     if request.dry_run:
-        ready = await Actions(context.database).could_change(request.kind, ids)
+        ready = await could_change(context.database, request.kind, ids)
         if request.as_json:
             write_json(
                 Outcome(deliveries=[Changed(id=each, changed=False, could=each in ready) for each in ids])

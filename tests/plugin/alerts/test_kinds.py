@@ -24,7 +24,7 @@ from flowactions_plugin.health.statistics import Counts
 from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.rules import event_id
+from flowactions_plugin.queue.rules import NewDelivery, event_id
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import (
@@ -53,13 +53,14 @@ class Watched:
 
     def __init__(self, database: Database, writes: Writes | None = None) -> None:
         self.writes = writes or FakeWrites(database)
-        self.sent: list[Message] = []
+        self.sent: list[NewDelivery] = []
         self.answers = 200
         self.watch = AlertWatch(alerts_in(database), database, self.writes, self._send)
         self.look = self.watch.look
 
     async def _send(self, message: Message, secret: str) -> Outcome:
         assert secret == SECRET
+        assert isinstance(message, NewDelivery)
         self.sent.append(message)
         return Outcome(0, 0, self.answers)
 

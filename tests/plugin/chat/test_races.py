@@ -353,7 +353,7 @@ async def test_of_two_decisions_on_what_both_have_seen_one_is_made(run: ChatHost
 
     async def both_wait() -> bool:
         async with database.read() as connection:
-            return (await connection.execute(waiting)).scalar_one() == 2
+            return bool((await connection.execute(waiting)).scalar_one() == 2)
 
     for others in ("put", "delete"):
         shown = {"if-match": (await run.browser.get(CONNECTION)).headers["etag"]}
