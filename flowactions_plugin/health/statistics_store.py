@@ -186,13 +186,13 @@ def _updating_health(sql: Dialect) -> Any:
         case((fails, now), else_=null()),
         given.c.failures,
         given.c.error,
-        given.c.reason,
         null(),
         now,
+        given.c.reason,
     ).where(given.c.organization.is_not(None))
     names = [
         "organization_id", "destination", "last_success_at", "last_failure_at", "failing_since",
-        "failures_in_row", "last_error", "last_reason", "alerted_at", "updated_at",
+        "failures_in_row", "last_error", "alerted_at", "updated_at", "last_reason",
     ]  # fmt: skip
     added = sql.insert(destinations).from_select(names, rows)
     new, old = added.excluded, destinations.c
