@@ -353,6 +353,15 @@ workers: Final = Table(
     Column("limited", Text),
 )
 
+installation: Final = Table(
+    "flowactions_installation",
+    metadata,
+    # Random, made with the tables. The ids of alerts' events differ by it from those of other installations.
+    Column("id", String(36), primary_key=True),
+    # How many outages of writes have ended.
+    Column("outages", BigInteger, nullable=False),
+)
+
 EVERY_ORGANIZATION: Final = ""
 """Instead of an organization, in what an operator of the host does for all of them: no id is empty."""
 
@@ -384,10 +393,13 @@ destinations: Final = Table(
     # The first failure since the last success. NULL: the last attempt succeeded.
     Column("failing_since", BigInteger),
     Column("failures_in_row", Integer, nullable=False),
+    # The kind of the last failure.
     Column("last_error", Text),
     # When the host was alerted that it fails. NULL: it was not alerted, or was alerted of the recovery.
     Column("alerted_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),
+    # Why the last attempt that failed did, in words.
+    Column("last_reason", Text),
 )
 Index("ix_flowactions_destinations_updated", destinations.c.updated_at)
 FAILING: Final = text("failing_since IS NOT NULL")
