@@ -13,6 +13,7 @@ import msgspec
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.deadline import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.completer import Completer
@@ -48,6 +49,7 @@ class Executor:
     Attributes:
         completer: the same.
         limits: get the outcome of each attempt.
+        secrets: returns the signing secrets of a claim: the host is asked once for each origin.
         withdrawn: returns the ids of deliveries that have not begun, and may not any more.
         stopping: set when what has not begun is to be given back.
     """
@@ -66,7 +68,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._sender = sender
-        self._source = source
+        self.secrets = source.claim
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
         self._chance = chance
@@ -137,10 +139,6 @@ class Executor:
             self.completer.begin(each)
         return claimed
 
-    def secrets(self) -> Secrets:
-        """Return the signing secrets of a claim: the host is asked once for each origin."""
-        return self._source.claim()
-
     async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         """Make an attempt, or end or give back a delivery that gets none.
 
@@ -160,7 +158,7 @@ class Executor:
         secret = await self._secret(delivery, secrets)
         waited = self._sender.monitor.now() - begun >= HELD_SECONDS
         dead, waits_for = _obstacles(delivery, secret)
-        if self.stopping or (waited and await self.withdrawn([delivery])):
+        if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
         elif dead is not None:
             self._mark_dead(delivery, dead)
@@ -183,6 +181,12 @@ class Executor:
         if delivery.defect is not None or self.stopping:
             return NO_SECRET
         return await secrets.of(delivery.origin)
+
+    async def _is_withdrawn(self, delivery: ClaimedDelivery) -> bool:
+        try:
+            return bool(await self.withdrawn([delivery]))
+        except StorageUnavailable:  # it is given back when that is over
+            return True
 
     async def execute_alone(self, delivery: ClaimedDelivery) -> None:
         """Execute a delivery in quarantine, while nothing else is in flight.

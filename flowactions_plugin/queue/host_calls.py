@@ -22,11 +22,9 @@ log = logging.getLogger("flowactions.outbox")
 HOST_SECONDS: Final = 5.0
 """How long the host may take to return a signing secret or to be notified; within the lease's margin."""
 
-ASK_AGAIN_SECONDS: Final = 1.0
-"""For so long the host is not asked for the secret of an origin for which it has just failed; twice as long after each further
-failure, up to `LONGEST_ASK_AGAIN_SECONDS`. A host that hangs would otherwise hold a slot of a worker for each delivery."""
-
-LONGEST_ASK_AGAIN_SECONDS: Final = 10.0
+ASK_AGAIN_SECONDS: Final = (1.0, 10.0)
+"""For how long the host is not asked for the secret of an origin for which it has failed: after the first failure, and at the
+most. It doubles. A host that hangs would otherwise hold a slot of a worker for each delivery."""
 
 MAX_PENDING_CALLBACKS: Final = 10
 """How many batches of notifications may be pending before the next batch of outcomes is written."""
@@ -237,7 +235,7 @@ class SecretSource:
                 exc_info=shown,
                 extra={"event": "deliveries.wait_for_host"},
             )
-        pause = ASK_AGAIN_SECONDS if before is None else min(2 * before.pause, LONGEST_ASK_AGAIN_SECONDS)
+        pause = ASK_AGAIN_SECONDS[0] if before is None else min(2 * before.pause, ASK_AGAIN_SECONDS[1])
         secret = Secret(failed=reason)
         self._failing[origin] = _Failing(self._clock() + pause, pause, secret)
         return secret

@@ -7,8 +7,8 @@ delivery: both are committed, or neither is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Executable, FromClause, Text, select
 from sqlalchemy.engine import Connection
@@ -40,7 +40,7 @@ class FirstUse(NamedTuple):
     """
 
     delivery_id: str
-    event_id: str | None
+    event_id: str
 
 
 class Use(NamedTuple):
@@ -103,14 +103,22 @@ class IdempotencyKeys:
         Raises:
             StorageUnavailable: another transaction that has used it did not end in time.
         """
-        one = Use(owner, key, delivery_id, event_id)
+        given = self._given([Use(owner, key, delivery_id, event_id)])
         try:
             async with asyncio.timeout(KEY_SECONDS):
-                return (await connection.run_sync(self.use_all, [one]))[0]
+                taken = await connection.execute(self._database.built(self._using_all), given)
         except TimeoutError:
             raise StorageUnavailable(
                 f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
             ) from None
+        if taken.first() is not None:
+            return None
+        *_, first_id, first_event = (await connection.execute(self._database.built(_first_uses), given)).one()
+        return None if first_id == delivery_id else FirstUse(first_id, first_event)
+
+    def _given(self, uses: Iterable[Use]) -> dict[str, Any]:
+        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in uses]
+        return {"uses": self._database.sql.json_rows(rows)}
 
     def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
         """Use the keys of several rows in one statement, and return for each what `use` does.
@@ -121,9 +129,7 @@ class IdempotencyKeys:
         of_key: dict[tuple[KeyOwner, str], Use] = {}
         for each in uses:
             of_key.setdefault((each.owner, each.key), each)
-        sql = self._database.sql
-        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
-        given = {"uses": sql.json_rows(rows)}
+        given = self._given(of_key.values())
         taken = connection.execute(self._database.built(self._using_all), given).all()
         first = {(KeyOwner(*owner), key): of_key[KeyOwner(*owner), key] for *owner, key in taken}
         found = {place: FirstUse(each.delivery_id, each.event_id) for place, each in first.items()}

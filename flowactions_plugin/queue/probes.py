@@ -174,12 +174,10 @@ class Probes:
                     number = each.probes + 1 if type(each.probes) is int else 1
                     again = self._database.now() + probe_delay_ms(number)
                     connection.execute(update(pauses).where(mine).values(probe_at=again, probes=number))
-                    delivery = read_row(rows[0], lease_end)
-                    if delivery.max_attempts < MAX_ATTEMPTS_CAP and not read_all(
-                        connection, _PROBED, {"row": each.row}
-                    ):
-                        delivery = replace(delivery, max_attempts=delivery.max_attempts + 1, is_probe=True)
-                    claimed.append(delivery)
+                    row, probed = read_row(rows[0], lease_end), read_all(connection, _PROBED, {"row": each.row})
+                    if row.max_attempts < MAX_ATTEMPTS_CAP and not probed:
+                        row = replace(row, max_attempts=row.max_attempts + 1, is_probe=True)
+                    claimed.append(row)
             return claimed
 
         async with self._database.write() as connection:

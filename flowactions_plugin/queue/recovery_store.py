@@ -76,12 +76,7 @@ class RecoveryStore:
         columns = ("id", "token", "organization_id", "destination")
         asked = [{name: getattr(each, name) for name in columns} for each in held if each.defect is None]
         given = {"held": self.database.sql.json_rows(asked)}
-        query = self.database.built(withdrawn)
-        return set(
-            await self.database.in_transaction(
-                lambda connection: connection.execute(query, given).scalars().all()
-            )
-        )
+        return {row.id for row in await self.database.rows(self.database.built(withdrawn), given)}
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""

@@ -21,8 +21,7 @@ from flowactions_plugin.health.monitor import Monitor
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.limits import NOTHING_LIMITED
-from flowactions_plugin.queue.rules import HELD_SECONDS, Timing
-from flowactions_plugin.queue.worker import Worker
+from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, metadata, outbox
@@ -31,7 +30,6 @@ from tests.queueing import Queue, an_executor
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
-PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
 OPERATOR = Actor("root", "Op", "command")
 WITHOUT = {
     "flowactions_attempts",
@@ -198,55 +196,48 @@ async def test_nothing_comes_back_from_a_worker_that_delivers(database_url: str,
 async def test_a_worker_begins_nothing_of_it_after_the_purge(
     queue: Queue, waits_for: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it has claimed and not begun, it drops within the time that the purge waits; what it has begun, it finishes."""
+    """What it has claimed and not begun, it drops while the purge waits for it; what it has begun, it finishes."""
     monkeypatch.setattr(
         "flowactions_plugin.queue.executor.HELD_SECONDS", 0.0
     )  # every wait for a secret is a long one
-    queue = Queue(queue.database, PATIENT.lease_seconds)
-    sent, going_on, asked = list[str](), asyncio.Event(), list[Any]()
+    monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 300.0)
+    sent, going_on, waited = list[str](), asyncio.Event(), list[float]()
 
     async def answer(request: httpx.Request) -> httpx.Response:
         sent.append(request.url.path)
         await going_on.wait()
         return httpx.Response(200)
 
-    async def secret(origin: Any) -> None:
-        asked.append(origin)
+    async def secret(_origin: Any) -> None:
         if waits_for == "its secret":
             await going_on.wait()
 
-    monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 300.0)
-    executor = an_executor(queue, answer, timing=PATIENT, signing_secret=secret)
-    claims = ContinuousClaims(queue.store, executor, slots=50, per_destination=2, timing=PATIENT)
-    claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
-    for _ in range(12):
-        await queue.put()
-    task = asyncio.create_task(Worker(queue.store, executor, claims, PATIENT).run())
-    waited = list[float]()
-
     async def wait(seconds: float) -> None:
         waited.append(seconds)
-        await until(lambda: not claims._slots.waiting, seconds=300)
+        claims._withdrawn_at = 0.0
+        await claims.run_once()
 
-    try:
-        await until(
-            lambda: len(sent if waits_for == "a slot" else asked) == 2 and claims._slots.waiting, seconds=300
-        )
-        with monkeypatch.context() as patched:
-            patched.setattr("flowactions_plugin.bulk.purge.asyncio", SimpleNamespace(sleep=wait))
-            await purge(queue.database, "acme", OPERATOR, dry=False)
-        assert waited == [WITHDRAWN_SECONDS]
-        assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS
-        begun = len(sent)
-        going_on.set()
-        await until(lambda: not claims._tasks, seconds=300)
-        assert len(sent) == begun == (2 if waits_for == "a slot" else 0)
-        # Nothing was claimed: it waits for nobody.
+    executor = an_executor(queue, answer, signing_secret=secret)
+    claims = ContinuousClaims(queue.store, executor, slots=50, per_destination=2)
+    for _ in range(10):
+        await queue.put()
+    claimed = await queue.store.claim(10, per_destination=10)
+    claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
+    claims._slots.add(claims._slots.demand(), claims._placed(await executor.admit(claimed)))
+    claims._start()
+    begun = 2 if waits_for == "a slot" else 0
+    await until(lambda: len(sent) == begun and len(claims._tasks) == 2, seconds=300)
+    assert claims._slots.waiting == 8
+    with monkeypatch.context() as patched:
+        patched.setattr("flowactions_plugin.bulk.purge.asyncio", SimpleNamespace(sleep=wait))
         await purge(queue.database, "acme", OPERATOR, dry=False)
-    finally:
-        going_on.set()
-        task.cancel()
-        await asyncio.wait({task})
+    assert waited == [WITHDRAWN_SECONDS]
+    assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS
+    assert claims._slots.waiting == 0
+    going_on.set()
+    await claims.quiesce()
+    await executor.completer.flush()
+    assert len(sent) == begun
 
 
 async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
@@ -288,12 +279,12 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
 
 
 async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queue) -> None:
-    """Its attempt timed out after the purge: the worker learns of the purge when it writes the outcome."""
+    """It ended after the purge: the worker learns of the purge when it writes the outcome."""
     answering = asyncio.Event()
 
     async def answer(request: httpx.Request) -> httpx.Response:
         await answering.wait()
-        raise httpx.ReadTimeout("timed out")
+        return httpx.Response(500)
 
     await queue.put()
     executor = an_executor(queue, answer)
@@ -303,6 +294,7 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
     await PurgeStore(queue.database, "acme").begin(OPERATOR)
     answering.set()
     await sending
+    executor.limits.record(claim.destination, Outcome(0, 0, error="timed out after 10 s"))
     assert executor.limits.hanging
     await executor.completer.flush()
     assert not executor.limits.hanging

@@ -71,7 +71,7 @@ async def test_rows_wait_while_their_signing_secret_fails(
 ) -> None:
     """The reason names host and method and never the value; one line for all rows, and delivered once it is mended."""
     monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 0.2)
-    monkeypatch.setattr("flowactions_plugin.queue.host_calls.ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("flowactions_plugin.queue.host_calls.ASK_AGAIN_SECONDS", (0.0, 0.0))
     caplog.set_level(logging.INFO)
     host = ShopHost()
     host.answer = answer
