@@ -126,8 +126,8 @@ class OutboxService:
         sender = self._sender(monitor)
         listens = provides(self._host, "delivery_finished")
         finished = self._host.delivery_finished if listens else None
-        observers, limits = [self._observer.record, self.recorded], Limits(self._database.clock)
-        completer = Completer(self.outcomes, finished, observers, limits)
+        limits = Limits(self._database.clock)
+        completer = Completer(self.outcomes, finished, [self._observer.record, self.recorded], limits)
         recovery = RecoveryStore(self._database, self.contact)
         executor = Executor(
             recovery,

@@ -229,7 +229,9 @@ async def test_a_stopped_cancellation_has_the_rest_wait_again(
     assert len(await queue.store.claim(10)) == 4
 
 
-@pytest.mark.xfail(strict=True, reason="a cancellation leaves rows alone that a worker has claimed and not begun")
+@pytest.mark.xfail(
+    strict=True, reason="a cancellation leaves rows alone that a worker has claimed and not begun"
+)
 async def test_a_worker_begins_nothing_after_a_cancellation(queue: Queue) -> None:
     """Of the rows that it has claimed and that wait in its memory, it sends none once the cancellation has ended."""
     await put(queue, 4)

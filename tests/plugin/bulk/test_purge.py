@@ -223,7 +223,8 @@ async def test_a_worker_begins_nothing_of_it_after_the_purge(
         await queue.put()
     claimed = await queue.store.claim(10, per_destination=10)
     claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
-    claims._slots.add(claims._slots.demand(), claims._placed(await executor.admit(claimed)))
+    placed = claims._placed(await executor.admit(claimed))
+    claims._slots.add(claims._slots.demand(), placed, asyncio.get_running_loop().time())
     claims._start()
     begun = 2 if waits_for == "a slot" else 0
     await until(lambda: len(sent) == begun and len(claims._tasks) == 2, seconds=300)
@@ -276,6 +277,10 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
         await beat()
         assert not await found()
     assert executor.limits.limited() == NOTHING_LIMITED
+    # One that limits nothing forgets once, too.
+    await purge(queue.database, "acme", OPERATOR, dry=False)
+    await beat()
+    assert [row.limited for row in (await kept(queue))["flowactions_workers"]] == [None]
 
 
 async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queue) -> None:

@@ -177,7 +177,7 @@ async def test_a_slow_secret_delays_only_its_own_deliveries(
     async def count(delivery: Any) -> None:
         finished[delivery.organization_id] += 1
 
-    options = {"signing_secret": secret, "delivery_finished": count, "timing": PATIENT}
+    options: dict[str, Any] = {"signing_secret": secret, "delivery_finished": count, "timing": PATIENT}
     queue = Queue(queue.database, PATIENT.lease_seconds)
     for number in range(200):
         changes = {"organization_id": "slow", "origin": slow} if number % 50 == 0 else {}
