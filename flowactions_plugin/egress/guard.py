@@ -185,7 +185,7 @@ class EgressGuard:
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 await self.addresses(destination.host, destination.port)
-        except TimeoutError:
+        except (TimeoutError, RuntimeError):  # no answer yet, or no thread that could ask
             return destination, False
         except OSError:
             return destination, True
