@@ -19,6 +19,7 @@ from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.guard import HOW_TO_ALLOW, networks_of
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed
@@ -151,8 +152,10 @@ async def check_egress(checks: Checks, context: CommandContext, url: str) -> Non
         try:
             guard.check_address(address)
         except EgressRefused as exc:
-            allowed = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={address}/{128 if ':' in address else 32}"
-            checks.fail(name, f"{host} at {address} would be refused: {exc}", allowed)
+            advice = "no webhook should be sent there: correct the URL"
+            if str(exc).endswith(HOW_TO_ALLOW):
+                advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
+            checks.fail(name, f"{host} at {address} would be refused: {exc}", advice)
             return
     checks.ok(name, f"{host} at {', '.join(addresses)} would be sent to {way}; port {destination.port}")
 
