@@ -190,11 +190,12 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
             await transport.send(Request("GET", parse_destination(NOWHERE), (), None, progress))
     except ProxyFailed as exc:
         status = exc.status
-        if status == PROXY_AUTHENTICATION_REQUIRED:
+        wants = status == PROXY_AUTHENTICATION_REQUIRED and not exc.of_tunnel
+        if wants:
             advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
         elif status is not None and _is_no_proxy(status):
             advice = "have FLOWACTIONS_EGRESS_PROXY name a forward proxy: a web server answers so, which opens no tunnels"
-        if status is None or status == PROXY_AUTHENTICATION_REQUIRED or _is_no_proxy(status):
+        if status is None or wants or _is_no_proxy(status):
             detail = printable(exc.detail, message=True)
             checks.fail("proxy", f"{exc} ({detail}): deliveries wait for it", advice)
             return

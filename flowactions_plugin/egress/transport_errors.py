@@ -15,7 +15,7 @@ from typing import Final
 PROXY_FAILED: Final = "the egress proxy did not connect"
 """Without its name: tenants read the reasons of their deliveries, and the proxy is the operator's."""
 
-NOT_AUTHORIZED: Final = "it does not accept our user name and password (407)"
+NOT_AUTHORIZED: Final = "it does not accept our user name and password"
 PROXY_UNRESOLVED: Final = "its host name has no address now"
 PROXY_UNREACHABLE: Final = "it cannot be reached"
 PROXY_SILENT: Final = "it did not answer in time"
@@ -68,6 +68,11 @@ def cannot_connect(where: str, error: OSError) -> str:
         why = _CERTIFICATES.get(getattr(error, "verify_code", 0), "it could not be verified")
         return f"the TLS certificate of {where} is not accepted: {why}"
     return f"cannot connect to {where}: {_reason(error)}"
+
+
+def no_tunnel(where: str, reason: str) -> str:
+    """Return the message when an egress proxy works, and does not connect to this destination."""
+    return f"cannot connect to {where} through the egress proxy: {reason}"
 
 
 def closed_unanswered(where: str) -> str:
