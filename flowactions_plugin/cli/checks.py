@@ -19,6 +19,7 @@ from flowactions_plugin.cli.frame import summary
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.egress.guard import HOW_TO_ALLOW, networks_of
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed
@@ -153,8 +154,10 @@ async def check_egress(checks: Checks, context: CommandContext, url: str) -> Non
         try:
             guard.check_address(address)
         except EgressRefused as exc:
-            allowed = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={address}/{128 if ':' in address else 32}"
-            checks.fail(name, f"{host} at {address} would be refused: {exc}", allowed)
+            advice = "no webhook should be sent there: correct the URL"
+            if str(exc).endswith(HOW_TO_ALLOW):
+                advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
+            checks.fail(name, f"{host} at {address} would be refused: {exc}", advice)
             return
     checks.ok(name, f"{host} at {', '.join(addresses)} would be sent to {way}; port {destination.port}")
 
@@ -189,11 +192,12 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
             await transport.send(Request("GET", parse_destination(NOWHERE), (), None, progress))
     except ProxyFailed as exc:
         status = exc.status
-        if status == PROXY_AUTHENTICATION_REQUIRED:
+        wants = status == PROXY_AUTHENTICATION_REQUIRED and not exc.of_tunnel
+        if wants:
             advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
         elif status is not None and _is_no_proxy(status):
             advice = "have FLOWACTIONS_EGRESS_PROXY name a forward proxy: a web server answers so, which opens no tunnels"
-        if status is None or status == PROXY_AUTHENTICATION_REQUIRED or _is_no_proxy(status):
+        if status is None or wants or _is_no_proxy(status):
             detail = printable(exc.detail, message=True)
             checks.fail("proxy", f"{exc} ({detail}): deliveries wait for it", advice)
             return

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
@@ -30,8 +30,8 @@ from flowactions_plugin.egress.signature import attempt_headers, keyed, sign
 from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
 from flowactions_plugin.egress.standard_webhooks import keyed as keyed_standard
 from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
-from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY
-from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed, not_authorized
+from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY, no_tunnel
+from flowactions_plugin.egress.tunnel import REFUSALS, ProxyFailed, asks_for_credentials, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
 log = logging.getLogger("flowactions.outbox")
@@ -107,6 +107,7 @@ class Sender:
         now = self._clock()
         started = self._timer()
         progress = self._progress()
+        destination: Destination | None = None
         response: Response | None = None
         failure: Exception | None = None
         deadline = Deadline(self.monitor, self._deadline_seconds, latest, progress.settle)
@@ -128,14 +129,16 @@ class Sender:
         answer = response or progress.response
         seen = code if answer is None else answer.status_code
         if progress.relayed is not None and seen is not None:
-            if seen == PROXY_AUTHENTICATION_REQUIRED:
-                return _proxy_failed(not_authorized(progress.relayed))
+            if answer is not None and asks_for_credentials(seen, answer.headers):
+                return _proxy_failed(not_authorized(progress.relayed), "proxy")
             progress.notes += (THROUGH_PROXY,)
         if failure is not None:
-            refused = isinstance(failure, EgressRefused)
+            refused = isinstance(failure, EgressRefused) or (
+                progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
+            )
             aborted = None if refused or code is not None else self._aborted(failure, deadline, progress)
             if aborted is None:
-                error = self._error_message(failure, deadline, progress)
+                error = self._error_message(failure, deadline, progress, destination)
                 return Outcome(
                     started_at,
                     duration,
@@ -174,19 +177,23 @@ class Sender:
             return Aborted("resources", f"this process has no resources left for it: {lack}")
         timed_out = deadline.expired and deadline.elapsed >= self._deadline_seconds
         if timed_out and progress.proxy is not None:
-            failure = ProxyFailed(PROXY_SILENT, progress.proxy, of_tunnel=True)
-        if isinstance(failure, ProxyFailed):
-            return _proxy_failed(failure)
+            failure = ProxyFailed(PROXY_SILENT, progress.proxy)
+        if isinstance(failure, ProxyFailed) and not progress.blamed:
+            return _proxy_failed(failure, "proxy" if progress.blamed is None else "tunnel")
         # Timed out: lost time was added, so the receiver had all of its time.
         if not timed_out and deadline.lost >= NOTICEABLE * self._deadline_seconds:
             return Aborted("stall", f"this process stood still for {deadline.lost:.1f} s meanwhile")
         return None
 
-    def _error_message(self, failure: Exception, deadline: Deadline, progress: Progress) -> str:
+    def _error_message(
+        self, failure: Exception, deadline: Deadline, progress: Progress, destination: Destination | None
+    ) -> str:
         if deadline.expired and isinstance(failure, TimeoutError):
             return f"timed out after {self._deadline_seconds:g} s while {progress.phase}"
         if isinstance(failure, EgressRefused):
             return str(failure)
+        if isinstance(failure, ProxyFailed) and destination is not None:
+            return no_tunnel(f"{destination.host}:{destination.port}", failure.reason)
         if isinstance(failure, SendFailed):
             return str(failure)[:ERROR_LENGTH]
         # Its text may be of Python or a library, and tenants read why an attempt failed.
@@ -210,6 +217,6 @@ class Sender:
         return with_standard_headers(self._signed(message, secret, timestamp), str(timestamp), signature)
 
 
-def _proxy_failed(failure: ProxyFailed) -> Aborted:
+def _proxy_failed(failure: ProxyFailed, cause: Literal["proxy", "tunnel"]) -> Aborted:
     """Return that a try was no attempt: the destination has had nothing, and the proxy is ours."""
-    return Aborted("tunnel" if failure.of_tunnel else "proxy", str(failure), waits=True, detail=failure.detail)
+    return Aborted(cause, str(failure), waits=True, detail=failure.detail)

@@ -22,7 +22,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.outbound import outbound
-from flowactions_plugin.egress.pool import most_connections
+from flowactions_plugin.egress.pool import Pool, most_connections
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused, SendFailed
@@ -282,6 +282,19 @@ class TestPool:
             done = await asyncio.gather(*requests, return_exceptions=True)
             assert [isinstance(each, Response) for each in done] == [True, False, False, True]
             assert (await post(transport, url)).status_code == 200
+
+    async def test_who_gives_up_as_a_connection_is_released_is_cancelled_and_no_more(self) -> None:
+        """In the same round of the event loop, the release passes over it, to the next one who waits."""
+        pool = Pool(1, asyncio.get_running_loop().time)
+        await pool.reserve()
+        first, second = (asyncio.create_task(pool.reserve()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        pool.failed()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        async with asyncio.timeout(300):
+            await second
 
     async def test_an_attempt_that_is_interrupted_closes_its_connection(self) -> None:
         """The receiver may still answer it: not the next request."""

@@ -90,6 +90,41 @@ async def test_an_allowed_network_overrules_the_rules() -> None:
 
 
 @pytest.mark.parametrize(
+    ("address", "allow", "refused"),
+    [
+        # The well-known prefix: as the address behind it, whatever is allowed around it.
+        ("64:ff9b::8.8.8.8", [], None),
+        ("64:ff9b::a00:1", [], "private, as 10.0.0.1 in IPv6"),
+        ("64:ff9b::a00:1", ["64:ff9b::/96"], "private, as 10.0.0.1 in IPv6"),
+        ("64:ff9b::a00:1", ["::/0"], "private, as 10.0.0.1 in IPv6"),
+        ("64:ff9b::a00:1", ["10.0.0.0/8"], None),
+        # Others are closed, until they are allowed.
+        ("::ffff:8.8.8.8", [], "IPv4, as 8.8.8.8 in IPv6"),
+        ("::ffff:10.0.0.1", ["10.0.0.0/8"], "IPv4, as 10.0.0.1 in IPv6"),
+        ("::ffff:10.0.0.1", ["::ffff:0:0/96"], "private, as 10.0.0.1 in IPv6"),
+        ("::ffff:10.0.0.1", ["::ffff:0:0/96", "10.0.0.0/8"], None),
+        ("2002:808:808::", ["2002::/16"], None),
+        ("2002:a00:1::", ["2002::/16"], "private, as 10.0.0.1 in IPv6"),
+        ("64:ff9b:1::8.8.8.8", [], "IPv4, as 8.8.8.8 in IPv6"),
+        ("64:ff9b:1::8.8.8.8", ["64:ff9b:1::/96"], None),
+        ("64:ff9b:1::10.0.0.1", ["64:ff9b:1::/96"], "private, as 10.0.0.1 in IPv6"),
+        ("64:ff9b:1:808:8:800::", ["64:ff9b:1::/48"], None),
+        ("64:ff9b:1:7f00:0:100::", ["64:ff9b:1::/48"], "loopback, as 127.0.0.1 in IPv6"),
+    ],
+)
+async def test_addresses_that_embed_ipv4_are_judged_by_it(
+    address: str, allow: Sequence[str], refused: str | None
+) -> None:
+    """A synthesized one as what it leads to; the rest stay refused unless allowed, and are then judged so, too (§2.4)."""
+    guarding = guard(allow=allow)
+    if refused is None:
+        await guarding.check(url_of(address))
+    else:
+        with pytest.raises(EgressRefused, match=re.escape(f"({refused})")):
+            await guarding.check(url_of(address))
+
+
+@pytest.mark.parametrize(
     ("address", "wide", "narrow"),
     [
         ("169.254.169.254", "169.0.0.0/8", "169.254.169.254/32"),

@@ -101,6 +101,7 @@ class TestDelivery:
         (request,) = run.receiver.requests
         assert [value for name, value in request.headers if name == "x-said"] == [expected]
         assert sorted(name for name, _ in request.headers) == [
+            "accept",
             "content-length",
             "content-type",
             "host",
@@ -136,6 +137,7 @@ class TestDelivery:
         assert request.header("x-service-webhook-signature") == f"v1,{expected}"
         names = {name for name, _ in request.headers}
         assert names == {
+            "accept",
             "host",
             "content-length",
             "content-type",
