@@ -23,7 +23,7 @@ from flowactions_plugin.storage.sqlite import (
     WAIT_SECONDS,
     Deadline,
     prepare_connection,
-    set_busy_timeout,
+    restore_wait,
     shorten_wait,
     switch_to_wal,
 )
@@ -271,17 +271,18 @@ class SQLiteThread:
     def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
         with self.engine.connect() as connection:
             try:
-                usual = shorten_wait(connection, deadline.left)
+                shorten_wait(connection, deadline.left)
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 done = work(connection)
                 connection.commit()
-                if usual is not None:
-                    set_busy_timeout(connection, usual)
             except DBAPIError:
                 with suppress(Exception):
                     connection.rollback()  # a cursor that is left behind would keep its lock
                 connection.invalidate()
                 raise
+            finally:
+                if not connection.invalidated:
+                    restore_wait(connection)
         return done
 
     def _read(self, work: Callable[[SyncConnection], T]) -> T:

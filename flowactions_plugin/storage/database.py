@@ -19,6 +19,7 @@ from sqlalchemy import Column, ColumnElement, Row, Select, Table, delete, func, 
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import AssertionPool, StaticPool
 
 from flowactions_hookspecs import HostInvalid
 from flowactions_plugin.clock import Clock, system_clock
@@ -46,6 +47,9 @@ Transaction: TypeAlias = AsyncConnection
 FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
+ONE_CONNECTION: Final = (AssertionPool, StaticPool)
+"""Pools whose callers share a connection, and so a transaction."""
+
 
 class Database:
     """One database, shared with the host or the plugin's own; an async context manager, which opens it.
@@ -64,7 +68,7 @@ class Database:
         sql: builds the statements that differ between the databases.
 
     Raises:
-        HostInvalid: the host's engine is of a database in memory.
+        HostInvalid: the host's engine is of a database in memory, or has one connection for all.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class Database:
         """Read which database it is: a host may set its engine as late as its own startup.
 
         Raises:
-            HostInvalid: the host's engine is of a database in memory.
+            HostInvalid: the host's engine is of a database in memory, or has one connection for all.
         """
         engine = self._given()
         self._url = make_url(self._own_url) if engine is None else engine.url
@@ -98,6 +102,11 @@ class Database:
             raise HostInvalid(
                 "Host.database is an SQLite database in memory, whose only connection all would have to share: "
                 "give it a file"
+            )
+        if engine is not None and isinstance(engine.sync_engine.pool, ONE_CONNECTION):
+            raise HostInvalid(
+                f"Host.database has a {type(engine.sync_engine.pool).__name__}, whose only connection all would have "
+                "to share: make the engine without poolclass"
             )
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url)

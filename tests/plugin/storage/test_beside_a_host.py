@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import AssertionPool, Pool, StaticPool
 
-from flowactions_hookspecs import FlowActions, Node
+from flowactions_hookspecs import FlowActions, HostInvalid, Node
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.schema import metadata
 from tests.support import SmallHost, a_walk, development
@@ -50,18 +51,27 @@ def an_environment(folder: Path, url: str, guide: str) -> None:
     alembic(folder, "init", "-t", "async", "migrations")
     settings = folder / "alembic.ini"
     url = url.replace("%", "%%")
-    settings.write_text(re.sub(r"(?m)^sqlalchemy\.url = .*", lambda _: f"sqlalchemy.url = {url}", settings.read_text()))
+    settings.write_text(
+        re.sub(r"(?m)^sqlalchemy\.url = .*", lambda _: f"sqlalchemy.url = {url}", settings.read_text())
+    )
     env = folder / "migrations/env.py"
     models = MODELS.format(guide=guide)
     made = env.read_text().replace("target_metadata = None", models)
     if guide:
-        made = made.replace("target_metadata=target_metadata", "target_metadata=target_metadata, include_name=include_name")
+        made = made.replace(
+            "target_metadata=target_metadata", "target_metadata=target_metadata, include_name=include_name"
+        )
     env.write_text(made)
 
 
 def alembic(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "alembic", *arguments], cwd=folder, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-m", "alembic", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -136,3 +146,11 @@ async def test_every_table_of_the_plugin_has_its_prefix(database_url: str) -> No
     async with engine.connect() as connection:
         assert all(name.startswith("flowactions_") for name in await connection.run_sync(sequences))
     await engine.dispose()
+
+
+@pytest.mark.parametrize("pool", [StaticPool, AssertionPool])
+def test_a_pool_with_one_connection_for_all_is_refused(tmp_path: Path, pool: type[Pool]) -> None:
+    """Two callers would share a transaction: the error says what to do instead."""
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'f.db'}", poolclass=pool)
+    with pytest.raises(HostInvalid, match=rf"Host\.database has a {pool.__name__}, .* without poolclass"):
+        FlowActions.load(SmallHost(development("sqlite:///never.db"), database=engine))
