@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql
-from flowactions_plugin.storage.postgresql import IDLE_SECONDS
+from flowactions_plugin.storage.postgresql import IDLE_SECONDS, is_about_schemas, note_search_path
 from flowactions_plugin.storage.sqlite import (
     WAIT_SECONDS,
     Deadline,
@@ -108,6 +108,12 @@ class Engines:
             self.thread.close()
             self.thread = None
 
+    @property
+    def hosts_schemas(self) -> Any:
+        """The ``schema_translate_map`` that the host's engine has for the host's own tables; ``None``: none."""
+        options = {} if self.current is None else self.current.sync_engine.get_execution_options()
+        return options.get("schema_translate_map")
+
     async def switch_to_wal(self, deadline: Deadline) -> None:
         """Set the journal mode of the plugin's own SQLite file.
 
@@ -126,7 +132,7 @@ class Engines:
             StorageUnavailable: the database is not open.
         """
         if self._autocommit is not None and self.current is not None:
-            async with self._autocommit.connect() as connection:
+            async with self._naming_schemas(), self._autocommit.connect() as connection:
                 yield connection
             return
         async with self.connect() as connection:
@@ -145,10 +151,14 @@ class Engines:
         """
         if self.current is None:
             raise StorageUnavailable("The database is not open: the lifespan is not running.")
-        async with self.current.connect() as connection:
-            if connection.dialect.name == "postgresql" and not as_host:
-                # No round trip: BEGIN says so. The pool puts back what the host has set.
-                await connection.execution_options(isolation_level=READ_COMMITTED)
+        async with self._naming_schemas(), self.current.connect() as connection:
+            # No round trip: BEGIN says so. The pool puts back what the host has set.
+            is_isolated = connection.dialect.name == "postgresql" and not as_host
+            own: dict[str, Any] = {"isolation_level": READ_COMMITTED} if is_isolated else {}
+            if self.hosts_schemas is not None:
+                own["schema_translate_map"] = None
+            if own:
+                await connection.execution_options(**own)
             try:
                 yield connection
             except DBAPIError:
@@ -158,6 +168,19 @@ class Engines:
                     # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
                     await shielded(_roll_back_and_close(connection))
                 raise
+
+    @asynccontextmanager
+    async def _naming_schemas(self) -> AsyncIterator[None]:
+        """Note on an error about missing tables in which schemas the server looks."""
+        try:
+            yield
+        except DBAPIError as exc:
+            if self.current is not None and is_about_schemas(exc):
+                with suppress(SQLAlchemyError):
+                    # On another connection: a rollback has undone what the host had set on that one.
+                    async with self.current.connect() as another:
+                        await note_search_path(another, exc)
+            raise
 
 
 async def _roll_back_and_close(connection: AsyncConnection) -> None:

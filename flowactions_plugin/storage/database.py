@@ -28,7 +28,13 @@ from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.migrations import head, lock_schema, prepare_tables, upgrade_tables
+from flowactions_plugin.storage.migrations import (
+    UNTRANSLATABLE,
+    head,
+    lock_schema,
+    prepare_tables,
+    upgrade_tables,
+)
 from flowactions_plugin.storage.outages import OutageLog, Outages
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
@@ -44,8 +50,11 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
+
+INSUFFICIENT_PRIVILEGE: Final = "42501"
+"""SQLSTATE."""
 
 ONE_CONNECTION: Final = (AssertionPool, StaticPool)
 """Pools whose callers share a connection, and so a transaction."""
@@ -471,8 +480,14 @@ class Database:
     async def _prepare(self, deadline: Deadline) -> None:
         if self._prepared:
             return
-        async with self._schema_transaction(deadline) as transaction:
-            await prepare_tables(transaction)
+        try:
+            with self._outages.translated():
+                async with self._schema_transaction(deadline) as transaction:
+                    await prepare_tables(transaction)
+        except StorageUnavailable as exc:
+            if exc.code == INSUFFICIENT_PRIVILEGE:
+                raise SchemaOutdated(str(exc), code=exc.code) from exc
+            raise
         self._prepared = True
 
     @asynccontextmanager

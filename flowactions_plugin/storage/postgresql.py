@@ -26,11 +26,12 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
 from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
@@ -143,6 +144,17 @@ def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
     event.listen(engine.sync_engine, "checkin", _mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
+
+
+def is_about_schemas(exc: DBAPIError) -> bool:
+    """Return whether an error is about a table, a schema or a right that is missing."""
+    return (code_of(exc) or "").startswith(("3F", "42501", "42P01"))
+
+
+async def note_search_path(connection: AsyncConnection, exc: DBAPIError) -> None:
+    """Note on such an error in which schemas the server looks."""
+    path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
+    exc.add_note(f"{SEARCH_PATH} was {path}")
 
 
 async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[[str], None]) -> None:

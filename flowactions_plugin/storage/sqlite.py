@@ -190,7 +190,7 @@ def _stop_once(driver: Any) -> None:
 async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> AsyncIterator[None]:
     """Limit the busy timeout of a connection, which may be a host's, while the block runs."""
     try:
-        await shielded(connection.run_sync(shorten_wait, deadline.left))
+        await connection.run_sync(shorten_wait, deadline.left)
         yield
     finally:
         if not connection.closed and not connection.invalidated and SHORTENED_KEY in connection.info:
@@ -204,7 +204,7 @@ def shorten_wait(connection: SyncConnection, seconds: float) -> None:
         # Read once for each pooled connection, through the driver, so that no transaction begins.
         usual = connection.info[BUSY_TIMEOUT_KEY] = _pragma(connection, "PRAGMA busy_timeout")
     if usual / 1000 - seconds >= MIN_CHANGE_SECONDS:
-        connection.info[SHORTENED_KEY] = True
+        connection.info[SHORTENED_KEY] = True  # first: a caller may be cancelled
         _pragma(connection, f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 

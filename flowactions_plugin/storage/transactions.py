@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransaction
 
 from flowactions_hookspecs import TransactionInvalid
@@ -24,6 +24,7 @@ from flowactions_plugin.storage import waiting
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import code_of, is_outage
+from flowactions_plugin.storage.postgresql import is_about_schemas, note_search_path
 from flowactions_plugin.storage.sqlite import (
     AUTOCOMMIT,
     Deadline,
@@ -51,6 +52,9 @@ IN_USE: Final = "another call of the plugin uses this transaction: wait for it f
 REFUSED: Final = ("close", "commit", "rollback")
 """Methods of a connection that would end its transaction. ``invalidate`` is SQLAlchemy's own when a connection is lost."""
 
+OWN_SCHEMA: Final = {"schema_translate_map": None}
+"""The host's is for the host's tables."""
+
 COMMIT_SECONDS: Final = 0.02
 """How long to wait for a host's commit before checking whether it has finished."""
 
@@ -70,7 +74,7 @@ class Joined:
 
     async def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Execute a statement, as `AsyncConnection.execute` does."""
-        executing = self.connection.execute(statement, parameters)
+        executing = self.connection.execute(statement, parameters, execution_options=OWN_SCHEMA)
         # A statement that runs in a thread continues after a cancellation. PostgreSQL's driver cancels it on the server.
         return await (executing if self._sql.is_interruptible else shielded(executing))
 
@@ -137,10 +141,12 @@ class Transactions:
         """Treat one of the plugin's own as the host's while the block runs, within a SAVEPOINT."""
         await transaction.exec_driver_sql("SAVEPOINT flowactions_lent")
         self._lent_to_host.add(id(transaction))
+        await transaction.execution_options(schema_translate_map=self._engines.hosts_schemas)
         try:
             yield
         finally:
             self._lent_to_host.discard(id(transaction))
+            await transaction.execution_options(**OWN_SCHEMA)
         await transaction.exec_driver_sql("RELEASE SAVEPOINT flowactions_lent")
 
     @contextmanager
@@ -187,6 +193,11 @@ class Transactions:
                     await stack.enter_async_context(waiting_until(transaction, Deadline()))
                 async with _Savepoint(transaction, self._sql):
                     yield cast("AsyncConnection", joined)
+        except DBAPIError as exc:
+            if is_about_schemas(exc):
+                with suppress(SQLAlchemyError):  # the connection was lost meanwhile
+                    await note_search_path(transaction, exc)
+            raise
         finally:
             self._in_use.discard(in_use)
         for call in joined.calls:
