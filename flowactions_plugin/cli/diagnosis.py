@@ -115,13 +115,10 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
         checks.fail("migrations", str(exc), "run this command of the release that the tables are of")
         return False
     except FlowActionsError as exc:
-        # An error of the server's own says what to do.
-        advice = (
-            ""
-            if getattr(exc, "code", None)
-            else "see that it runs and that the URL's host, user and password are right"
-        )
-        checks.fail("database", str(exc), advice)
+        advice = "see that it runs and that the URL's host, user and password are right"
+        checks.fail(
+            "database", str(exc), "" if getattr(exc, "code", None) else advice
+        )  # the server says what is wrong
         return False
     took = (time.perf_counter() - began) * 1000
     answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -69,6 +70,7 @@ class Database:
         clock: the time on SQLite, and for ids. On PostgreSQL the server's clock decides what is due, so that workers
             on several machines agree.
         statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
+        connections: how many connections the plugin's own engine opens to PostgreSQL at the most; 2 or more.
 
     Attributes:
         clock: as given.
@@ -87,10 +89,12 @@ class Database:
         clock: Clock = system_clock,
         *,
         statement_seconds: float | None = STATEMENT_SECONDS,
+        connections: int = 15,
     ) -> None:
         self._given = engine if callable(engine) else lambda: engine
         self._own_url = url
         self._statement_seconds = statement_seconds
+        self._connections = connections
         self.clock = clock
         self.outage_log = OutageLog()
         self._bind()
@@ -172,7 +176,7 @@ class Database:
         self._bind()
         try:
             with self._outages.translated():
-                self._engines.open(self._statement_seconds)
+                self._engines.open(self._statement_seconds, self._connections)
                 await self._prepare(Deadline())
         except StorageUnavailable as exc:
             refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
@@ -212,7 +216,7 @@ class Database:
             return None, head()  # to connect would make the file
         try:
             with self._outages.translated():
-                self._engines.open(None)
+                self._engines.open(None, self._connections)
                 async with self._schema_transaction(Deadline()) as transaction:
                     revisions = await upgrade_tables(transaction, dry=dry)
         finally:
@@ -443,14 +447,15 @@ class Database:
         await self.in_transaction(lambda connection: connection.execute(notifying))
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
-        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost.
+        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it.
 
         Raises:
             StorageUnavailable: the database failed.
         """
         with self._outages.translated():
             async with self._engines.connect() as connection:
-                await postgresql.listen(connection, channel, on_notify)
+                self._engines.unlisten = asyncio.Event()
+                await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
         """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.

@@ -96,7 +96,8 @@ ADVICE: Final = {
     "them back from a backup",
     "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
     "53100": "the server's disk is full",
-    "53300": "the server has no connection to spare: raise its max_connections, or run fewer processes",
+    "53300": "the server has no connection to spare: raise its max_connections or the role's limit, run fewer processes, or set "
+    "FLOWACTIONS_DATABASE_CONNECTIONS lower",
     "SQLITE_CANTOPEN": "see that the directory exists and that this process may write there",
     "SQLITE_FULL": "the disk is full",
     "SQLITE_NOTADB": "have FLOWACTIONS_DATABASE_URL name another file",

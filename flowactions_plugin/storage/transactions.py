@@ -8,23 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransaction
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.errors import TransactionEnded
 from flowactions_plugin.storage import waiting
-from flowactions_plugin.storage.connections import Engines
+from flowactions_plugin.storage.connections import OWN_SCHEMA, Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import code_of, is_outage
-from flowactions_plugin.storage.postgresql import is_about_schemas, note_search_path
+from flowactions_plugin.storage.postgresql import note_search_path
 from flowactions_plugin.storage.sqlite import (
     AUTOCOMMIT,
     Deadline,
@@ -51,9 +51,6 @@ IN_USE: Final = "another call of the plugin uses this transaction: wait for it f
 
 REFUSED: Final = ("close", "commit", "rollback")
 """Methods of a connection that would end its transaction. ``invalidate`` is SQLAlchemy's own when a connection is lost."""
-
-OWN_SCHEMA: Final = {"schema_translate_map": None}
-"""The host's is for the host's tables."""
 
 COMMIT_SECONDS: Final = 0.02
 """How long to wait for a host's commit before checking whether it has finished."""
@@ -141,7 +138,8 @@ class Transactions:
         """Treat one of the plugin's own as the host's while the block runs, within a SAVEPOINT."""
         await transaction.exec_driver_sql("SAVEPOINT flowactions_lent")
         self._lent_to_host.add(id(transaction))
-        await transaction.execution_options(schema_translate_map=self._engines.hosts_schemas)
+        hosts = transaction.engine.sync_engine.get_execution_options().get("schema_translate_map")
+        await transaction.execution_options(schema_translate_map=hosts)
         try:
             yield
         finally:
@@ -194,9 +192,7 @@ class Transactions:
                 async with _Savepoint(transaction, self._sql):
                     yield cast("AsyncConnection", joined)
         except DBAPIError as exc:
-            if is_about_schemas(exc):
-                with suppress(SQLAlchemyError):  # the connection was lost meanwhile
-                    await note_search_path(transaction, exc)
+            await note_search_path(exc, nullcontext(transaction))
             raise
         finally:
             self._in_use.discard(in_use)
