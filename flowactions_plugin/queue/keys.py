@@ -21,11 +21,6 @@ from flowactions_plugin.storage.schema import enqueue_keys
 KEY_SECONDS: Final = 10.0
 """How long a caller waits for another's transaction that has used the same key; as long as for SQLite's write lock."""
 
-UNKNOWN: Final = ""
-"""In place of the organization of a key that release 0.1.0 took, and whose delivery was gone at the upgrade. Nobody
-writes such keys any more, so it is enough to look for them without a lock."""
-
-
 _PLACE: Final = ("organization_id", "caller", "idempotency_key")
 
 
@@ -41,11 +36,11 @@ class FirstUse(NamedTuple):
 
     Attributes:
         delivery_id: the outbox row's id; the row may have been deleted since.
-        event_id: what receivers dedupe on; ``None`` for keys of release 0.1.0 whose delivery was gone at the upgrade.
+        event_id: what receivers dedupe on.
     """
 
     delivery_id: str
-    event_id: str | None
+    event_id: str
 
 
 class Use(NamedTuple):
@@ -79,7 +74,7 @@ class IdempotencyKeys:
     async def find(self, owner: KeyOwner, key: str, connection: Transaction) -> FirstUse | None:
         """Return what used a key within the window, without a lock; ``None``: nothing that has committed."""
         query = select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
-            enqueue_keys.c.organization_id.in_((owner.organization_id, UNKNOWN)),
+            enqueue_keys.c.organization_id == owner.organization_id,
             enqueue_keys.c.caller == owner.caller,
             enqueue_keys.c.idempotency_key == key,
             enqueue_keys.c.created_at > self._database.now() - self._window_ms,

@@ -16,7 +16,6 @@ from sqlalchemy.engine import Connection
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.operators.scope import AUTOMATIC
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
 from flowactions_plugin.queue.contact import Contact, new_token
@@ -37,13 +36,8 @@ AT_ONCE: Final = 10
 """How many probes a worker has in flight at the most, beside its slots."""
 
 
-BY_ITSELF: Final = and_(
-    pauses.c.paused_role == inline(AUTOMATIC.role),
-    pauses.c.probe_at.is_not(None),
-    pauses.c.resumed_at.is_(None),
-)
-"""The condition that a pause is automatic, and has not ended: processes of revision 0007 that end or replace one know only
-the role."""
+BY_ITSELF: Final = pauses.c.probe_at.is_not(None)
+"""The condition that a pause is automatic, and has not ended."""
 
 
 class _Due(NamedTuple):
