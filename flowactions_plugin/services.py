@@ -97,7 +97,9 @@ class Services:
         # Tests give their hosts providers of OpenTelemetry's of their own: the global ones are set once in a process.
         self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
         self._settings = settings_of(host)
-        self._database = Database(self._settings.database_url, lambda: host.database)
+        self._database = Database(
+            self._settings.database_url, lambda: host.database, connections=self._settings.database_connections
+        )
         alerted = self._settings.alerts_url is not None
         lost = self._chat_disconnected if alerted else None
         self._chat = build_chat(self._settings, self._database, actions.prefix, lost)

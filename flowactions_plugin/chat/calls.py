@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
-from flowactions_plugin.chat.app import in_order, is_covered, not_granted, read_scopes
+from flowactions_plugin.chat.app import in_order, is_covered, read_scopes
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused
 from flowactions_plugin.chat.store import FAILURE_MS, ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
@@ -204,7 +204,4 @@ def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
 
     They were not granted, or the provider refused a call because of them.
     """
-    recorded = read_scopes(stored.missing_scopes)
-    # Earlier releases stored only the granted scopes.
-    earlier = () if stored.install_id else not_granted(read_scopes(stored.scopes))
-    return in_order([*earlier, *recorded])
+    return in_order(read_scopes(stored.missing_scopes))

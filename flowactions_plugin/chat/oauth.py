@@ -193,9 +193,6 @@ class OAuthInstaller:
         flow = await self._store.flow(flow_id)
         if flow is None:
             raise OAuthFailed("already_used")
-        if not flow.organization_id:
-            # It was started by an earlier release, whose states are no longer accepted.
-            raise OAuthFailed("invalid_state")
         return flow
 
 

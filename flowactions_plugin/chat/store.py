@@ -448,15 +448,10 @@ def _turn_of(team_id: str) -> str:
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that an organization's connection is still this installation.
-
-    A connection of an earlier release has no id, and a process of that release does not change the id when it replaces a
-    connection. So the time is compared, too.
-    """
+    """Return the conditions that an organization's connection is still this installation."""
     return (
         chat_connections.c.organization_id == stored.organization_id,
         chat_connections.c.install_id == stored.install_id,
-        chat_connections.c.installed_at == stored.installed_at,
     )
 
 

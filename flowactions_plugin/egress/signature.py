@@ -60,5 +60,5 @@ def attempt_headers(
 
 @lru_cache(maxsize=1024)
 def _is_forged(name: str) -> bool:
-    """Return whether a stored header is one that a receiver may take for ours: an earlier release stored ``_`` for ``-``."""
+    """Return whether a stored header is one that a receiver may take for ours: some read ``_`` as ``-``."""
     return folded(name).startswith(RESERVED_PREFIX) and name not in {EVENT_ID_HEADER, EVENT_TYPE_HEADER}

@@ -34,9 +34,6 @@ log = logging.getLogger("flowactions")
 LEASE_SECONDS: Final = 15.0
 """Longer than most nodes take, a message with all its attempts included; the lease of a longer one is renewed."""
 
-UNREADABLE_TYPE: Final = ""
-"""The node type of records whose type could not be read when they were carried over from an earlier release."""
-
 WALK_FIELDS: Final = ("agent_id", "user_id", "content")
 """What a record keeps of the walk beside its own columns."""
 
@@ -111,7 +108,7 @@ class DeferredQueries:
     @property
     def types(self) -> Sequence[str]:
         """The node types whose records this process leases."""
-        return (*self._offered(), UNREADABLE_TYPE)
+        return tuple(self._offered())
 
     async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
         """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
@@ -227,8 +224,7 @@ def step_of(walk: Walk, step_id: str | None) -> Step:
 def ran_prefix(flow_id: str) -> str:
     """Return what precedes the step of a record that has run, in its column ``step_id``.
 
-    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record;
-    processes of revision 0004 never do.
+    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record.
     """
     return f"{len(flow_id)}:{flow_id}"
 
@@ -262,8 +258,7 @@ def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any])
     try:
         walk = json.loads(texts["walk"] or "")
         kept = msgspec.convert({name: walk[name] for name in WALK_FIELDS}, dict[str, str])
-        # Records of release 0.1.0 have no version. A config that is missing is none.
-        node = msgspec.convert({"config": None} | json.loads(texts["node"] or ""), Node)
+        node = msgspec.convert(json.loads(texts["node"] or ""), Node)
     except (ValueError, TypeError, LookupError, RecursionError, msgspec.ValidationError):
         return None
     if visit is None or (node.id, node.type) != (texts["node_id"], texts["node_type"]):

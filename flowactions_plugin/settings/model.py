@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
             allowed and an encryption key is made when there is none.
         database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
+        database_connections: ``FLOWACTIONS_DATABASE_CONNECTIONS``; how many connections a process opens to that PostgreSQL at
+            the most.
         host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on`` or ``off``: whether the host's own processes deliver, or
             only those of ``flowactions worker``.
         delivery: ``FLOWACTIONS_DELIVERY``; ``scheduled``: a tick at a time; ``continuous``: as fast as slots become
@@ -111,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     environment: Literal["production", "development"] = "production"
     database_url: str = "sqlite+aiosqlite:///flowactions.db"
+    database_connections: int = 15
     host_worker: bool = True
     delivery: Literal["scheduled", "continuous"] = "scheduled"
     concurrency: int = 100
@@ -169,6 +172,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_ENVIRONMENT": ("environment", one_of("production", "development")),
     "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
+    "FLOWACTIONS_DATABASE_CONNECTIONS": ("database_connections", number(int, 2, 1000)),
     "FLOWACTIONS_HOST_WORKER": ("host_worker", on_or_off),
     "FLOWACTIONS_DELIVERY": ("delivery", one_of("scheduled", "continuous")),
     "FLOWACTIONS_CONCURRENCY": ("concurrency", number(int, 1, 1000)),

@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, MetaData, column, func, inspect, select, table
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.errors import SchemaNewer, SchemaOutdated
-from flowactions_plugin.storage.outages import code_of
+from flowactions_plugin.errors import SchemaNewer, SchemaOutdated, StorageUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -37,7 +35,7 @@ VERSION_TABLE: Final = "flowactions_version"
 SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 """Key of PostgreSQL's advisory lock for creating and changing tables."""
 
-INSUFFICIENT_PRIVILEGE: Final = "42501"
+UNTRANSLATABLE: Final = "22P05"
 """SQLSTATE."""
 
 _CONNECTION: Final = "connection"
@@ -68,27 +66,30 @@ def current(connection: Connection) -> str | None:
 
 
 async def lock_schema(transaction: AsyncConnection) -> None:
-    """Wait until no other process creates or changes tables, until the transaction ends."""
-    if transaction.dialect.name == "postgresql":
-        await transaction.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+    """Wait until no other process creates or changes tables, until the transaction ends.
+
+    Raises:
+        StorageUnavailable: the database cannot store all characters.
+    """
+    if transaction.dialect.name != "postgresql":
+        return
+    locking = select(func.pg_advisory_xact_lock(SCHEMA_LOCK), func.current_setting("server_encoding"))
+    encoding = (await transaction.execute(locking)).one()[1]
+    if encoding != "UTF8":
+        raise StorageUnavailable(
+            f"the database is in {encoding}, which cannot store every character: use one that was made by CREATE "
+            "DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            code=UNTRANSLATABLE,
+        )
 
 
 async def prepare_tables(transaction: AsyncConnection) -> None:
     """Create missing tables; upgrade outdated ones on SQLite, where no other process is expected to use them.
 
     Raises:
-        SchemaOutdated: PostgreSQL's tables are of an earlier release, or this role may not create or read them.
+        SchemaOutdated: PostgreSQL's tables are of an earlier release.
     """
-    try:
-        await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
-    except DBAPIError as exc:
-        if code_of(exc) != INSUFFICIENT_PRIVILEGE:
-            raise
-        raise SchemaOutdated(
-            "the tables cannot be made or read by this database role: run 'flowactions migrate' as one that "
-            "may make them, and give this one the rights on them",
-            code=INSUFFICIENT_PRIVILEGE,
-        ) from exc
+    await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
 
 
 async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[str | None, str]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.serving import serve
@@ -18,8 +17,6 @@ from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
 from tests.chatting import JSON, SCOPES, ChatHost, chat_host, chat_settings
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
@@ -134,21 +131,6 @@ class TestScopes:
         for _ in range(3):
             assert (await run.message()).reason == "send_failed"
         assert writes == 1
-
-    async def test_a_connection_of_an_earlier_release_derives_its_missing_scopes(
-        self, run: ChatHost, database_url: str
-    ) -> None:
-        """From the granted ones, and from calls that the provider refuses."""
-        await run.connect(scope=self.PART)
-        settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
-        async with Database(settings.database_url) as database, database.write() as connection:
-            query = "UPDATE flowactions_chat_connections SET install_id = '', missing_scopes = ''"
-            await connection.execute(text(query))
-        assert (await run.card())["missingScopes"] == ["groups:read", "users:read", "im:write"]
-        body = json.dumps({"ok": False, "error": "missing_scope", "needed": "chat:write"}).encode()
-        run.provider.faults["chat.postMessage"].append(Fault(200, body, (*JSON,)))
-        await run.message()
-        assert (await run.card())["missingScopes"] == ["chat:write", "groups:read", "users:read", "im:write"]
 
 
 class TestStaticToken:

@@ -368,15 +368,6 @@ class TestUnreadable:
         assert await run.query("SELECT id FROM flowactions_deferred WHERE flow_id <> ''") == []
         assert caplog.text.count("cannot be read") == 1
 
-    async def test_a_type_that_was_unreadable_at_the_upgrade_is_dropped(self, run: Paced) -> None:
-        """A record that was carried over without a type waits for no process."""
-        walk = a_walk()
-        for name in "ab":
-            await run.record(walk, name)
-        await run.run("UPDATE flowactions_deferred SET node_type = '', node = '{' WHERE node_id = 'a'")
-        advanced = await run.actions.advance(walk, "s")
-        assert (advanced.state, ran(advanced)) == ("done", ["b"])
-
     async def test_counters_at_their_end_block_nobody(self, run: Paced) -> None:
         """A counter that cannot be raised ends its record, as one that was held too often."""
         walk = a_walk()
