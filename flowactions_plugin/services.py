@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -62,6 +64,9 @@ if TYPE_CHECKING:
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 HOUR_MS = 3600 * 1000
+
+LOGGERS_SECONDS = 5.0
+"""How often the plugin's loggers are enabled: a host may run Alembic after the lifespan has begun."""
 
 
 class PluginRuntime:
@@ -289,13 +294,27 @@ class Services:
 
     async def __aenter__(self) -> None:
         self._opened_at = time.monotonic()
+        _enable_loggers()
         await self._open.enter_async_context(self._database)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
         self._open.enter_context(self._telemetry)
+        self._keep_loggers()
         self._is_running = True
+
+    def _keep_loggers(self) -> None:
+        _enable_loggers()
+        self._enabling = asyncio.get_running_loop().call_later(LOGGERS_SECONDS, self._keep_loggers)
 
     async def __aexit__(self, *_exc: object) -> None:
         self._is_running = False
+        self._enabling.cancel()
         await self._open.aclose()
+
+
+def _enable_loggers() -> None:
+    """Enable the plugin's loggers: by default `logging.config`, with which Alembic begins, disables all that exist."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.partition(".")[0] == "flowactions" and isinstance(logger, logging.Logger):
+            logger.disabled = False
