@@ -111,10 +111,14 @@ async def test_a_worker_delivers_for_any_kind_of_host(
     assert ("host closed" in shown) == (name == "opened")
 
 
+@sampled("number", [signal.SIGTERM, signal.SIGHUP], size=1)
 async def test_a_stop_finishes_what_is_being_sent_and_claims_no_more(
-    database_url: str, hosts: str, tmp_path: Path
+    database_url: str, hosts: str, tmp_path: Path, number: int
 ) -> None:
-    """On SIGTERM in the middle of a request, its outcome is still written, and what waits goes on waiting."""
+    """On a signal in the middle of a request, its outcome is still written, and what waits goes on waiting.
+
+    A terminal that is closed sends SIGHUP more than once.
+    """
     settings = development(database_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_CLAIM_LIMIT="1")
     actions = FlowActions.load(SmallHost(settings))
     async with slow_receiver() as (url, arrived, answer), actions.lifespan():
@@ -123,8 +127,9 @@ async def test_a_stop_finishes_what_is_being_sent_and_claims_no_more(
             await actions.reach(a_walk(), node)
         async with worker(f"{hosts}:make", tmp_path, **settings) as process:
             await arrived.wait()
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             await has_said(process, "stopping: ")
+            process.send_signal(signal.SIGHUP)
             answer.set()
             await output(process)
         assert process.returncode == 0
@@ -146,6 +151,26 @@ async def test_a_second_signal_ends_it_at_once(hosts: str, tmp_path: Path) -> No
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(SAFETY_SECONDS):
                 assert await process.wait() == -signal.SIGTERM
+
+
+@pytest.mark.ci
+async def test_a_worker_outlives_its_terminal_if_it_should(hosts: str, tmp_path: Path) -> None:
+    """`nohup` has it ignore SIGHUP: it goes on, and SIGTERM ends it."""
+    settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_HOST_WORKER="off")
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with worker(f"{hosts}:make", tmp_path, **settings) as process:
+            signal.signal(signal.SIGHUP, usual)
+            await has_said(process, "delivers")
+            process.send_signal(signal.SIGHUP)
+            actions = FlowActions.load(SmallHost(settings))
+            async with recorder() as receiver, actions.lifespan():
+                await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": receiver.url}))
+                await until(lambda: receiver.requests)
+                process.send_signal(signal.SIGTERM)
+                assert "has stopped" in await output(process)
+    finally:
+        signal.signal(signal.SIGHUP, usual)
 
 
 async def test_a_host_that_leaves_delivering_to_workers_delivers_nothing(tmp_path: Path) -> None:
