@@ -114,8 +114,8 @@ class Monitor:
             try:
                 busy = load()
                 if clock() >= beat_at or self._fleet.is_news(busy.limited):
-                    beat_at = clock() + BEAT_SECONDS
                     await self._fleet.beat(*busy)
+                    beat_at = clock() + BEAT_SECONDS
                 await self.write()
                 self._failed = False
             except StorageUnavailable:
