@@ -65,6 +65,10 @@ CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 HOUR_MS = 3600 * 1000
 
+STOP_SECONDS = 18.0
+"""How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
+process stops within 25 s, whatever its database does."""
+
 LOGGERS_SECONDS = 5.0
 """How often the plugin's loggers are enabled: a host may run Alembic after the lifespan has begun."""
 
@@ -250,11 +254,10 @@ class Services:
     def worker_tasks(self) -> Sequence[BackgroundTask]:
         """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, alerts, and removes old rows."""
         return [
-            # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
-                drain_seconds=self._timing.lease_seconds,
+                drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
             ),
             BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing)),
             BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),

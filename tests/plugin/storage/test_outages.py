@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
+from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.nodes.pacing import recovery_loop
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -337,6 +338,38 @@ async def test_a_host_logs_an_outage_once(
         lines = [record for record in caplog.records if record.name.startswith("flowactions")]
         assert len(lines) == 1
         assert not [record for record in lines if record.exc_info]
+
+
+@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
+async def test_an_outage_is_not_over_before_what_failed_has_worked(
+    database_url: str, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that cannot write that it is alive tries again soon, and does not say in between that all is well."""
+    monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.02)
+    caplog.set_level(logging.INFO)
+    beats = 0
+    monkeypatch.setattr("flowactions_plugin.health.monitor.WRITE_SECONDS", 0.05)
+    monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 0.0)
+    usual = Fleet.beat
+
+    async def counted(*given: Any) -> None:
+        nonlocal beats
+        beats += 1
+        await usual(*given)
+
+    monkeypatch.setattr(Fleet, "beat", counted)
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY=mode))
+    async with FlowActions.load(host).lifespan():
+        await until(lambda: beats > 1)
+        await execute(database_url, "ALTER TABLE flowactions_workers RENAME TO gone")
+        await until(lambda: "statistics" in services_of(host)._database.outage_log._failing)
+        monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 300.0)
+        caplog.clear()
+        beats = 0
+        await until(lambda: beats >= 3 or "reachable again" in caplog.text)
+        await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
+        assert "reachable again" not in caplog.text
+        await until(lambda: "reachable again" in caplog.text)
 
 
 async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
