@@ -216,12 +216,12 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
     """Read the settings; an empty text counts as not set.
 
     Names of other programs are ignored. An unknown name that starts with ``FLOWACTIONS_`` is an error, because it is a
-    typing mistake.
+    typing mistake. So is a setting's name in lower case while the setting itself is missing.
 
     Raises:
         SettingsInvalid: the message lists all wrong settings, and never a value.
     """
-    wrong = [_unknown(name) for name in mapping if _is_ours(name) and name not in READERS]
+    wrong = [_unknown(name) for name in mapping if _is_mistyped(name, mapping)]
     values: dict[str, Any] = {}
     for name, (field, read) in READERS.items():
         text: object = mapping.get(name, "")
@@ -280,10 +280,16 @@ def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
         return None, reason if type(exc) is ValueError and reason.startswith("must ") else "must be well formed"
 
 
-def _is_ours(name: object) -> bool:
-    return isinstance(name, str) and name.startswith(PREFIX) and not name.startswith(TEST_PREFIXES)
+def _is_mistyped(name: object, mapping: Mapping[str, str]) -> bool:
+    """Return whether a name is one of ours with a mistake, or in lower case while the right one is missing."""
+    if not isinstance(name, str) or name in READERS:
+        return False
+    right = name.upper()
+    if right in READERS:
+        return right not in mapping
+    return right.startswith(PREFIX) and not right.startswith(TEST_PREFIXES)
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, READERS, n=1)
+    close = difflib.get_close_matches(name.upper(), READERS, n=1)
     return f"{name} does not exist" + (f" (did you mean {close[0]}?)" if close else "")

@@ -42,6 +42,9 @@ IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
 
 
+CLOSE_SECONDS: Final = 0.5
+"""How long the server may take to close an idle connection. The pool closes one after the other."""
+
 OPEN_SECONDS: Final = 300
 """A transaction that is open for longer makes statements slower on a queue that carries much."""
 
@@ -143,7 +146,18 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
     Raises:
         OSError: a file that the URL names cannot be read.
     """
-    arguments = {**asyncpg_arguments(url), "command_timeout": statement_seconds}
+    import asyncpg  # noqa: PLC0415  with the first engine of a PostgreSQL
+
+    class Connection(asyncpg.Connection):  # type: ignore[misc]
+        async def close(self, *, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  the driver's
+            with suppress(TimeoutError):  # it has given up the connection then
+                await super().close(timeout=CLOSE_SECONDS)
+
+    arguments = {
+        **asyncpg_arguments(url),
+        "command_timeout": statement_seconds,
+        "connection_class": Connection,
+    }
     # Errors of statements are logged, and must not show the values of rows.
     engine = create_async_engine(
         URL.create("postgresql+asyncpg"),
