@@ -368,8 +368,8 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
         caplog.clear()
         beats = 0
         await until(lambda: beats >= 3 or "reachable again" in caplog.text)
-        await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
         assert "reachable again" not in caplog.text
+        await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
         await until(lambda: "reachable again" in caplog.text)
 
 
