@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from flowactions_plugin.chat.app import routes_url
@@ -29,7 +29,7 @@ class Chat(NamedTuple):
         messenger: sends messages.
         directory: lists channels and members.
         installer: connects a workspace by OAuth.
-        signing_secret: verifies the provider's events; ``None`` when it is not configured.
+        signing_secrets: verify the provider's events; none when it is not configured.
         calls: the calls of the provider.
         verify: asks the provider about a connection's token, and stores the answer.
         provider: the chat provider.
@@ -39,7 +39,7 @@ class Chat(NamedTuple):
     messenger: Messenger
     directory: Directory
     installer: OAuthInstaller
-    signing_secret: str | None
+    signing_secrets: Sequence[str]
     calls: ProviderCalls
     verify: Callable[[StoredConnection], Awaitable[ChatRefused | None]]
     provider: SlackProvider
@@ -115,7 +115,7 @@ def build_chat(
         messenger=Messenger(connections, provider, calls, keys),
         directory=Directory(provider, calls, keys),
         installer=installer,
-        signing_secret=settings.chat_signing_secret,
+        signing_secrets=settings.chat_signing_secrets,
         calls=calls,
         verify=revoker.verify,
         provider=provider,

@@ -271,7 +271,7 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
             checks.skip("chat", f"not configured: {chat}")
         return
     try:
-        if connected and settings.chat_signing_secret is None and settings.chat_bot_token is None:
+        if connected and not settings.chat_signing_secrets and settings.chat_bot_token is None:
             checks.fail(
                 "chat",
                 f"{workspaces} connected, and the provider's events are refused: a revoked token is not noticed",
