@@ -186,7 +186,7 @@ class ProviderCalls:
             raise ChatRefused("unreachable", detail="no answer in time") from None
         except ChatRefused as refusal:
             if refusal.code in REVOKED:
-                # In the background, so that the walk does not wait: the answer may be somebody else's (§7.1).
+                # In the background, so that the walk does not wait: the answer may be somebody else's (§6.2).
                 if self._is_due("token", stored):
                     self.start(self._record(stored, self._verify(stored)))
             else:

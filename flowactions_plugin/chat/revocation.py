@@ -114,7 +114,7 @@ class Revoker:
                 await self._store.end_turn(team_id, holder)
 
     async def verify(self, stored: StoredConnection) -> ChatRefused | None:
-        """Ask the provider about a connection's token, and store the answer (§6.2, §7.1).
+        """Ask the provider about a connection's token, and store the answer (§6.2).
 
         A refused token is asked about again later: the answer may be somebody else's, such as a proxy's, or be about where
         the call comes from.
