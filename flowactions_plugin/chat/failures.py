@@ -81,8 +81,8 @@ ADVICE: Final = {
 ``token_rotation``, ``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
 
 FOR_OPERATORS: Final = {
-    "not_authed": "The header Authorization was removed on the way: look at the proxies to the chat provider.",
-    "token_rotation": "Turn off token rotation in the chat app's settings. If the provider does not let you, make "
+    "not_authed": "A proxy removes the header Authorization: look at that of FLOWACTIONS_EGRESS_PROXY, and at others.",
+    "token_rotation": "Turn off token rotation in the settings of the app of CHAT_CLIENT_ID. If the provider refuses, make "
     "another app without it.",
     "token_unreadable": "The present encryption keys do not open the stored token: put the old key back into "
     "FLOWACTIONS_ENCRYPTION_KEYS, or let the workspace be connected again.",

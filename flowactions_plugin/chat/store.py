@@ -349,7 +349,7 @@ class ConnectionStore:
         return [stored.organization_id for stored in revoked]
 
     async def _revoke(
-        self, transaction: Transaction, stored: StoredConnection, reason: str, ask_at: int | None
+        self, transaction: Transaction, stored: StoredConnection, reason: str, ask_at: ColumnElement[int] | None
     ) -> None:
         same = update(chat_connections).where(*_installed_as(stored))
         values = {"status_reason": reason, "ask_at": ask_at}
