@@ -234,6 +234,7 @@ class TestAskedAgain:
         held.opened.set()
         assert (await slow).status == "sent"
         await until(lambda: is_active(run))
+        assert run.provider.calls.count("auth.test") == 1  # and nobody has asked again
 
     async def test_what_the_workspace_revokes_is_final(self, run: ChatHost) -> None:
         """Before and after the refusal: its event is believed, and nobody is asked."""
@@ -264,7 +265,7 @@ class TestAskedAgain:
         assert "auth.revoke" in run.provider.calls
 
     async def test_doctor_asks_too(self, run: ChatHost) -> None:
-        """What is accepted again is active at once, and not told any more."""
+        """What is accepted again is active at once, and not told any more; an answer about another workspace counts for nothing."""
         await refused(run)
         settings = read_settings(run.host.settings)
 
@@ -274,6 +275,9 @@ class TestAskedAgain:
             return [each.message for each in checks.found]
 
         assert (await told())[0] == "organization acme: invalid_auth"
+        run.provider.faults["auth.test"].append(answering(team_id="T0GLOBEX"))
+        assert (await told())[0] == "organization acme: unreachable"
+        assert await is_revoked(run)
         accept(run)
         assert await told() == ["the provider accepts 1 of 1 tokens"]
         assert await is_active(run)
