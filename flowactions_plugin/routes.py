@@ -97,7 +97,7 @@ def build(context: RouteContext) -> Sequence[Router]:
         outbox_router(guard, context.operators, database, context.keys),
         bulk_router(guard, Actions(database), context.keys, settings.undo_seconds),
         nodes_router(guard, context.actions),
-        chat_router(host, guard, context.chat, dashboard_url, database, context.telemetry),
+        chat_router(host, guard, context.chat, dashboard_url, login_url, database, context.telemetry),
         logic_router(host, guard, context.enqueuer),
         auth_events_router(
             guard,

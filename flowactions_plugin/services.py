@@ -254,14 +254,15 @@ class Services:
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, alerts, and removes old rows."""
+        """Return what delivers, recovers deferred nodes and chat tokens, acts, pauses, alerts, and removes old rows."""
+        asks = None if isinstance(self._chat, NotConfigured) else self._chat.calls.ask_again
         return [
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
                 drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
             ),
-            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing)),
+            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing, asks)),
             BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
             BackgroundTask(name="flowactions pauses", run=partial(parking_loop, self._database)),
             BackgroundTask(name="flowactions automatic pauses", run=self._automatic.run),

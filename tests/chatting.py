@@ -84,11 +84,10 @@ def chat_settings(database_url: str, provider_url: str, **settings: str) -> dict
         database_url,
         CHAT_CLIENT_ID=CLIENT_ID,
         CHAT_CLIENT_SECRET=CLIENT_SECRET,
-        CHAT_SIGNING_SECRET=SIGNING_SECRET,
         CHAT_API_URL=f"{provider_url}/api/",
         CHAT_AUTHORIZE_URL=f"{provider_url}/oauth/v2/authorize",
         BACKEND_PUBLIC_URL="http://host",
-        **settings,
+        **{"CHAT_SIGNING_SECRET": SIGNING_SECRET, **settings},
     )
 
 

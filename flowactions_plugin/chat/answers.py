@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
+from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.pickers import Choice, Page
 
 MAX_BYTES: Final = 1 << 20
@@ -79,6 +79,9 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
     code = answer.get("error")
     if not isinstance(code, str) or _CODE.fullmatch(code) is None:
         raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, no error code")
+    if code in REVOKED and (status != 200 or answer.get("ok") is not False):
+        # The provider would have said it in the way of its own answers: this is a gateway or a portal before it.
+        raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, {code}")
     provided = read_scopes(answer.get("provided"))
     needed = tuple(scope for scope in read_scopes(answer.get("needed")) if scope not in provided)
     raise ChatRefused(code[:100], retry_after, needed=needed)

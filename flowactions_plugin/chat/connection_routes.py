@@ -29,6 +29,8 @@ from flowactions_plugin.http.problems import Problem
 
 NODE_TYPE: Final = "chat_message"
 
+ASKED_AGAIN: Final = "The chat provider is asked about the token again at least once an hour: if it accepts it, you need not reconnect."
+
 NO_PRIVATE_CHANNELS: Final = (
     "Private channels are not listed, because the app was not granted groups:read. You can still enter an ID."
 )
@@ -210,6 +212,8 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)
     hint = advice(reason) if reason else advice("missing_scope") if missing else None
+    if stored.ask_at is not None:
+        hint = f"{hint} {ASKED_AGAIN}"
     card = CardAnswer(
         Card(
             status="active" if reason is None else "revoked" if stored.status == "revoked" else "unusable",

@@ -30,7 +30,7 @@ class Connections:
         provider: the chat provider.
         keys: seals the tokens.
         clock: Unix seconds.
-        static_token: ``CHAT_BOT_TOKEN``; it is never revoked.
+        revoker: revokes the tokens of connections that end.
     """
 
     def __init__(
@@ -39,14 +39,13 @@ class Connections:
         provider: SlackProvider,
         keys: KeyRing,
         clock: Clock,
-        *,
-        static_token: str | None = None,
+        revoker: Revoker,
     ) -> None:
         self._store = store
         self._provider = provider
         self._keys = keys
         self._clock = clock
-        self._revoker = Revoker(store, provider, keys, static_token)
+        self._revoker = revoker
 
     async def adopt(
         self, flow: OAuthFlow, installation: Installation, seen: StoredConnection | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -48,11 +48,13 @@ class Acknowledged(msgspec.Struct, frozen=True):
     event_type: str | None
 
 
-def check_signature(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> None:
+def check_signature(
+    secrets: Sequence[str], timestamp: str | None, signature: str | None, body: bytes, now: float
+) -> None:
     """Check that the provider signed a request, scheme v0 (§5.4).
 
     Args:
-        secret: ``CHAT_SIGNING_SECRET``.
+        secrets: ``CHAT_SIGNING_SECRET``; one of them has signed it.
         timestamp: the header ``X-Slack-Request-Timestamp``: Unix seconds.
         signature: the header ``X-Slack-Signature``.
         body: the raw bytes.
@@ -66,8 +68,13 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
     if TIMESTAMP.fullmatch(timestamp) is None:
         raise NotAuthentic("timestamp form", "X-Slack-Request-Timestamp is not Unix seconds")
     signed = f"{VERSION}:{timestamp}:".encode() + body
-    expected = f"{VERSION}={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
-    fits = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+    given = signature.encode("utf-8", "replace")
+    fits = any(
+        hmac.compare_digest(
+            f"{VERSION}={hmac.new(each.encode(), signed, 'sha256').hexdigest()}".encode(), given
+        )
+        for each in secrets
+    )
     late = now - int(timestamp)
     if abs(late) > TOLERANCE_SECONDS:
         raise outside_window(late, fits=fits)
@@ -88,7 +95,8 @@ def read_event(body: bytes, now: float) -> Challenge | Revocation | Acknowledged
     Raises:
         EventInvalid: it is not a valid event.
     """
-    parsed = event_object(body)
+    # A text of an event that is not ours may be cut within a surrogate pair; what is used here is ASCII.
+    parsed = event_object(body, strictly=False)
     if parsed.get("type") == CHALLENGE:
         return Challenge(_text_field(parsed, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
     event = parsed.get("event")

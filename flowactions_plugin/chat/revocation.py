@@ -59,10 +59,10 @@ class Revoker:
         team = printable(stored.team_id)
         try:
             token = unseal_token(self._keys, stored)
-            if stored.status != "active" or token == self._static_token:
+            if (stored.status != "active" and stored.ask_at is None) or token == self._static_token:
                 return
             async with self.turn(stored.team_id):
-                if await self._store.active_of_team(stored.team_id, 1):
+                if await self._store.usable_of_team(stored.team_id, 1):
                     log.info(
                         "team %s stays connected: no token is revoked", team, extra={"event": "chat.token_kept"}
                     )
@@ -71,8 +71,8 @@ class Revoker:
                     await self._provider.revoke(token)
                 finally:
                     # Also without an answer, because the token may have been revoked.
-                    for other in await self._store.active_of_team(stored.team_id):
-                        await self._verify(other)
+                    for other in await self._store.usable_of_team(stored.team_id):
+                        await self.verify(other)
         except ChatRefused as refusal:
             if refusal.code in REVOKED:
                 return  # by an install that lost against another one, or by the workspace
@@ -113,17 +113,37 @@ class Revoker:
             with suppress(StorageUnavailable):
                 await self._store.end_turn(team_id, holder)
 
-    async def _verify(self, stored: StoredConnection) -> None:
+    async def verify(self, stored: StoredConnection) -> ChatRefused | None:
+        """Ask the provider about a connection's token, and store the answer (§6.2).
+
+        A refused token is asked about again later: the answer may be somebody else's, such as a proxy's, or be about where
+        the call comes from.
+
+        Returns:
+            Why the token is not accepted, or not known to be; ``None``: it is accepted.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        whose = printable(stored.organization_id)
         try:
-            await self._provider.identify(unseal_token(self._keys, stored))
+            identity = await self._provider.identify(unseal_token(self._keys, stored))
         except ChatRefused as refusal:
-            if refusal.code not in REVOKED:
-                return
-            await self._store.revoke([stored], refusal.code)
-            log.warning(
-                "organization %s connected team %s while its token was being revoked: %s",
-                printable(stored.organization_id),
-                printable(stored.team_id),
-                refusal,
-                extra={"event": "chat.connected_meanwhile"},
+            if refusal.code in REVOKED and stored.ask_at is None:
+                await self._store.refused(stored, refusal.code)
+                log.warning(
+                    "the provider refuses the token of organization %s: %s: it is asked again in a minute",
+                    whose,
+                    refusal.code,
+                    extra={"event": "chat.token_refused"},
+                )
+            return refusal
+        if identity.team_id != stored.team_id:
+            return ChatRefused("unreachable", detail="the answer is about another workspace")
+        if await self._store.accepted(stored):
+            log.info(
+                "the provider accepts the token of organization %s again",
+                whose,
+                extra={"event": "chat.token_accepted"},
             )
+        return None

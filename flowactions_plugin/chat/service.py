@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from flowactions_plugin.chat.app import routes_url
 from flowactions_plugin.chat.calls import ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import Directory
+from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
-from flowactions_plugin.chat.store import ConnectionStore, Disconnected
+from flowactions_plugin.chat.revocation import Revoker
+from flowactions_plugin.chat.store import ConnectionStore, Disconnected, StoredConnection
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
@@ -26,8 +29,9 @@ class Chat(NamedTuple):
         messenger: sends messages.
         directory: lists channels and members.
         installer: connects a workspace by OAuth.
-        signing_secret: verifies the provider's events; ``None`` when it is not configured.
+        signing_secrets: verify the provider's events; none when it is not configured.
         calls: the calls of the provider.
+        verify: asks the provider about a connection's token, and stores the answer.
         provider: the chat provider.
     """
 
@@ -35,8 +39,9 @@ class Chat(NamedTuple):
     messenger: Messenger
     directory: Directory
     installer: OAuthInstaller
-    signing_secret: str | None
+    signing_secrets: Sequence[str]
     calls: ProviderCalls
+    verify: Callable[[StoredConnection], Awaitable[ChatRefused | None]]
     provider: SlackProvider
 
     def __repr__(self) -> str:
@@ -92,8 +97,9 @@ def build_chat(
         settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
     store = ConnectionStore(database, on_disconnected)
-    connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
-    calls = ProviderCalls(store)
+    revoker = Revoker(store, provider, keys, settings.chat_bot_token)
+    connections = Connections(store, provider, keys, database.clock, revoker)
+    calls = ProviderCalls(store, revoker.verify)
     installer = OAuthInstaller(
         store=store,
         connections=connections,
@@ -109,7 +115,8 @@ def build_chat(
         messenger=Messenger(connections, provider, calls, keys),
         directory=Directory(provider, calls, keys),
         installer=installer,
-        signing_secret=settings.chat_signing_secret,
+        signing_secrets=settings.chat_signing_secrets,
         calls=calls,
+        verify=revoker.verify,
         provider=provider,
     )

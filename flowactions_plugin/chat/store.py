@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.chat.app import read_scopes, write_scopes
@@ -40,6 +40,8 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: int | None = None
     last_error_flow: str | None = None
     last_error_node: str | None = None
+    revoked_at: int | None = None
+    ask_at: int | None = None
 
     @property
     def version(self) -> str:
@@ -74,6 +76,12 @@ EXPIRED_FLOW_MS: Final = 24 * 3600 * 1000
 
 FAILURE_MS: Final = 10_000
 """How often a connection's last error is written at the most."""
+
+ASKED_AFTER_MS: Final = (60_000, 600_000, 3_600_000)
+"""So long after a token was refused, the provider is asked about it again; then as often as the last says."""
+
+ASKED_AT_ONCE: Final = 20
+"""How many tokens it is asked about at the most in one look."""
 
 PROVIDER: Final = "chat"
 """The provider's name in the table of inbound events."""
@@ -228,10 +236,10 @@ class ConnectionStore:
                 "The connection or its default channel was changed since you looked. Look at it again, then decide."
             )
 
-    async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
-        """Return the active connections of a workspace, of all organizations, at most ``limit``."""
+    async def usable_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
+        """Return a workspace's connections that are active, or may be again by themselves; at most ``limit``."""
         query = select(chat_connections).where(
-            chat_connections.c.team_id == team_id, chat_connections.c.status == "active"
+            chat_connections.c.team_id == team_id, or_(chat_connections.c.status == "active", _ASKED)
         )
         async with self._database.read() as connection:
             return [_stored(row) for row in (await connection.execute(query.limit(limit))).all()]
@@ -285,10 +293,39 @@ class ConnectionStore:
             await transaction.execute(failed)
 
     @repeated
-    async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
-        """Mark connections as revoked, except those that were replaced meanwhile."""
+    async def refused(self, stored: StoredConnection, reason: str) -> None:
+        """Mark an active connection as revoked until the provider accepts its token, unless it was replaced meanwhile."""
         async with self._database.write() as transaction:
-            await self._revoke(transaction, revoked, reason)
+            await self._revoke(transaction, stored, reason, self._database.now() + ASKED_AFTER_MS[0])
+
+    @repeated
+    async def accepted(self, stored: StoredConnection) -> bool:
+        """Undo `refused`, unless the connection was replaced or the workspace has revoked it; return whether it was."""
+        active = (
+            update(chat_connections)
+            .where(*_installed_as(stored), _ASKED)
+            .values(status="active", status_reason=None, revoked_at=None, ask_at=None)
+        )
+        async with self._database.write() as transaction:
+            return (await transaction.execute(active)).rowcount == 1
+
+    @repeated
+    async def claim_refused(self) -> Sequence[StoredConnection]:
+        """Return connections whose provider is to be asked again now: of any number of processes, one gets each."""
+        now, table = self._database.now(), chat_connections
+        due = select(table.c.organization_id).where(table.c.ask_at <= now).limit(ASKED_AT_ONCE)
+        times = [table.c.revoked_at + after for after in ASKED_AFTER_MS]
+        claimed = (
+            update(table)
+            .where(table.c.organization_id.in_(due.with_for_update(skip_locked=True)))
+            .values(ask_at=case(*((at > now, at) for at in times), else_=now + ASKED_AFTER_MS[-1]))
+            .returning(*table.c)
+        )
+        async with self._database.read() as connection:
+            if (await connection.execute(due.limit(1))).first() is None:
+                return ()  # nothing is written
+        async with self._database.write() as transaction:
+            return [_stored(row) for row in (await transaction.execute(claimed)).all()]
 
     @repeated
     async def revoke_by_event(self, event: Revocation) -> Sequence[str] | None:
@@ -298,7 +335,7 @@ class ConnectionStore:
             The organizations of the revoked connections; ``None`` when the event was recorded before.
         """
         of_team = select(chat_connections).where(
-            chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
+            chat_connections.c.team_id == event.team_id, or_(chat_connections.c.status == "active", _ASKED)
         )
         async with self._database.write() as transaction:
             if not await inbound_store.record(
@@ -307,18 +344,24 @@ class ConnectionStore:
                 return None
             rows = [_stored(row) for row in (await transaction.execute(of_team)).all()]
             revoked = [stored for stored in rows if event.applies_to(stored)]
-            await self._revoke(transaction, revoked, event.reason)
+            for stored in revoked:
+                await self._revoke(transaction, stored, event.reason, None)
         return [stored.organization_id for stored in revoked]
 
-    async def _revoke(self, transaction: Transaction, revoked: Sequence[StoredConnection], reason: str) -> None:
-        for stored in revoked:
-            marked = await transaction.execute(
-                update(chat_connections)
-                .where(*_installed_as(stored), chat_connections.c.status == "active")
-                .values(status="revoked", status_reason=reason)
+    async def _revoke(
+        self, transaction: Transaction, stored: StoredConnection, reason: str, ask_at: ColumnElement[int] | None
+    ) -> None:
+        same = update(chat_connections).where(*_installed_as(stored))
+        values = {"status_reason": reason, "ask_at": ask_at}
+        marked = await transaction.execute(
+            same.where(chat_connections.c.status == "active").values(
+                **values, status="revoked", revoked_at=self._database.now()
             )
-            if marked.rowcount and self._on_disconnected is not None:
-                await self._on_disconnected(transaction, stored.organization_id, stored.team_id, reason)
+        )
+        if not marked.rowcount and ask_at is None:  # refused before: now it is final
+            await transaction.execute(same.where(_ASKED).values(values))
+        if marked.rowcount and self._on_disconnected is not None:
+            await self._on_disconnected(transaction, stored.organization_id, stored.team_id, reason)
 
     async def count_active(self) -> int:
         """Return how many connections are active."""
@@ -329,6 +372,10 @@ class ConnectionStore:
     async def active(self, limit: int) -> list[StoredConnection]:
         """Return active connections, ordered by organization."""
         return await self._some(chat_connections.c.status == "active", limit)
+
+    async def asked_again(self, limit: int) -> list[StoredConnection]:
+        """Return connections whose token the provider has refused and is asked about again, ordered by organization."""
+        return await self._some(_ASKED, limit)
 
     async def troubled(self, since: int, limit: int) -> list[StoredConnection]:
         """Return connections that are revoked, or whose last message that could not be sent is not older, by organization.
@@ -432,6 +479,9 @@ class ConnectionStore:
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
+
+
+_ASKED: Final = chat_connections.c.ask_at.is_not(None)
 
 
 def troubled(since: int) -> ColumnElement[bool]:

@@ -252,7 +252,9 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
 
 
 async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:
-    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test). Nothing is recorded.
+    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test).
+
+    Nothing is recorded, except that it accepts a token that it has refused.
 
     Args:
         checks: to be added to.
@@ -275,7 +277,7 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
             checks.skip("chat", f"not configured: {chat}")
         return
     try:
-        if connected and settings.chat_signing_secret is None and settings.chat_bot_token is None:
+        if connected and not settings.chat_signing_secrets and settings.chat_bot_token is None:
             checks.fail(
                 "chat",
                 f"{workspaces} connected, and the provider's events are refused: a revoked token is not noticed",
@@ -300,7 +302,15 @@ async def _ask_provider(
     keys = keys_of(context.settings, context.database)
     accepted: set[str] = set()
     refused: list[tuple[str, ChatRefused]] = []
+    for stored in await store.asked_again(CHAT_TOKENS):
+        why = await chat.verify(stored)
+        if why is None:
+            accepted.add(stored.organization_id)
+        else:
+            refused.append((stored.organization_id, why))
     for stored in await store.active(CHAT_TOKENS):
+        if stored.organization_id in accepted:
+            continue
         try:
             await chat.provider.identify(usable_token(keys, stored))
             accepted.add(stored.organization_id)

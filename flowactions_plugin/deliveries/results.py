@@ -300,6 +300,7 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         default_channel: the channel of test messages; ``None``: not set.
         status: ``active``, ``revoked``, or ``unusable``: the process that shows it cannot decrypt the token.
         status_reason: why it is not active.
+        ask_at: when the provider is asked again about the token that it has refused; ``None``: never.
         missing_scopes: scopes that the provider reported as missing, separated by commas.
         last_error: the code of the last message that could not be sent since the install; ``None``: no message
             failed.
@@ -317,6 +318,7 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     default_channel: str | None
     status: str
     status_reason: str | None
+    ask_at: int | None
     missing_scopes: str
     last_error: str | None
     last_error_at: int | None

@@ -18,6 +18,7 @@ from flowactions_plugin.settings.readers import (
     base_url,
     encryption_keys,
     line,
+    lines,
     networks,
     number,
     on_or_off,
@@ -93,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
         chat_client_id: ``CHAT_CLIENT_ID``.
         chat_client_secret: ``CHAT_CLIENT_SECRET``.
-        chat_signing_secret: ``CHAT_SIGNING_SECRET``; verifies the chat provider's events (§5.4).
+        chat_signing_secrets: ``CHAT_SIGNING_SECRET``; verify the chat provider's events (§5.4), by commas
         chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
         auth_secrets: ``AUTH_WEBHOOK_SIGNING_SECRET``; verifies the auth provider's events, by commas, newest first
             (§5.4).
@@ -138,7 +139,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     chat_client_id: str | None = None
     chat_client_secret: str | None = None
-    chat_signing_secret: str | None = None
+    chat_signing_secrets: tuple[str, ...] = ()
     chat_bot_token: str | None = None
     auth_secrets: tuple[str, ...] = ()
     idempotency_hours: int = 24
@@ -204,7 +205,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", signing_secrets),
     "CHAT_CLIENT_ID": ("chat_client_id", line),
     "CHAT_CLIENT_SECRET": ("chat_client_secret", line),
-    "CHAT_SIGNING_SECRET": ("chat_signing_secret", line),
+    "CHAT_SIGNING_SECRET": ("chat_signing_secrets", lines),
     "CHAT_BOT_TOKEN": ("chat_bot_token", token),
     "CHAT_API_URL": ("chat_api_url", api_url),
     "CHAT_AUTHORIZE_URL": ("chat_authorize_url", url),

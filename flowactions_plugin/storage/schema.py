@@ -246,10 +246,16 @@ chat_connections: Final = Table(
     Column("last_error_at", BigInteger),
     Column("last_error_flow", Text),
     Column("last_error_node", Text),
+    Column("revoked_at", BigInteger),
+    # When the provider is asked again about the token that it has refused. NULL: never, the workspace itself has revoked it.
+    Column("ask_at", BigInteger),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
 Index("ix_flowactions_chat_connections_team", chat_connections.c.team_id)
+_partial_index(
+    "ix_flowactions_chat_connections_ask", chat_connections.c.ask_at, where=text("ask_at IS NOT NULL")
+)
 
 oauth_states: Final = Table(
     "flowactions_oauth_states",

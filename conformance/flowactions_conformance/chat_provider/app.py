@@ -20,7 +20,7 @@ from litestar.static_files import create_static_files_router
 
 from flowactions_conformance.chat_provider import oauth
 from flowactions_conformance.chat_provider.events import send_event
-from flowactions_conformance.chat_provider.faults import Fault, fault_of, refusal
+from flowactions_conformance.chat_provider.faults import RATE_LIMITED, Fault, fault_of, refusal
 from flowactions_conformance.chat_provider.methods import METHODS, Method, missing_scope
 from flowactions_conformance.chat_provider.state import (
     Message,
@@ -45,6 +45,7 @@ class FakeChatProvider:
         workspaces: a small sample workspace by default.
         events_url: the URL that receives lifecycle events; ``None``: none are sent.
         signing_secret: signs the events.
+        limits_posts: whether a channel takes only one message a second, and bursts of five.
         clock: Unix seconds.
 
     Attributes:
@@ -60,10 +61,12 @@ class FakeChatProvider:
         *,
         events_url: str | None = None,
         signing_secret: str = SIGNING_SECRET,
+        limits_posts: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.state = State(workspaces or [sample_workspace()], clock)
         self.events_url = events_url
+        self.limits_posts = limits_posts
         self.faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self.calls: list[str] = []
         self._signing_secret = signing_secret
@@ -130,8 +133,14 @@ class FakeChatProvider:
             body = refusal("invalid_arguments")
         else:
             arguments = await (_json_body(request) if is_json else _form(request))
+            if method_name == "chat.postMessage" and not self._admits_post(token, arguments):
+                return await _faulty(RATE_LIMITED)
             body = method.run(self.state, token, arguments)
         return _json(body, {"x-oauth-scopes": ",".join(token.scopes)})
+
+    def _admits_post(self, token: Token, arguments: Mapping[str, Any]) -> bool:
+        channel = str(arguments.get("channel"))
+        return not self.limits_posts or self.state.admits_post(token.workspace, channel)
 
     def _app(self) -> Litestar:
         @route("/api/{method_name:str}", http_method=[HttpMethod.GET, HttpMethod.POST])

@@ -93,6 +93,7 @@ class State:
         self._tokens: dict[str, Token] = {}
         self._codes: dict[str, Code] = {}
         self._open: set[tuple[str, str]] = set()
+        self._free_at: dict[tuple[str, str], float] = {}
         self._clock = clock
         self._last_micros = 0
 
@@ -149,6 +150,14 @@ class State:
         if (workspace.id, channel_id) not in self._open:
             return None
         return next((member for member in workspace.members if member.direct_channel_id == channel_id), None)
+
+    def admits_post(self, workspace: Workspace, channel_id: str) -> bool:
+        """Return whether a channel takes a message now: it takes one a second, and bursts of five."""
+        now = self._clock()
+        free_at = max(self._free_at.get((workspace.id, channel_id), now), now)
+        admits = free_at - now < 5
+        self._free_at[workspace.id, channel_id] = free_at + admits
+        return admits
 
     def post(self, workspace: Workspace, channel_id: str, channel: str, text: str) -> Message:
         """Store a message."""

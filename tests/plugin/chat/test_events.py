@@ -22,7 +22,7 @@ from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
-from tests.chatting import ChatHost, chat_settings
+from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.rings import sampled
 from tests.support import SmallHost, development, services_of, transport_of
 
@@ -112,12 +112,12 @@ class TestVerifying:
         """The provider's own documentation has this secret, body and signature."""
         arguments = (str(PUBLISHED_AT), PUBLISHED_SIGNATURE, PUBLISHED_BODY)
         for later in (-300, 0, 300):
-            check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+            check_signature([PUBLISHED_SECRET], *arguments, PUBLISHED_AT + later)
         for later in (-301, 301):
             with pytest.raises(NotAuthentic, match="more than five minutes; the signature fits"):
-                check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+                check_signature([PUBLISHED_SECRET], *arguments, PUBLISHED_AT + later)
         with pytest.raises(NotAuthentic, match="does not fit CHAT_SIGNING_SECRET"):
-            check_signature("another secret", *arguments, PUBLISHED_AT)
+            check_signature(["another secret"], *arguments, PUBLISHED_AT)
 
     @given(st.text() | st.none(), st.text() | st.none(), st.binary())
     def test_any_other_input_is_not_authentic(
@@ -125,7 +125,7 @@ class TestVerifying:
     ) -> None:
         """Whatever the bytes, the request is refused, and nothing else is raised."""
         with pytest.raises(NotAuthentic):
-            check_signature("secret", timestamp, signed, body, 1_700_000_000)
+            check_signature(["secret"], timestamp, signed, body, 1_700_000_000)
 
     @sampled(
         ("headers", "body"),
@@ -170,6 +170,19 @@ class TestVerifying:
             sent.append((header.encode(), text))
         answer = await run.browser.post(EVENTS, content=body, headers=sent)
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+
+    async def test_several_secrets_count_while_one_is_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What one of them has signed is taken, and nothing else (§5.4)."""
+        monkeypatch.chdir(tmp_path)
+        for named, answered in (
+            (f"new, {SIGNING_SECRET}", 200),
+            (f"{SIGNING_SECRET},old", 200),
+            ("new,old", 401),
+        ):
+            async with chat_host(f"sqlite:///{tmp_path / 'f.db'}", CHAT_SIGNING_SECRET=named) as run:
+                assert (await send(run, {})).status_code == answered
 
     async def test_a_body_that_is_too_large_is_refused(self, run: ChatHost) -> None:
         """More than 1 MiB is not read."""
@@ -273,8 +286,10 @@ class TestReading:
             uninstalled(event={"type": "tokens_revoked", "tokens": {"oauth": ["UBOTACME"], "bot": None}}),
             uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOTACME"]}),
             uninstalled(api_app_id="AANOTHER"),
+            uninstalled(event={"type": "message", "text": "cut \ud83d"}),
+            uninstalled(event={"type": "\ud83d"}),
         ],
-        size=3,
+        size=4,
     )
     async def test_an_event_without_a_connection_is_acknowledged(
         self, run: ChatHost, body: dict[str, Any]
@@ -286,6 +301,12 @@ class TestReading:
         answer = await send(run, body)
         assert (answer.status_code, answer.json()) == (200, {"data": {"received": True, "duplicate": False}})
         assert await status(run, "acme") == ("active", None)
+
+    async def test_our_event_is_processed_although_a_text_beside_it_is_cut(self, run: ChatHost) -> None:
+        """Half a surrogate pair in what is not read revokes no less."""
+        await run.connect()
+        assert (await send(run, uninstalled(team_domain="cut \ud83d"))).status_code == 200
+        assert await status(run, "acme") == ("revoked", "app_uninstalled")
 
     async def test_operators_see_what_was_acknowledged_processed_and_refused(self, run: ChatHost) -> None:
         """With its type and its id, as far as the provider has signed them (§6.2)."""

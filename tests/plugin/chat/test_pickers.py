@@ -11,7 +11,7 @@ from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_plugin.chat.pickers import CACHED_CHOICES, FRESH_SECONDS, PAUSED, Choice, Page, PageCache
 from tests.chatting import JSON, ChatHost, chat_host
 from tests.rings import sampled
-from tests.waiting import SAFETY_SECONDS, within
+from tests.waiting import SAFETY_SECONDS, until, within
 
 CHANNELS = "/integrations/chat/channels"
 MEMBERS = "/integrations/chat/members"
@@ -205,7 +205,11 @@ async def test_an_invalid_search_is_answered_with_its_problem(run: ChatHost, rou
     answer = await run.browser.get(route)
     assert (answer.status_code, answer.json()["code"]) == (502, "chat_refused")
     assert "Reconnect" in answer.json()["detail"]
-    assert (await run.card())["status"] == "revoked"
+
+    async def is_revoked() -> bool:
+        return bool((await run.card())["status"] == "revoked")
+
+    await until(is_revoked)
 
 
 @sampled(

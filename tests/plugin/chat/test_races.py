@@ -263,7 +263,7 @@ class TestReplacing:
             # In the same millisecond.
             query = "UPDATE flowactions_chat_connections SET installed_at = :at"
             await connection.execute(text(query), {"at": earlier.installed_at})
-        await store.revoke([earlier], "token_revoked")
+        await store.refused(earlier, "token_revoked")
         await store.change_missing_scopes(earlier, lambda _: ["chat:write"])
         card = await run.card()
         assert (card["status"], card["missingScopes"]) == ("active", [])
@@ -271,7 +271,7 @@ class TestReplacing:
         assert present is not None
         await store.change_missing_scopes(present, lambda _: ["chat:write"])
         assert (await run.card())["missingScopes"] == ["chat:write"]
-        await store.revoke([present], "token_revoked")
+        await store.refused(present, "token_revoked")
         assert (await run.card())["status"] == "revoked"
 
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -50,7 +51,7 @@ ASK = "Ask an administrator of the chat workspace"
 LATER = "try again later."
 LASTING = {
     "invalid_auth": RECONNECT,
-    "not_authed": RECONNECT,
+    "not_authed": "Ask the people who operate this service.",
     "account_inactive": RECONNECT,
     "token_revoked": RECONNECT,
     "token_expired": RECONNECT,
@@ -203,7 +204,7 @@ class TestBounds:
             result = await run.to_channel(chatRetryOnFailure=retry)
         assert (result.reason, LATER in (result.message or "")) == ("send_failed", True)
 
-    @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 1), ("86400", 1), ("-1", 4)])
+    @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 2), ("86400", 1), ("-1", 4)])
     async def test_retry_after_is_honoured_within_the_deadline(
         self, run: Adopted, asked: str, posts: int
     ) -> None:
@@ -316,26 +317,23 @@ class TestBounds:
             assert (await run.to_channel()).status == "sent"
         await engine.dispose()
 
-    async def test_the_write_of_a_refusal_continues_after_the_deadline(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_provider_is_asked_about_a_refused_token_after_the_deadline(self) -> None:
         """In the background."""
-        monkeypatch.setattr("flowactions_plugin.chat.calls.RECORD_SECONDS", 3600.0)
         may_write, written = asyncio.Event(), asyncio.Event()
 
-        class Store:
-            async def revoke(self, *_: object) -> None:
-                await may_write.wait()
-                written.set()
+        async def verify(_: StoredConnection) -> None:
+            await may_write.wait()
+            written.set()
 
         async def refuse() -> None:
             raise ChatRefused("invalid_auth")
 
-        calls = ProviderCalls(cast("ConnectionStore", Store()))
+        calls = ProviderCalls(cast("ConnectionStore", None), verify)
+        stored = cast("StoredConnection", SimpleNamespace(organization_id="acme", install_id="i"))
         until_soon = asyncio.get_running_loop().time() + 0.2
         async with asyncio.timeout(300):
             with pytest.raises(ChatRefused, match="no longer accepts"):
-                await calls.make(cast("StoredConnection", None), until_soon, refuse(), ())
+                await calls.make(stored, until_soon, refuse(), ())
         assert not written.is_set()
         may_write.set()
         await calls.aclose()

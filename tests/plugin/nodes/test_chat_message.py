@@ -24,6 +24,7 @@ from flowactions_plugin.settings.model import READERS
 from tests.chatting import Adopted, adopted, adopting_settings
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
+from tests.waiting import until
 
 DOWN = Fault(503, b"<html>down</html>")
 
@@ -143,14 +144,19 @@ class TestFailing:
         """A dead token marks the connection, so the dashboard can tell (§6.2)."""
         for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
             token.dead = "token_revoked"
-        assert (await run.to_channel()).reason == "send_failed"
         assert "Reconnect" in ((await run.to_channel()).message or "")
-        assert run.posts == 1
         transport = transport_of(run.actions)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+
+            async def is_revoked() -> bool:
+                card = (await client.get("/integrations/chat/connection")).json()["data"]
+                return (card["status"], card["statusReason"]) == ("revoked", "token_revoked")
+
+            await until(is_revoked)
             card = (await client.get("/integrations/chat/connection")).json()["data"]
-        assert (card["status"], card["statusReason"]) == ("revoked", "token_revoked")
         assert "Reconnect" in card["advice"]
+        result = await run.to_channel()
+        assert (result.reason, "Reconnect" in (result.message or ""), run.posts) == ("send_failed", True, 1)
 
 
 class TestRetrying:

@@ -355,7 +355,7 @@ class TestChat:
     async def test_a_connection_that_cannot_be_used_is_an_error(self, chat: Adopted) -> None:
         """A revoked token is known without asking; another organization has no connection."""
         connections = connections_of(chat)
-        await connections._store.revoke([await connections.existing("acme")], "token_revoked")
+        await connections._store.refused(await connections.existing("acme"), "token_revoked")
         draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
         assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
         assert isinstance(chat.actions.host, SmallHost)
