@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -51,6 +53,7 @@ class Workspace(msgspec.Struct, kw_only=True):
     Args:
         page_size: the maximum size of a page, whatever the caller requests.
         empty_pages: the number of empty pages, each with a cursor, before the first channel.
+        limited: whether calls are limited as `methods.METHODS` says.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Workspace(msgspec.Struct, kw_only=True):
     members: list[Member]
     page_size: int = 999
     empty_pages: int = 0
+    limited: bool = False
 
 
 class Token(msgspec.Struct, kw_only=True):
@@ -93,7 +97,8 @@ class State:
         self._tokens: dict[str, Token] = {}
         self._codes: dict[str, Code] = {}
         self._open: set[tuple[str, str]] = set()
-        self._clock = clock
+        self._called: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
+        self.clock = clock
         self._last_micros = 0
 
     def add_token(
@@ -127,6 +132,30 @@ class State:
         """Return whether the app has a token that works in a workspace."""
         return any(token.dead is None for token in self.tokens_of(workspace))
 
+    def now(self) -> int:
+        """Return Unix seconds."""
+        return int(self.clock())
+
+    def seconds_to_wait(self, workspace: Workspace, what: str, calls: int, seconds: int) -> int:
+        """Count a call, unless it exceeds a limit.
+
+        Args:
+            workspace: the workspace that is called.
+            what: what is limited: a method, or a method and a channel.
+            calls: how many calls are allowed in that time.
+            seconds: the time.
+
+        Returns:
+            The seconds until the next call is allowed; 0 when this one is.
+        """
+        now, called = self.clock(), self._called[workspace.id, what]
+        while called and called[0] <= now - seconds:
+            called.popleft()
+        if len(called) >= calls:
+            return math.ceil(called[0] + seconds - now)
+        called.append(now)
+        return 0
+
     def add_code(self, workspace: Workspace, redirect_uri: str, scopes: Sequence[str]) -> str:
         """Issue an OAuth code."""
         value = secrets.token_urlsafe(16)
@@ -153,7 +182,7 @@ class State:
     def post(self, workspace: Workspace, channel_id: str, channel: str, text: str) -> Message:
         """Store a message."""
         # Timestamps must be unique, also of two messages in one microsecond and after the clock was set back.
-        self._last_micros = max(int(self._clock() * 1_000_000), self._last_micros + 1)
+        self._last_micros = max(int(self.clock() * 1_000_000), self._last_micros + 1)
         seconds, micros = divmod(self._last_micros, 1_000_000)
         message = Message(
             workspace=workspace.name,
