@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
@@ -30,21 +30,6 @@ _CODE = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _SECONDS = re.compile(r"[0-9]+", re.ASCII)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-class ChannelState(NamedTuple):
-    """A channel as the provider describes it; ``is_member`` of the app is ``None`` when it does not say."""
-
-    is_member: bool | None
-    is_archived: bool
-    is_private: bool
-
-
-class MemberState(NamedTuple):
-    """A member as the provider describes it."""
-
-    is_deleted: bool
-    is_bot: bool
 
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
@@ -188,21 +173,6 @@ def channel_choice(item: Mapping[str, Any]) -> Choice | None:
 def member_choice(item: Mapping[str, Any]) -> Choice | None:
     """Return the choice that a member is; ``None``: none, as in a list."""
     return _member(item) if _is_person(item) else None
-
-
-def channel_state(item: Mapping[str, Any]) -> ChannelState:
-    """Read what is said of one channel."""
-    is_member = item.get("is_member")
-    return ChannelState(
-        is_member if isinstance(is_member, bool) else None,
-        item.get("is_archived") is True,
-        item.get("is_private") is True,
-    )
-
-
-def member_state(item: Mapping[str, Any]) -> MemberState:
-    """Read what is said of one member."""
-    return MemberState(item.get("deleted") is True, item.get("is_bot") is True)
 
 
 def _channel(item: Mapping[str, Any], joined: bool) -> Choice | None:

@@ -12,12 +12,8 @@ from weakref import WeakValueDictionary
 
 from flowactions_plugin.chat.answers import (
     BUILT_IN_USER,
-    ChannelState,
-    MemberState,
     channel_choice,
-    channel_state,
     member_choice,
-    member_state,
 )
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, missing_scopes, seconds_from_now
@@ -98,10 +94,9 @@ class Directory:
         uses = ("channels:read", "groups:read") if private else ("channels:read",)
 
         async def page(at: str | None) -> Page:
-            if at is None:
-                found = await self._by_id(stored, CHANNEL_ID, text, provider.channel, channel_choice, uses[:1])
-                if found is not None:
-                    return found
+            found = await self._by_id(stored, at, CHANNEL_ID, text, provider.channel, channel_choice, uses[:1])
+            if found is not None:
+                return found
             kind, _, after = (at or "joined:").partition(":")
             if kind == "joined":
                 fetch = partial(provider.joined_channels, private=private)
@@ -119,11 +114,8 @@ class Directory:
         provider, uses = self._provider, ("users:read",)
 
         async def page(at: str | None) -> Page:
-            if at is None:
-                found = await self._by_id(stored, MEMBER_ID, text, provider.member, member_choice, uses)
-                if found is not None:
-                    return found
-            return await self._page(stored, "members", at, provider.members, uses)
+            found = await self._by_id(stored, at, MEMBER_ID, text, provider.member, member_choice, uses)
+            return found or await self._page(stored, "members", at, provider.members, uses)
 
         return await search(page, text, cursor)
 
@@ -147,8 +139,8 @@ class Directory:
             async with asyncio.timeout_at(until):
                 token = usable_token(self._keys, stored)
                 if to_member:
-                    return _member_fault(target, member_state(await self._provider.member(token, target)))
-                return _channel_fault(stored, channel_state(await self._provider.channel(token, target)))
+                    return _member_fault(target, await self._provider.member(token, target))
+                return _channel_fault(stored, await self._provider.channel(token, target))
         except ChatRefused as refusal:
             return _refused_fault(stored, refusal)
         except TimeoutError:
@@ -157,20 +149,19 @@ class Directory:
     async def _by_id(
         self,
         stored: StoredConnection,
+        at: str | None,
         form: re.Pattern[str],
         text: str,
         call: Callable[[str, str], Awaitable[Mapping[str, Any]]],
         read: Callable[[Mapping[str, Any]], Choice | None],
         uses: Sequence[str],
     ) -> Page | None:
-        """Ask for the choice whose id the text is; ``None``: it is no id, or the provider does not know it."""
-        token, wanted = usable_token(self._keys, stored), text.strip()
-        if form.fullmatch(wanted) is None:
+        """Ask for the choice whose id a new search's text is; ``None``: it is no id, or the provider does not know it."""
+        token, wanted, until = usable_token(self._keys, stored), text.strip(), seconds_from_now(SEND_SECONDS)
+        if at is not None or form.fullmatch(wanted) is None:
             return None
         try:
-            choice = read(
-                await self._calls.make(stored, seconds_from_now(SEND_SECONDS), call(token, wanted), uses)
-            )
+            choice = read(await self._calls.make(stored, until, call(token, wanted), uses))
         except ChatRefused:
             return None  # it may be a name, and the list's answer says what is wrong
         return Page([] if choice is None else [choice], None)
@@ -210,22 +201,21 @@ def lists_private_channels(stored: StoredConnection) -> bool:
     return "groups:read" not in missing_scopes(stored)
 
 
-def _channel_fault(stored: StoredConnection, channel: ChannelState) -> TargetFault | None:
-    if channel.is_archived:
+def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> TargetFault | None:
+    if channel.get("is_archived") is True:
         return _certain("is_archived")
-    if channel.is_member is None:
-        return TargetFault(
-            NOT_CHECKED, "The chat provider does not say whether the app is in it.", certain=False
-        )
-    if channel.is_member or (not channel.is_private and POSTS_EVERYWHERE in read_scopes(stored.scopes)):
+    is_public = channel.get("is_private") is not True
+    if channel.get("is_member") is True or (is_public and POSTS_EVERYWHERE in read_scopes(stored.scopes)):
         return None
-    return _certain("not_in_channel")
+    if channel.get("is_member") is False:
+        return _certain("not_in_channel")
+    return TargetFault(NOT_CHECKED, "The chat provider does not say whether the app is in it.", certain=False)
 
 
-def _member_fault(user: str, member: MemberState) -> TargetFault | None:
-    if member.is_deleted:
+def _member_fault(user: str, member: Mapping[str, Any]) -> TargetFault | None:
+    if member.get("deleted") is True:
         return _certain("user_disabled")
-    if member.is_bot:
+    if member.get("is_bot") is True:
         return _certain("cannot_dm_bot")
     # The provider does not say that it is one.
     return (

@@ -253,7 +253,7 @@ async def test_redirects_are_not_followed(
             redirect("auth.test")
             assert await run.connect() == {"chat": "error", "reason": "unreachable"}
             assert await run.connect() == {"chat": "connected"}
-            for method in ("chat.postMessage", "conversations.list", "users.list"):
+            for method in ("chat.postMessage", "users.conversations", "users.list"):
                 redirect(method)
             assert (await run.message()).reason == "send_failed"
             for list_ in ("channels", "members"):
