@@ -195,7 +195,7 @@ class State:
         return message
 
 
-def sample_workspace(name: str = "Acme", team_id: str = "T0ACME") -> Workspace:
+def sample_workspace(name: str = "Acme", team_id: str = "T0000ACME") -> Workspace:
     """Return a small workspace with every kind of channel and member."""
     return Workspace(
         id=team_id,
@@ -203,16 +203,16 @@ def sample_workspace(name: str = "Acme", team_id: str = "T0ACME") -> Workspace:
         bot_user_id=f"UBOT{team_id[2:]}",
         channels=[
             Channel(id="C0GENERAL", name="general"),
-            Channel(id="C0ORDERS", name="orders"),
-            Channel(id="C0RANDOM", name="random", is_member=False),
-            Channel(id="G0LEADS", name="leads", is_private=True),
-            Channel(id="C0OLD", name="old-project", is_archived=True),
+            Channel(id="C00ORDERS", name="orders"),
+            Channel(id="C00RANDOM", name="random", is_member=False),
+            Channel(id="G000LEADS", name="leads", is_private=True),
+            Channel(id="C00000OLD", name="old-project", is_archived=True),
         ],
         members=[
-            Member(id="U0GRACE", name="grace", real_name="Grace Example"),
-            Member(id="U0LINUS", name="linus", real_name="Linus Example"),
-            Member(id="U0GONE", name="gone", real_name="Gone Example", deleted=True),
-            Member(id="U0ROBOT", name="robot", real_name="Robot", is_bot=True),
+            Member(id="U000GRACE", name="grace", real_name="Grace Example"),
+            Member(id="U000LINUS", name="linus", real_name="Linus Example"),
+            Member(id="U0000GONE", name="gone", real_name="Gone Example", deleted=True),
+            Member(id="U000ROBOT", name="robot", real_name="Robot", is_bot=True),
             Member(id="USLACKBOT", name="slackbot", real_name="Slackbot"),
         ],
     )

@@ -417,7 +417,7 @@ class TestEverywhere:
         """Its record is deleted with the failure, so that it is not retried later."""
         for name, fault in self.FAULTS.items():
             walk = a_walk(pacing=Deferred("s"))
-            config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
+            config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
             await run.actions.reach(walk, Node(id="n", type="chat_message", config=config))
             run.provider.calls.clear()
             run.provider.faults["chat.postMessage"].append(fault)

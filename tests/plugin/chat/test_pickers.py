@@ -91,7 +91,7 @@ async def test_channels_are_found_by_name(run: ChatHost) -> None:
     }
     assert (found["nextCursor"], found["notice"]) == (None, None)
     found = await page(run, CHANNELS, search="#ORD")
-    assert [choice["id"] for choice in found["data"]] == ["C0ORDERS"]
+    assert [choice["id"] for choice in found["data"]] == ["C00ORDERS"]
     assert (await page(run, CHANNELS, search="app has not"))["data"] == []
 
 
@@ -99,7 +99,7 @@ async def test_a_whole_id_finds_its_choice(run: ChatHost) -> None:
     """So an editor shows the name of an id that was saved; a part of an id finds nothing."""
     await run.connect()
     assert [choice["label"] for choice in (await page(run, CHANNELS, search="c0orders"))["data"]] == ["#orders"]
-    assert await everything(run, MEMBERS, search="U0GRACE") == ["U0GRACE"]
+    assert await everything(run, MEMBERS, search="U000GRACE") == ["U000GRACE"]
     assert (await page(run, CHANNELS, search="C0ORD"))["data"] == []
 
 
@@ -107,7 +107,7 @@ async def test_members_are_people(run: ChatHost) -> None:
     """Bots, deactivated accounts and the built-in user are left out (§2.3); each of a person's names matches."""
     run.provider.state.workspaces[0].members += [Member(id="U1", name="zoe", real_name="Example, Zoë")]
     await run.connect()
-    assert await everything(run, MEMBERS) == ["U0GRACE", "U0LINUS", "U1"]
+    assert await everything(run, MEMBERS) == ["U000GRACE", "U000LINUS", "U1"]
     assert await everything(run, MEMBERS, search="zoë") == ["U1"]
     assert await everything(run, MEMBERS, search="@ZO") == ["U1"]
 

@@ -79,5 +79,5 @@ class TestWaiting:
             monkeypatch.setattr(messenger, "_sleep", sleep)
             throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
             run.provider.faults[method].append(throttled)
-            result = await run.message(chatActionType="dm", chatUserId="U0GRACE", chatRetryOnFailure=True)
+            result = await run.message(chatActionType="dm", chatUserId="U000GRACE", chatRetryOnFailure=True)
             assert (result.status, slept) == ("sent", [2.0])
