@@ -60,7 +60,10 @@ class Markup(NamedTuple):
     spans: list[Span]
 
     def moved(self, by: int) -> list[Span]:
-        return [Span(*(place + by for place in span[:4]), span.mark) for span in self.spans]
+        return [
+            Span(start + by, inner_start + by, inner_end + by, end + by, mark)
+            for start, inner_start, inner_end, end, mark in self.spans
+        ]
 
 
 def atom(before: str, label: str = "", after: str = ">") -> Markup:
@@ -652,4 +655,4 @@ class TestChatMessage:
             "*  ",
         ):
             hostile = part * (MEBIBYTE // len(part))
-            assert seconds(lambda hostile=hostile: chat_message(hostile, SHORT)) < 20 * control, part
+            assert seconds(partial(chat_message, hostile, SHORT)) < 20 * control, part
