@@ -17,13 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from flowactions_plugin.chat.answers import (
     MAX_BYTES,
-    ChannelState,
-    MemberState,
     channel_page,
-    channel_state,
     id_of,
     member_page,
-    member_state,
     name_of,
     object_of,
     optional_id,
@@ -148,11 +144,11 @@ class SlackProvider:
         """Revoke a token."""
         await self._call(token, lambda client: client.auth_revoke())
 
-    async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """Return a page of the channels that are not archived."""
+    async def joined_channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
+        """Return a page of the channels that the app is in, without archived ones."""
         answer = await self._call(
             token,
-            lambda client: client.conversations_list(
+            lambda client: client.users_conversations(
                 types="public_channel,private_channel" if private else "public_channel",
                 exclude_archived=True,
                 limit=size,
@@ -160,7 +156,18 @@ class SlackProvider:
             ),
             needs="groups:read" if private else "channels:read",
         )
-        return channel_page(answer.data)
+        return channel_page(answer.data, joined=True)
+
+    async def other_channels(self, token: str, cursor: str | None, size: int) -> Page:
+        """Return a page of the other channels. They are public: a private one is listed only if the app is in it."""
+        answer = await self._call(
+            token,
+            lambda client: client.conversations_list(
+                types="public_channel", exclude_archived=True, limit=size, cursor=cursor or None
+            ),
+            needs="channels:read",
+        )
+        return channel_page(answer.data, joined=False)
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
         """Return a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
@@ -169,17 +176,17 @@ class SlackProvider:
         )
         return member_page(answer.data)
 
-    async def channel(self, token: str, channel: str) -> ChannelState:
-        """Return the state of one channel."""
+    async def channel(self, token: str, channel: str) -> Mapping[str, Any]:
+        """Return the record of one channel; `answers` reads it."""
         answer = await self._call(
             token, lambda client: client.conversations_info(channel=channel), needs="channels:read"
         )
-        return channel_state(object_of(answer.data, "channel"))
+        return object_of(answer.data, "channel")
 
-    async def member(self, token: str, user: str) -> MemberState:
-        """Return the state of one member."""
+    async def member(self, token: str, user: str) -> Mapping[str, Any]:
+        """Return the record of one member; `answers` reads it."""
         answer = await self._call(token, lambda client: client.users_info(user=user), needs="users:read")
-        return member_state(object_of(answer.data, "user"))
+        return object_of(answer.data, "user")
 
     async def _call(self, token: str | None, call: Call, *, needs: str | None = None) -> Any:
         """Make a call.

@@ -37,7 +37,7 @@ NODES: dict[str, tuple[Node, dict[str, Any]]] = {
         Node(
             id="n",
             type="chat_message",
-            config={"chatChannelId": "C0ORDERS", "chatMessageText": "Hello {{content}}"},
+            config={"chatChannelId": "C00ORDERS", "chatMessageText": "Hello {{content}}"},
         ),
         {},
     ),

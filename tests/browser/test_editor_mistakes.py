@@ -100,15 +100,15 @@ TEXTS = [
 ]
 CHANNELS = [
     Mistake("C0FOREIGN", "The channel does not exist"),
-    Mistake("C0OLD", "The channel is archived"),
-    Mistake("C0RANDOM", "Invite the app"),
+    Mistake("C00000OLD", "The channel is archived"),
+    Mistake("C00RANDOM", "Invite the app"),
     Mistake("#nowhere", "looks like a name"),
     Mistake("", "Choose a channel"),
 ]
 MEMBERS = [
     Mistake("U0FOREIGN", "The member does not exist"),
-    Mistake("U0GONE", "deactivated"),
-    Mistake("U0ROBOT", "Direct messages to bots"),
+    Mistake("U0000GONE", "deactivated"),
+    Mistake("U000ROBOT", "Direct messages to bots"),
     Mistake("", "Choose a person"),
 ]
 

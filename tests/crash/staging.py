@@ -339,7 +339,7 @@ async def channel_archived(stage: Stage) -> None:
     run = await connected(stage)
     assert (await run.message()).status == "sent"
     for channel in run.provider.state.workspaces[0].channels:
-        channel.is_archived = channel.is_archived or channel.id == "C0ORDERS"
+        channel.is_archived = channel.is_archived or channel.id == "C00ORDERS"
     assert (await run.message()).status == "failed"
 
 
@@ -349,7 +349,7 @@ async def key_lost(stage: Stage) -> None:
     stage.field.settings["FLOWACTIONS_ENCRYPTION_KEYS"] = OTHER_KEY
     actions = FlowActions.load(SmallHost(stage.field.settings))
     async with actions.lifespan():
-        data = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+        data = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
         result = await actions.reach(a_walk(), Node(id="n", type="chat_message", config=data))
         assert result.status == "failed"
 

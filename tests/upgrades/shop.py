@@ -79,7 +79,7 @@ class Shop:
 
     async def message(self, organization: str) -> tuple[str, str | None]:
         """Reach a chat-message node; give its status and reason."""
-        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "after the upgrade"}
+        config = {"chatChannelId": "C00ORDERS", "chatMessageText": "after the upgrade"}
         node = Node(id="n", type="chat_message", config=config)
         result = await self.actions.reach(a_walk(organization_id=organization), node)
         return result.status, result.reason
@@ -129,7 +129,7 @@ async def started(url: str, **settings: str) -> AsyncIterator[Shop]:
 @asynccontextmanager
 async def chatting(url: str, **settings: str) -> AsyncIterator[tuple[Shop, FakeChatProvider]]:
     """Run a host of this release, and the provider that knows the tokens of before."""
-    provider = FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T0GLOBEX")])
+    provider = FakeChatProvider([sample_workspace("Acme", "T0ACME"), sample_workspace("Globex", "T0GLOBEX")])
     for workspace in provider.state.workspaces:
         provider.state.add_token(workspace, f"xoxb-of-{workspace.id}")
     async with serve(provider.app) as base:

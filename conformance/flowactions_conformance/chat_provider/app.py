@@ -45,7 +45,6 @@ class FakeChatProvider:
         workspaces: a small sample workspace by default.
         events_url: the URL that receives lifecycle events; ``None``: none are sent.
         signing_secret: signs the events.
-        limits_posts: whether a channel takes only one message a second, and bursts of five.
         clock: Unix seconds.
 
     Attributes:
@@ -61,12 +60,10 @@ class FakeChatProvider:
         *,
         events_url: str | None = None,
         signing_secret: str = SIGNING_SECRET,
-        limits_posts: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.state = State(workspaces or [sample_workspace()], clock)
         self.events_url = events_url
-        self.limits_posts = limits_posts
         self.faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self.calls: list[str] = []
         self._signing_secret = signing_secret
@@ -133,14 +130,18 @@ class FakeChatProvider:
             body = refusal("invalid_arguments")
         else:
             arguments = await (_json_body(request) if is_json else _form(request))
-            if method_name == "chat.postMessage" and not self._admits_post(token, arguments):
-                return await _faulty(RATE_LIMITED)
+            if wait := self._seconds_to_wait(method_name, method, token, arguments):
+                return await _faulty(
+                    RATE_LIMITED._replace(headers=(("retry-after", str(wait)), RATE_LIMITED.headers[1]))
+                )
             body = method.run(self.state, token, arguments)
         return _json(body, {"x-oauth-scopes": ",".join(token.scopes)})
 
-    def _admits_post(self, token: Token, arguments: Mapping[str, Any]) -> bool:
-        channel = str(arguments.get("channel"))
-        return not self.limits_posts or self.state.admits_post(token.workspace, channel)
+    def _seconds_to_wait(self, name: str, method: Method, token: Token, arguments: Mapping[str, Any]) -> int:
+        if method.limit is None or not token.workspace.limited:
+            return 0
+        what = f"{name} {arguments.get('channel')}" if name == "chat.postMessage" else name
+        return self.state.seconds_to_wait(token.workspace, what, *method.limit)
 
     def _app(self) -> Litestar:
         @route("/api/{method_name:str}", http_method=[HttpMethod.GET, HttpMethod.POST])

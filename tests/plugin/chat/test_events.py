@@ -39,7 +39,7 @@ PUBLISHED_BODY = (
 PUBLISHED_SIGNATURE = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
 
 
-def uninstalled(team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
+def uninstalled(team: str = "T0000ACME", **changes: Any) -> dict[str, Any]:
     return {
         "type": "event_callback",
         "team_id": team,
@@ -51,7 +51,7 @@ def uninstalled(team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
     }
 
 
-def revoked(*bots: str, team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
+def revoked(*bots: str, team: str = "T0000ACME", **changes: Any) -> dict[str, Any]:
     tokens = {"oauth": [], "bot": list(bots)}
     return uninstalled(team, event={"type": "tokens_revoked", "tokens": tokens}, **changes)
 
@@ -274,7 +274,7 @@ class TestReading:
         "body",
         [
             {},
-            {"type": "app_rate_limited", "team_id": "T0ACME"},
+            {"type": "app_rate_limited", "team_id": "T0000ACME"},
             uninstalled(event={"type": "message", "text": "hi"}),
             uninstalled(event={"type": "message"}, event_id=None),
             uninstalled(event="app_uninstalled"),
@@ -283,8 +283,8 @@ class TestReading:
             revoked(),
             revoked("UANOTHER"),
             uninstalled(event={"type": "tokens_revoked"}),
-            uninstalled(event={"type": "tokens_revoked", "tokens": {"oauth": ["UBOTACME"], "bot": None}}),
-            uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOTACME"]}),
+            uninstalled(event={"type": "tokens_revoked", "tokens": {"oauth": ["UBOT000ACME"], "bot": None}}),
+            uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOT000ACME"]}),
             uninstalled(api_app_id="AANOTHER"),
             uninstalled(event={"type": "message", "text": "cut \ud83d"}),
             uninstalled(event={"type": "\ud83d"}),
@@ -330,7 +330,7 @@ class TestReading:
 class TestRevoking:
     @pytest.mark.parametrize(
         ("event", "reason"),
-        [(uninstalled(), "app_uninstalled"), (revoked("UOTHER", "UBOTACME"), "token_revoked")],
+        [(uninstalled(), "app_uninstalled"), (revoked("UOTHER", "UBOT000ACME"), "token_revoked")],
     )
     async def test_after_a_revocation_card_and_nodes_advise_to_reconnect(
         self, run: ChatHost, event: dict[str, Any], reason: str
@@ -374,7 +374,7 @@ class TestRevoking:
     async def test_an_event_before_the_install_is_ignored(self, run: ChatHost) -> None:
         """A reinstall that was faster than the event stays active (§6.2)."""
         await run.connect()
-        for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOTACME", event_time=1)):
+        for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOT000ACME", event_time=1)):
             assert (await send(run, event)).json()["data"]["duplicate"] is False
         assert await status(run, "acme") == ("active", None)
 
@@ -382,8 +382,8 @@ class TestRevoking:
         """Of two organizations with two workspaces, the other one is not changed."""
         await run.connect()
         run.sign_in("globex")
-        await run.connect(workspace="T0GLOBEX")
-        await send(run, uninstalled("T0GLOBEX"))
+        await run.connect(workspace="T00GLOBEX")
+        await send(run, uninstalled("T00GLOBEX"))
         assert await status(run, "globex") == ("revoked", "app_uninstalled")
         assert await status(run, "acme") == ("active", None)
         assert (await run.message("acme")).status == "sent"

@@ -32,7 +32,7 @@ from tests.support import SmallHost, a_walk
 from tests.waiting import SAFETY_SECONDS, until, within
 
 DOWN = Fault(503, b"<html>down</html>")
-DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
+DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "hi"}
 
 
 @pytest.fixture
@@ -249,7 +249,7 @@ class TestBounds:
                 token.dead = "token_revoked"
                 async with engine.connect() as connection:
                     await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+                    config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
                     node = Node(id="n", type="chat_message", config=config)
                     async with within(2):
                         result = await actions.reach(a_walk(), node, connection)
@@ -271,7 +271,7 @@ class TestBounds:
         """With the table locked: eager, deferred, and in the host's own transaction, which stays usable."""
         monkeypatch.chdir(tmp_path)
         engine = create_async_engine(postgres_url.replace("postgresql:", "postgresql+asyncpg:", 1))
-        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
+        config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
         node = Node(id="n", type="chat_message", config=config)
         failed = ("send_failed", not proceed)
         async with adopted("", database=engine) as run:
@@ -415,7 +415,7 @@ class TestLog:
         """Whatever a node's id is, each message is one line and names it (§6.3)."""
         caplog.set_level(logging.INFO, "flowactions")
         node = Node(
-            id=forged, type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+            id=forged, type="chat_message", config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
         )
         result = await run.actions.reach(a_walk(), node)
         assert (result.node_id, result.status) == (forged, "sent")
@@ -438,7 +438,7 @@ class TestLog:
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             run.sign_in("acme\nforged")
             await run.connect()
-            await run.message("acme\nforged", chatChannelId="C0RANDOM")
+            await run.message("acme\nforged", chatChannelId="C00RANDOM")
             run.provider.faults["auth.revoke"].append(DOWN)
             await run.browser.delete("/integrations/chat/connection")
             run.provider.faults["oauth.v2.access"].append(DOWN)

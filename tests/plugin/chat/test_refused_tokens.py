@@ -28,7 +28,7 @@ from tests.support import services_of
 from tests.waiting import until
 
 CODES = ("invalid_auth", "token_revoked", "token_expired", "account_inactive")
-DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE"}
+DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def refusing(code: str, status: int = 200, **more: Any) -> Fault:
 
 
 def answering(**changes: Any) -> Fault:
-    said = {"ok": True, "team": "Acme", "team_id": "T0ACME", "user_id": "UBOTACME", **changes}
+    said = {"ok": True, "team": "Acme", "team_id": "T0000ACME", "user_id": "UBOTACME", **changes}
     return Fault(200, json.dumps(said).encode(), JSON)
 
 
@@ -118,7 +118,7 @@ class TestOneWrongAnswer:
             pytest.param(Fault(503), id="no answer"),
             pytest.param(refusing("invalid_auth", 401), id="a gateway's"),
             pytest.param(refusing("invalid_auth", ok=None), id="a portal's"),
-            pytest.param(answering(team_id="T0GLOBEX"), id="about another workspace"),
+            pytest.param(answering(team_id="T00GLOBEX"), id="about another workspace"),
         ],
     )
     async def test_only_the_providers_own_answer_is_believed(self, run: ChatHost, said: Fault) -> None:
@@ -275,7 +275,7 @@ class TestAskedAgain:
             return [each.message for each in checks.found]
 
         assert (await told())[0] == "organization acme: invalid_auth"
-        run.provider.faults["auth.test"].append(answering(team_id="T0GLOBEX"))
+        run.provider.faults["auth.test"].append(answering(team_id="T00GLOBEX"))
         assert (await told())[0] == "organization acme: unreachable"
         assert await is_revoked(run)
         accept(run)

@@ -22,8 +22,8 @@ from tests.chatting import JSON, ChatHost, chat_host
 from tests.support import services_of
 from tests.waiting import until
 
-CHANNEL = ("T0ACME", "C0ORDERS")
-MEMBER = {"chatActionType": "dm", "chatUserId": "U0GRACE"}
+CHANNEL = ("T0000ACME", "C00ORDERS")
+MEMBER = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
 
 
 class TestWaiting:
@@ -103,7 +103,7 @@ class TestWaiting:
             monkeypatch.setattr(messenger, "_turns", Turns(sleep, lambda: 0.0))
             throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
             run.provider.faults[method].append(throttled)
-            result = await run.message(chatActionType="dm", chatUserId="U0GRACE", chatRetryOnFailure=True)
+            result = await run.message(chatActionType="dm", chatUserId="U000GRACE", chatRetryOnFailure=True)
             assert result.status == "sent"
             assert slept == pytest.approx([2.0])
 
@@ -169,10 +169,10 @@ class TestTurns:
         simulation = Simulation(monkeypatch)
         turns = Turns(simulation.sleep, lambda: 0.0)
 
-        async def message(channel: str = "C0ORDERS", *, late: bool = False) -> str:
+        async def message(channel: str = "C00ORDERS", *, late: bool = False) -> str:
             if late:
                 await simulation.sleep(0.5)
-            return await turns.attempts(simulation.post, ("T0ACME", channel), simulation.now + SEND_SECONDS)
+            return await turns.attempts(simulation.post, ("T0000ACME", channel), simulation.now + SEND_SECONDS)
 
         await simulation.run([message] * 7 + [partial(message, late=True)])
         assert simulation.posted_at == [0.0] * 5 + [1.0, 2.0, 3.0]
@@ -180,7 +180,7 @@ class TestTurns:
         simulation = Simulation(monkeypatch)
         other = Turns(simulation.sleep, lambda: 0.0)
         other._last[CHANNEL] = 5.0
-        await other.attempts(simulation.post, ("T0ACME", "C0RANDOM"), SEND_SECONDS)
+        await other.attempts(simulation.post, ("T0000ACME", "C00RANDOM"), SEND_SECONDS)
         assert simulation.posted_at == [0.0]
 
     @pytest.mark.ci
@@ -192,7 +192,7 @@ class TestTurns:
         monkeypatch.setattr("flowactions_plugin.chat.calls.GIVEN_UP_SECONDS", 0.01)
         caplog.set_level(logging.WARNING, "flowactions.chat")
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
-            run.provider.limits_posts = True
+            run.provider.state.workspaces[0].limited = True
             await run.connect()
             results = await asyncio.gather(*(run.message(chatRetryOnFailure=True) for _ in range(30)))
             given_up = [result for result in results if result.status == "failed"]
@@ -225,7 +225,7 @@ class TestDirectChannels:
         assert {result.status for result in results} == {"sent"}
         assert (await run.message(**MEMBER)).status == "sent"
         assert run.provider.calls.count("conversations.open") == 1
-        await run.message(chatActionType="dm", chatUserId="U0LINUS")
+        await run.message(chatActionType="dm", chatUserId="U000LINUS")
         assert run.provider.calls.count("conversations.open") == 2
         await run.connect()
         assert (await run.message(**MEMBER)).status == "sent"
@@ -257,7 +257,7 @@ class TestDirectChannels:
         """The oldest is forgotten first."""
         monkeypatch.setattr("flowactions_plugin.chat.messenger.MAX_OPENED", 1)
         run.provider.faults["conversations.open"].append(Fault(503))
-        for member in ("U0GRACE", "U0GRACE", "U0LINUS", "U0GRACE", "U0GRACE"):
+        for member in ("U000GRACE", "U000GRACE", "U000LINUS", "U000GRACE", "U000GRACE"):
             await run.message(chatActionType="dm", chatUserId=member)
         assert run.provider.calls.count("conversations.open") == 4
         assert len(run.provider.messages) == 4

@@ -232,7 +232,7 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
         settings = read_settings(run.host.settings)
         await run.connect()
         run.sign_in("globex")
-        await run.connect(workspace="T0GLOBEX")
+        await run.connect(workspace="T00GLOBEX")
 
         async def told() -> list[tuple[str, str]]:
             checks = Checks()

@@ -55,7 +55,7 @@ class Input(NamedTuple):
     @property
     def config(self) -> dict[str, Any]:
         if self.is_chat:
-            right = {"chatChannelId": "C0ORDERS", "chatMessageText": "Hello"}
+            right = {"chatChannelId": "C00ORDERS", "chatMessageText": "Hello"}
         else:
             right = {"webhookUrl": URL, "webhookBody": '{"user": {{userId}}}'}
         if self.field in {"key", "value"}:
@@ -244,16 +244,16 @@ WRONG = [
     Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
     Input("chatChannelId", "#general", "not_an_id", "looks like a name"),
     Input("chatChannelId", "general", "not_an_id", "looks like a name"),
-    Input("chatChannelId", "https://acme.slack.com/archives/C0ORDERS", "not_an_id", "the address of a page"),
-    Input("chatChannelId", "U0GRACE", "not_an_id", "the id of a person, and that of a channel is needed"),
-    Input("chatChannelId", "C0ORDERS,C0LEADS", "not_an_id", "looks like a name"),
-    Input("chatChannelId", "T0ACME", "not_an_id", "the id of a workspace, and that of a channel is needed"),
+    Input("chatChannelId", "https://acme.slack.com/archives/C00ORDERS", "not_an_id", "the address of a page"),
+    Input("chatChannelId", "U000GRACE", "not_an_id", "the id of a person, and that of a channel is needed"),
+    Input("chatChannelId", "C00ORDERS,C0LEADS", "not_an_id", "looks like a name"),
+    Input("chatChannelId", "T0000ACME", "not_an_id", "the id of a workspace, and that of a channel is needed"),
     Input("chatChannelId", "{userId}", "token_not_substituted", "not substituted here"),
     Input("chatChannelId", "{{content}}", "token_not_substituted", "not substituted here"),
     member("", "missing_target", "Choose a person")._replace(error=True),
     member("@grace", "not_an_id", "looks like a name"),
-    member("C0ORDERS", "not_an_id", "the id of a channel, and that of a person is needed"),
-    member("D0GRACE", "not_an_id", "the id of a conversation, and that of a person is needed"),
+    member("C00ORDERS", "not_an_id", "the id of a channel, and that of a person is needed"),
+    member("D000GRACE", "not_an_id", "the id of a conversation, and that of a person is needed"),
     member("grace@example.com", "not_an_id", "looks like a name"),
     Input("chatMessageText", " ", "empty_message", "The message is empty", error=True),
     Input("chatMessageText", "x" * 4001, "text_cut", "cut at 4000 characters"),
@@ -303,10 +303,10 @@ RIGHT = [
     secret(B64),
     secret("p@ss/word+with=signs%20"),
     Input("webhookMethod", " patch "),
-    Input("chatChannelId", " C0ORDERS "),
-    Input("chatChannelId", "G0LEADS"),
-    Input("chatChannelId", "D0GRACE"),
-    member("U0GRACE"),
+    Input("chatChannelId", " C00ORDERS "),
+    Input("chatChannelId", "G000LEADS"),
+    Input("chatChannelId", "D000GRACE"),
+    member("U000GRACE"),
     member("W0GRACE"),
     Input("chatMessageText", "*New*: {{content}} <https://example.com|see> & bye"),
     Input("chatMessageText", "{{userId}} wrote: “{{content}}” {not a variable}"),

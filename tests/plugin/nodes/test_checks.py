@@ -229,9 +229,10 @@ CHAT_CONFIGS = st.fixed_dictionaries(
     optional={
         "chatActionType": st.one_of(st.sampled_from(["channel", "dm"]), ANYTHING),
         "chatChannelId": st.one_of(
-            st.sampled_from(["C0ORDERS", "C0RANDOM", "G0LEADS", "C0OLD", "CNONE", " C0ORDERS "]), ANYTHING
+            st.sampled_from(["C00ORDERS", "C00RANDOM", "G000LEADS", "C00000OLD", "CNONE", " C00ORDERS "]),
+            ANYTHING,
         ),
-        "chatUserId": st.one_of(st.sampled_from(["U0GRACE", "U0GONE", "U0ROBOT", "UNONE"]), ANYTHING),
+        "chatUserId": st.one_of(st.sampled_from(["U000GRACE", "U0000GONE", "U000ROBOT", "UNONE"]), ANYTHING),
         "chatRetryOnFailure": st.just(False),
         "chatContinueOnFailure": ANYTHING,
     },
@@ -300,13 +301,13 @@ class TestChat:
     @pytest.mark.parametrize(
         ("config", "expected"),
         [
-            ({"chatChannelId": "C0ORDERS"}, None),
-            ({"chatChannelId": "C0RANDOM"}, ("chatChannelId", "not_in_channel")),
-            ({"chatChannelId": "C0OLD"}, ("chatChannelId", "is_archived")),
+            ({"chatChannelId": "C00ORDERS"}, None),
+            ({"chatChannelId": "C00RANDOM"}, ("chatChannelId", "not_in_channel")),
+            ({"chatChannelId": "C00000OLD"}, ("chatChannelId", "is_archived")),
             ({"chatChannelId": "CNONE"}, ("chatChannelId", "channel_not_found")),
-            ({"chatActionType": "dm", "chatUserId": "U0GRACE"}, None),
-            ({"chatActionType": "dm", "chatUserId": "U0GONE"}, ("chatUserId", "user_disabled")),
-            ({"chatActionType": "dm", "chatUserId": "U0ROBOT"}, ("chatUserId", "cannot_dm_bot")),
+            ({"chatActionType": "dm", "chatUserId": "U000GRACE"}, None),
+            ({"chatActionType": "dm", "chatUserId": "U0000GONE"}, ("chatUserId", "user_disabled")),
+            ({"chatActionType": "dm", "chatUserId": "U000ROBOT"}, ("chatUserId", "cannot_dm_bot")),
             ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
         ],
     )
@@ -338,7 +339,7 @@ class TestChat:
     async def test_a_provider_that_fails_is_a_warning(self, chat: Adopted, fault: Fault) -> None:
         """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""
         chat.provider.faults["conversations.info"].append(fault)
-        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C00ORDERS", chatMessageText="hi")
         (problem,) = await chat.actions.check(draft)
         assert (problem.code, problem.severity) == ("not_checked", "warning")
 
@@ -356,7 +357,7 @@ class TestChat:
         """A revoked token is known without asking; another organization has no connection."""
         connections = connections_of(chat)
         await connections._store.refused(await connections.existing("acme"), "token_revoked")
-        draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
+        draft = a_draft("chat_message", chatChannelId="C00ORDERS", chatMessageText="hi")
         assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
         assert isinstance(chat.actions.host, SmallHost)
         chat.actions.host.agents.append(Agent(id="a", name="A", organization_id="globex"))
@@ -368,7 +369,7 @@ class TestChat:
         """The check says that the token is dead, and leaves noting it to what sends."""
         for token in chat.provider.state.tokens_of(chat.provider.state.workspaces[0]):
             token.dead = "token_revoked"
-        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C00ORDERS", chatMessageText="hi")
         assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
         assert (await connections_of(chat).existing("acme")).status == "active"
 
