@@ -292,13 +292,8 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
 async def _ask_provider(
     checks: Checks, context: CommandContext, chat: Chat, store: ConnectionStore, connected: int
 ) -> None:
-    if context.settings.chat_bot_token is not None:
-        try:
-            identity = await chat.provider.identify(context.settings.chat_bot_token)
-        except ChatRefused as refusal:
-            checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", advice_for_operators(refusal.code))
-            return
-        checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
+    if not await _bot_token_is_accepted(checks, chat, context.settings.chat_bot_token):
+        return
     keys = keys_of(context.settings, context.database)
     accepted: set[str] = set()
     refused: list[tuple[str, ChatRefused]] = []
@@ -334,6 +329,18 @@ async def _ask_provider(
             "chat", f"the provider accepts {len(accepted)} of {len(accepted) + len(refused)} tokens{more}"
         )
     await _troubled(checks, context, store, accepted, {organization_id for organization_id, _ in refused})
+
+
+async def _bot_token_is_accepted(checks: Checks, chat: Chat, token: str | None) -> bool:
+    if token is None:
+        return True
+    try:
+        identity = await chat.provider.identify(token)
+    except ChatRefused as refusal:
+        checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", advice_for_operators(refusal.code))
+        return False
+    checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
+    return True
 
 
 async def _troubled(
