@@ -148,7 +148,7 @@ def operator_pages(deliveries: Sequence[str], action: str | None) -> dict[str, s
         "destinations": "/destinations",
         "connections": "/connections",
         "inbound": "/inbound",
-        "event": "/inbound?id=msg_1&result=repeated",
+        "event": "/inbound?id=msg_1",
         "found": "/find?q=example",
         "nothing": "/find?q=nothing-like-this",
         "audit": "/audit",

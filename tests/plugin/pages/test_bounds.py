@@ -109,7 +109,6 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
     documents = {
         ("outbox", "list"): (("rows", 50),),
         ("outbox", "actions"): (("data", 20),),
-        ("inbound", "list"): (("rows", 50),),
         ("destinations", "list"): (("data", 50), ("pauses", 50)),
     }
     for words, lists in documents.items():
