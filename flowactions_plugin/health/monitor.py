@@ -115,7 +115,8 @@ class Monitor:
                 busy = load()
                 if clock() >= beat_at or self._fleet.is_news(busy.limited):
                     beat_at = clock() + BEAT_SECONDS
-                    await self._fleet.beat(*busy)
+                    if await self._fleet.beat(*busy[:3]):
+                        busy.forget()
                 await self.write()
                 self._failed = False
             except StorageUnavailable:

@@ -346,6 +346,7 @@ workers: Final = Table(
     # known, or SQLite, which has no clock of its own.
     Column("clock_ahead_ms", BigInteger),
     # The destinations and organizations that it limits, and since when: JSON (`queue.limits.Limited`). NULL: it limits none.
+    # Empty: an organization was purged, and the worker forgets what it limits.
     Column("limited", Text),
 )
 
