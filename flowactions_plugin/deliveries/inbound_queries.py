@@ -68,7 +68,8 @@ def _before(cursor: str) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions on the events behind a cursor."""
     moment, _, rest = cursor.partition(".")
     provider, _, event_id = rest.partition(".")
-    if not (moment.isascii() and moment.isdigit() and len(moment) <= 15) or provider not in PROVIDERS:
+    is_time = moment.isascii() and moment.isdigit() and len(moment) <= 15
+    if not is_time or provider not in PROVIDERS or not event_id.isprintable():
         raise FilterInvalid("cursor: must be the next cursor of a page of the same list", "cursor")
     # The first condition is one that every database uses the index for.
     return _ORDER[0] <= int(moment), tuple_(*_ORDER) < (int(moment), event_id, provider)
@@ -84,14 +85,11 @@ def failing(connection: Connection, now: int) -> list[InboundFailing]:
     table, since = inbound_requests.c, now - HOUR_MS
     found = []
     for provider in PROVIDERS:
-        late = select(table.result, table.reason, table.requests, table.first_at)
+        late = select(table.provider, table.requests, table.first_at.label("since"), table.result, table.reason)
         late = late.where(table.last_at >= since, table.provider == provider, table.result.in_(FAILED))
         rows = read_all(connection, late.order_by(table.last_at.desc()).limit(inline(1)))
         events = select(inbound_events.c.provider).where(inbound_events.c.received_at >= since)
         processed = events.where(inbound_events.c.provider == provider).limit(inline(1))
         if rows and not read_all(connection, processed):
-            result, reason, requests, first = rows[0]
-            found.append(
-                InboundFailing(provider=provider, requests=requests, since=first, result=result, reason=reason)
-            )
+            found.append(struct_of(rows[0], InboundFailing))
     return found

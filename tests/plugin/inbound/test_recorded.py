@@ -162,7 +162,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -
     assert cursor is None
     assert sorted(each.event_id for each in rows) == sorted(str(each["event_id"]) for each in events)
     assert [each.received_at for each in rows] == sorted(moments, reverse=True)
-    for wrong in ("x", "1", "-1.auth.e", "1.other.e", "9" * 16 + ".auth.e", "1\n.auth.e"):
+    for wrong in ("x", "1", "-1.auth.e", "1.other.e", "9" * 16 + ".auth.e", "1\n.auth.e", "1.auth.\0"):
         with pytest.raises(FilterInvalid):
             await queries.inbound(Scope(), None, wrong, 3)
 

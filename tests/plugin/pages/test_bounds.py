@@ -42,7 +42,7 @@ PAGED = {
 }
 """Page \u2192 how many rows its tables have at the most."""
 
-OF_ONE = {"/purge", "/find", "/deliveries/{delivery_id:str}", "/actions/{action_id:str}", "/actions/new"}
+OF_ONE = {"/find", "/deliveries/{delivery_id:str}", "/actions/{action_id:str}", "/actions/new"}
 """Pages without a list of rows: they lead on, or show one thing."""
 
 
