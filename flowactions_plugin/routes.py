@@ -11,7 +11,6 @@ from litestar import Router
 from flowactions_hookspecs import FlowActions, Host
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.purge import Purges
 from flowactions_plugin.bulk.routes import bulk_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
@@ -85,7 +84,6 @@ def build(context: RouteContext) -> Sequence[Router]:
         context.operators,
         Actions(database),
         Pauses(database),
-        Purges(database, None if connections is None else connections.disconnect),
         Renderer(),
         database.clock,
         settings.undo_seconds,

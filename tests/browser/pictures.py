@@ -54,7 +54,6 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
     "operator-delivery-1280-light": ("dead", 1280, "light"),
     "operator-inbound-1280-light": ("inbound", 1280, "light"),
     "operator-resend-1280-light": ("resend-one", 1280, "light"),
-    "operator-purge-1280-light": ("purge-counted", 1280, "light"),
     "editor": ("editor", 1280, "light"),
     "editor-conflict": ("editor-conflict", 1280, "light"),
     "editor-mistake": ("editor-mistake", 1280, "light"),
