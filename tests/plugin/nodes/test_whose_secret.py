@@ -202,6 +202,7 @@ async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
         outcome = await run.test("bare", webhookSecret=typed)
         assert (outcome.status, outcome.message) == ("delivered", why)
         assert signature(run.receiver.requests[-1]) is None
+    assert (await run.test("bare", f"{run.receiver.url}/other")).message is None
 
 
 async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -> None:
