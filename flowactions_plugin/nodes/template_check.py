@@ -23,7 +23,7 @@ _LIKE_A_VARIABLE: Final = re.compile(
     rf"""(?<!\{{)\$?+(?:
         \{{\{{([^{{}}\n]{{1,100}})\}}\}}                                # closed, with any name
       | \{{[ \t]*+({"|".join(VARIABLES)})[ \t]*+\}}                      # in single braces
-      | \{{\{{[ \t]*+([A-Za-z][\w.]{{0,99}}+)[ \t]*+(?!\}}\}}|[\w.])\}}?  # not closed
+      | \{{\{{[ \t]*+([A-Za-z][\w.]{{0,99}}+)[ \t]*+\}}?                # not closed
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
@@ -69,7 +69,7 @@ def _json_error(text: str, error: json.JSONDecodeError) -> tuple[str, int] | Non
     at, found = error.pos, text[error.pos : error.pos + 1]
     if error.msg.startswith("Invalid control character") and found in {"\r", "\n"}:
         return 'A text cannot contain a line break. Write \\n in its place, or end the text with ".', at
-    if error.msg.startswith(("Unterminated string", "Invalid")):
+    if error.msg.startswith("Invalid"):  # within a text, where commas and brackets are text
         return None
     # Python 3.13 and later stop at the comma, others behind it.
     comma = at if found == "," else len(text[:at].rstrip(" \t\r\n")) - 1

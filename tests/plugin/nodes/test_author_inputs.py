@@ -108,6 +108,7 @@ WRONG = [
     url("http://localhost:8000/", "blocked_url", "not allowed", "localhost"),
     url("http://10.1.2.3/hooks", "blocked_url", "Requests to 10.1.2.3 are not allowed (private)", "10."),
     url(f"https://{UNKNOWN}/", "unknown_host", f"The name {UNKNOWN} was not found.", UNKNOWN, error=False),
+    url(f"{URL}#?token=5f1c0a", "fragment_dropped", "is not sent", "#", error=False),
     url(f"{URL}#orders", "fragment_dropped", "The part from # on is not sent", "#", error=False),
     url(
         f"{URL}/{{{{userId}}}}",
@@ -163,7 +164,7 @@ WRONG = [
             ('{"a": [NaN]}', 1, 8),
             ('"\\{{userId}}"', 1, 2),
             ('"\\u00{{userId}}"', 1, 3),
-            ('{"text": "a\tb"}', 1, 12),
+            ('["a,\t]"]', 1, 5),
             ("[{{userId}}{{content}}]", 1, 12),
             ('{"a": ,"b": 1}', 1, 7),
         )
@@ -205,7 +206,8 @@ WRONG = [
     secret("s3 cret", "secret_has_spaces", "contains a space"),
     secret("s3cret\u200b", "secret_has_spaces", "invisible character"),
     secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
-    secret("“s3cret”", "secret_has_quotes", "begins or ends with a quote"),
+    secret('s3cret"', "secret_has_quotes", "begins or ends with a quote"),
+    secret("“s3cret", "secret_has_quotes", "begins or ends with a quote"),
     secret("s3cret\u2800key", "secret_has_spaces", "invisible character"),
     *(
         secret(written, "secret_not_base64", "libraries refuse it. Copy it again")
@@ -251,7 +253,7 @@ RIGHT = [
         for written in (
             '{"user": {{userId}}, "message": {{content}}}',
             '{"text": "He said “hi”, and that’s it: {{content}}"}',
-            '{"a": {"id": 1}, "b": [{"id": 1}, {"id": 2}]}',
+            '{"a": {"id": 1}, "b": [{"id": 1}, {"id": 2}], "id": 3}',
             '{"a": 0, "b": -0.5, "c": 1e-3, "zip": "01234"}',
             '{"text": "one\\ntwo \\"quoted\\" C:\\\\dir 🎉"}',
             '{"keys": "\\"a\\": 1, \\"a\\": 2", "note": "a: 1, a: 2, // no, "}',
@@ -330,6 +332,7 @@ async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input
     path = ("webhookHeaders", 1, "key") if each.code == "header_repeated" else each.path
     assert told([problem]) == [(*path, each.code, "error" if each.error else "warning")]
     assert each.said in problem.message
+    assert problem.message.startswith(each.said) or each.said != MUST_BE_JSON
     if each.place is not None:
         assert (problem.line, problem.column) == each.place
     elif each.field in {"webhookUrl", "key", "value"}:
