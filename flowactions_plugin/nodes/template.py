@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"\{\{(userId|content)\}\}")
 _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_JSON_ERROR = re.compile(r"(?:JSON is malformed: )?(.*?)(?: \(byte ([0-9]+)\))?", re.DOTALL)
+_AT_BYTE = re.compile(r"\(byte ([0-9]+)\)\Z")
 _OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 _CHAT_LOOK_AHEAD: Final = 1 << 16
@@ -174,7 +174,7 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
     pieces = _pieces(text, escaped)
     if "\\" in text and any(map(_ends_in_escape, pieces[:-1:2])):
-        raise BodyInvalid("The body is not valid JSON: it has a single backslash before a variable.")
+        raise BodyInvalid("The body must be JSON.")
     return pieces
 
 
@@ -217,13 +217,12 @@ def check_json(body: bytes) -> None:
 
 
 def _json_error(message: str, body: bytes) -> BodyInvalid:
-    """Return the decoder's reason with the place as editors count it."""
-    found = _JSON_ERROR.fullmatch(message)
-    if found is None or found[2] is None:
-        ended = message == "Input data was truncated"
-        return BodyInvalid(f"The body is not valid JSON: {'it ends too early' if ended else message}.")
-    line, column = place(body[: int(found[2])].decode(errors="replace"))
-    return BodyInvalid(f"The body is not valid JSON: {found[1]} in line {line}, column {column}.", line, column)
+    """Return the refusal with the place as editors count it, if the decoder says one."""
+    found = _AT_BYTE.search(message)
+    if found is None:
+        return BodyInvalid("The body must be JSON.")
+    line, column = place(body[: int(found[1])].decode(errors="replace"))
+    return BodyInvalid(f"The body must be JSON (line {line}, column {column}).", line, column)
 
 
 def place(before: str) -> tuple[int, int]:
