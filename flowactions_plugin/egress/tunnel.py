@@ -31,12 +31,6 @@ FORGOTTEN_SECONDS: Final = 900.0
 DESTINATIONS: Final = 4096
 """Of how many destinations refusals are known, for so many seconds after the last one."""
 
-MOST_INTERIM: Final = 16
-"""How many interim responses (1xx) may come before the answer. A proxy has no reason to send one."""
-
-READ_BYTES: Final = 1024
-"""How much is read at once, so that a flood of interim responses ends early."""
-
 
 class ProxyFailed(SendFailed):
     """The egress proxy let nothing through, so the destination was not reached. Tenants read the message.
@@ -135,13 +129,9 @@ class TunnelRequest(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read the proxy's answer."""
-        for start in range(0, len(data), READ_BYTES):
-            if self._answered.done():
-                return  # nobody has asked for what follows
-            self._read(data[start : start + READ_BYTES])
-
-    def _read(self, data: bytes) -> None:
         reader = self._reader
+        if self._answered.done():
+            return  # nobody has asked for what follows
         try:
             reader.feed(data)
         except NotHttp as exc:
@@ -151,9 +141,8 @@ class TunnelRequest(asyncio.Protocol):
         headers: Mapping[str, str] = reader.headers or {}
         why = f": {headers['x-smokescreen-error'][:500]}" if "x-smokescreen-error" in headers else ""
         if not reader.complete:
-            if reader.interim > MOST_INTERIM:
-                self._fail("its answer is not HTTP", f"more than {MOST_INTERIM} interim responses")
-        elif status == 401 or asks_for_credentials(status, headers):
+            return
+        if status == 401 or asks_for_credentials(status, headers):
             self._end(not_authorized(self._proxy, status))
         elif status in REFUSALS:
             self._fail(f"it refuses this destination ({status})", f"it answered {status}{why}", status)

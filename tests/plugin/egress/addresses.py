@@ -300,7 +300,7 @@ REFUSED_IN_BOTH = [
         f"http://[{address}]:{{port}}/" if ":" in address else f"http://{address}:{{port}}/"
         for address in FORBIDDEN_EVERYWHERE
     ),
-    "http://metadata.example.com/",
+    "http://metadata.example.com:{port}/",
 ]
 
 
@@ -325,12 +325,32 @@ REFUSED_IN_PRODUCTION = [
         f"http://[{address}]:{{port}}/" if ":" in address else f"http://{address}:{{port}}/"
         for address in FORBIDDEN_IN_PRODUCTION
     ),
-    *(f"http://{name}:{{port}}/" for name in NAMES),
+    *(f"http://{name}:{{port}}/" for name in NAMES if not name.startswith("metadata")),
     "HTTP://LocalHost:{port}/",
     "https://127.0.0.1:{port}/",
     "http://127.0.0.1:{port}#@example.com",
     "http://127.0.0.1:{port}?@example.com",
 ]
+
+
+SAMPLE = [
+    "//127.0.0.1:{port}/",
+    "http://example.com@127.0.0.1:{port}/",
+    "http://127.0.0.1\t.example.com:{port}/",
+    "http://0x7f.1:{port}/",
+    "http://2130706433:{port}/",
+    "http://loc\u00adalhost:{port}/",
+    "http://127.0.0.1:{port}/",
+    "http://[::1]:{port}/",
+    "http://localhost:{port}/",
+    "http://both.example.com:{port}/",
+    "http://[::ffff:127.0.0.1]:{port}/",
+    "http://[64:ff9b::7f00:1]:{port}/",
+    "http://169.254.169.254:{port}/",
+    "http://198.51.100.7:{port}/",
+    "http://metadata.example.com:{port}/",
+]
+"""One of each kind, for what is asked of a whole delivery."""
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:

@@ -7,8 +7,6 @@ import contextlib
 import gc
 import resource
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,7 +28,6 @@ from flowactions_plugin.settings.model import read_settings
 from tests.authority import inner_authority
 from tests.loopback import black_hole, listening
 from tests.recorder import OK, recorder
-from tests.rings import sampled
 from tests.waiting import until
 
 
@@ -418,49 +415,3 @@ async def test_the_dot_of_the_root_is_no_part_of_a_certificates_name(tmp_path: P
         port = parse_destination(receiver.url).port
         await post(transport, f"http://dotted.example.:{port}/")
         assert receiver.requests[0].header("host") == f"dotted.example.:{port}"
-
-
-FLOOD = """
-import socket, sys
-server = socket.create_server(("127.0.0.1", 0))
-server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
-print(server.getsockname()[1], flush=True)
-connection, _ = server.accept()
-connection.recv(65536)
-connection.sendall(sys.argv[1].encode())
-sent = 0
-try:
-    while True:
-        sent += connection.send(sys.argv[2].encode() * 100)
-except OSError:
-    print(sent, flush=True)
-"""
-
-
-@sampled(
-    "part",
-    ["HTTP/1.1 100 Continue\\r\\n\\r\\n", "HTTP/1.1 103 Early Hints\\r\\nlink: </x>\\r\\n\\r\\n"],
-    size=1,
-)
-async def test_of_a_flood_of_interim_responses_little_is_read(part: str) -> None:
-    """From a process that sends them without a pause, no more is taken than leaves time for others."""
-    part = part.encode().decode("unicode_escape")
-    command = [sys.executable, "-c", FLOOD, "", part]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        port = int(await process.stdout.readline())
-        async with a_transport() as transport:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(2):
-                    await transport.send(
-                        Request("POST", parse_destination(f"http://127.0.0.1:{port}/"), (), b"", Progress())
-                    )
-        sent = int(await process.stdout.readline())
-        assert (
-            sent < 2_000_000
-        )  # mostly what the kernels hold; without a limit it is as much as the processor can read
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.queue import claim_store, continuous
 from flowactions_plugin.queue.claim_store import full_scan_interval
 from flowactions_plugin.queue.continuous import ContinuousClaims
@@ -266,8 +266,8 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
 
     row_id = await queue.put()
     queue.store.contact.token_prefix = "00000001"
-    with StallMonitor(lambda: now[0]) as monitor:
-        executor = an_executor(queue, slow, monitor=monitor)
+    with LagMeter(lambda: now[0]) as lag:
+        executor = an_executor(queue, slow, lag=lag)
         claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
         await claims.run_once()
         await until(lambda: len(arrived) == 1)
