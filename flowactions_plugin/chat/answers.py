@@ -33,18 +33,15 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-    """Parse an answer of the provider.
+    """Return the JSON object of a call that succeeded.
 
     Args:
         status: the HTTP status.
         headers: names in lower case.
-        body: the received bytes, at most one more than `MAX_BYTES`.
-
-    Returns:
-        The JSON object of a call that succeeded.
+        body: at most one byte more than `MAX_BYTES`.
 
     Raises:
-        AnswerTooLarge: the body, or the decompressed body, is larger than `MAX_BYTES`.
+        AnswerTooLarge: the body is larger than `MAX_BYTES`, as received or decompressed.
         ChatRefused: the call did not succeed; ``unreachable`` when the answer is malformed.
     """
     asked = headers.get("retry-after", "").strip()

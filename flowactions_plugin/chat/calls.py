@@ -58,24 +58,14 @@ def seconds_from_now(seconds: float) -> float:
 
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Return the seconds before the next attempt; ``None`` when there is none (§8).
-
-    Args:
-        attempt: the number of the attempt that failed, counted from 1.
-        refusal: its error.
-    """
+    """Return the seconds before the next attempt; ``None`` when there is none (§8). Attempts are counted from 1."""
     if not refusal.transient or attempt >= MAX_ATTEMPTS:
         return None
     return max(RETRY_DELAYS[attempt - 1], refusal.retry_after or 0.0)
 
 
 class Turns:
-    """Decides when attempts are made (§8): with jitter, and in a channel at its limit one after the other.
-
-    Args:
-        sleep: waits between attempts.
-        jitter: returns a number from 0 to 1.
-    """
+    """Decides when attempts are made (§8): with jitter, from 0 to 1, and in a channel at its limit one after the other."""
 
     def __init__(self, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random) -> None:
         self._sleep = sleep
@@ -147,12 +137,7 @@ class Turns:
 
 
 class ProviderCalls:
-    """Limits calls in time, and records on connections that a token was refused or lacks a scope (§8).
-
-    Args:
-        store: where connections are kept.
-        verify: asks the provider about a connection's token, and stores the answer.
-    """
+    """Limits calls in time, and records on connections that a token was refused or lacks a scope (§8)."""
 
     def __init__(self, store: ConnectionStore, verify: Callable[[StoredConnection], Awaitable[object]]) -> None:
         self._store = store
@@ -208,11 +193,7 @@ class ProviderCalls:
             self.start(self._record(stored, self._store.record_failure(stored, code, *origin)))
 
     async def ask_again(self) -> None:
-        """Begin to ask the provider about the tokens that it has refused and whose time has come.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Begin to ask the provider about the tokens that it has refused and whose time has come (§6.2)."""
         for stored in await self._store.claim_refused():
             self.start(self._record(stored, self._verify(stored)))
 
@@ -227,13 +208,9 @@ class ProviderCalls:
         return True
 
     async def read_until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for the database until a time, and cancel the read after that.
+        """Wait for the database until a time of the event loop's clock, and cancel the read after that.
 
         The cancellation is not waited for, because a statement that waits for a lock may take long to be cancelled.
-
-        Args:
-            until: a time of the event loop's clock.
-            work: reads from the database.
 
         Raises:
             StorageUnavailable: it did not answer in time.
@@ -285,8 +262,5 @@ class ProviderCalls:
 
 
 def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
-    """Return the scopes that a connection is known to lack.
-
-    They were not granted, or the provider refused a call because of them.
-    """
+    """Return the scopes that were not granted, or because of which the provider refused a call."""
     return in_order(read_scopes(stored.missing_scopes))

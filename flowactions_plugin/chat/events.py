@@ -25,7 +25,6 @@ VERSION: Final = "v0"
 REASONS: Final[Mapping[str, str]] = {"app_uninstalled": "app_uninstalled", "tokens_revoked": "token_revoked"}
 """The events that revoke connections, and the reason that such a connection shows (§6.2)."""
 
-
 CHALLENGE: Final = "url_verification"
 """The request with which the provider verifies a URL."""
 
@@ -51,17 +50,10 @@ class Acknowledged(msgspec.Struct, frozen=True):
 def check_signature(
     secrets: Sequence[str], timestamp: str | None, signature: str | None, body: bytes, now: float
 ) -> None:
-    """Check that the provider signed a request, scheme v0 (§5.4).
-
-    Args:
-        secrets: ``CHAT_SIGNING_SECRET``; one of them has signed it.
-        timestamp: the header ``X-Slack-Request-Timestamp``: Unix seconds.
-        signature: the header ``X-Slack-Signature``.
-        body: the raw bytes.
-        now: Unix seconds.
+    """Check that the provider signed a request, scheme v0, with one of the secrets (§5.4). ``now`` is in Unix seconds.
 
     Raises:
-        NotAuthentic: the provider has not signed it, or the timestamp is more than five minutes off; whatever the bytes.
+        NotAuthentic: it has not, or the timestamp is more than five minutes off; whatever the bytes.
     """
     if timestamp is None or signature is None:
         raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")
@@ -83,14 +75,7 @@ def check_signature(
 
 
 def read_event(body: bytes, now: float) -> Challenge | Revocation | Acknowledged:
-    """Parse an authentic request (§6.2).
-
-    Args:
-        body: the raw bytes.
-        now: Unix seconds; the event's time when that is missing.
-
-    Returns:
-        What is to be done.
+    """Parse an authentic request (§6.2). An event without a time has happened ``now``, in Unix seconds.
 
     Raises:
         EventInvalid: it is not a valid event.

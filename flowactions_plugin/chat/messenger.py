@@ -36,15 +36,7 @@ TEST: Final[Origin] = ("", "")
 
 
 class Messenger:
-    """Sends messages for one host (§2.2).
-
-    Args:
-        connections: the organizations' connections.
-        provider: the chat provider.
-        calls: limits calls in time, and records what they say about a connection.
-        keys: open the tokens.
-        turns: when attempts are made.
-    """
+    """Sends messages for one host (§2.2)."""
 
     def __init__(
         self,
@@ -64,12 +56,8 @@ class Messenger:
     async def connection_of(self, organization_id: str, until: float) -> StoredConnection | None:
         """Return the organization's connection; ``None`` when it has none.
 
-        Args:
-            organization_id: the tenant.
-            until: a time of the event loop's clock.
-
         Raises:
-            StorageUnavailable: the database failed, or did not answer until then.
+            StorageUnavailable: the database failed, or did not answer until that time of the event loop's clock.
         """
         return await self._calls.read_until(until, self._connections.get(organization_id))
 
@@ -84,7 +72,7 @@ class Messenger:
         until: float | None = None,
         origin: Origin = TEST,
     ) -> str:
-        """Post a message.
+        """Post a message; return its timestamp.
 
         Args:
             stored: the organization's connection.
@@ -94,9 +82,6 @@ class Messenger:
             retry: whether to repeat attempts that failed for a transient reason.
             until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
             origin: what the message comes from, for the connection's last error.
-
-        Returns:
-            The message's timestamp.
 
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
@@ -115,10 +100,7 @@ class Messenger:
             raise
 
     async def send_test(self, organization_id: str, text: str) -> str:
-        """Post to the default channel, which confirms token, scopes and membership (§4.1.3).
-
-        Returns:
-            The message's timestamp.
+        """Post to the default channel, which confirms token, scopes and membership (§4.1.3); return the timestamp.
 
         Raises:
             NotConnected: there is no connection.

@@ -189,16 +189,7 @@ class SlackProvider:
         return object_of(answer.data, "user")
 
     async def _call(self, token: str | None, call: Call, *, needs: str | None = None) -> Any:
-        """Make a call.
-
-        Args:
-            token: the bot token; ``None`` for calls without one.
-            call: uses the SDK's client.
-            needs: the scope to report when the provider answers that one is missing and does not name it.
-
-        Raises:
-            ChatRefused: the call did not succeed.
-        """
+        """Make a call; ``needs`` is the scope to report when one is missing and the provider does not name it."""
         try:
             if self._client is None:
                 # In a thread, for it takes some hundred milliseconds, in which the event loop must go on.
@@ -242,11 +233,7 @@ class _Answer(NamedTuple):
 
 
 class _Session:
-    """Sends the SDK's requests, in place of an `aiohttp.ClientSession`.
-
-    Args:
-        proxy: the URL of a forward proxy, with its user name and password if needed.
-    """
+    """Sends the SDK's requests, in place of an `aiohttp.ClientSession`."""
 
     closed: Final = False
     """The SDK would replace a closed session with one of its own."""
@@ -262,17 +249,7 @@ class _Session:
 
     @asynccontextmanager
     async def request(self, method: str, url: str, **options: Any) -> AsyncIterator[_Answer]:
-        """Send a request, and read its answer.
-
-        Args:
-            method: the HTTP method.
-            url: the address.
-            options: the SDK's; its proxy from the environment is ignored.
-
-        Raises:
-            ChatRefused: the call did not succeed.
-            aiohttp.ClientError: there is no answer.
-        """
+        """Send a request, and read its answer. The SDK's proxy, from the environment, is ignored."""
         options |= {"proxy": self._proxy, "allow_redirects": False}
         response = await self._opened().request(method, url, **options)
         try:

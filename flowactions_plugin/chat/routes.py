@@ -51,7 +51,7 @@ class InstallUrl(msgspec.Struct):
 
 
 class InstallAnswer(msgspec.Struct):
-    """Where to send the browser, for callers that ask for JSON."""
+    """The same for callers that ask for JSON."""
 
     data: InstallUrl
 

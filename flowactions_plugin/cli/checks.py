@@ -12,7 +12,7 @@ import msgspec
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice_for_operators
 from flowactions_plugin.chat.service import Chat, build_chat, keys_of
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.store import ACTIVE, ASKED_AGAIN, ConnectionStore, StoredConnection, troubled
 from flowactions_plugin.chat.tokens import reseal, usable_token
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.frame import summary
@@ -27,6 +27,7 @@ from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.sealing import KeyRing
 
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
@@ -297,20 +298,12 @@ async def _ask_provider(
     keys = keys_of(context.settings, context.database)
     accepted: set[str] = set()
     refused: list[tuple[str, ChatRefused]] = []
-    for stored in await store.asked_again(CHAT_TOKENS):
-        why = await chat.verify(stored)
-        if why is None:
+    for stored in [*await store.some(ASKED_AGAIN, CHAT_TOKENS), *await store.some(ACTIVE, CHAT_TOKENS)]:
+        reason = await _refusal(chat, keys, stored)
+        if reason is None:
             accepted.add(stored.organization_id)
         else:
-            refused.append((stored.organization_id, why))
-    for stored in await store.active(CHAT_TOKENS):
-        if stored.organization_id in accepted:
-            continue
-        try:
-            await chat.provider.identify(usable_token(keys, stored))
-            accepted.add(stored.organization_id)
-        except ChatRefused as refusal:
-            refused.append((stored.organization_id, refusal))
+            refused.append((stored.organization_id, reason))
     here = not accepted and (len(refused) > 1 or any(each.transient for _, each in refused))
     for organization_id, why in refused:
         # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
@@ -343,13 +336,26 @@ async def _bot_token_is_accepted(checks: Checks, chat: Chat, token: str | None) 
     return True
 
 
+async def _refusal(chat: Chat, keys: KeyRing, stored: StoredConnection) -> ChatRefused | None:
+    """Return why the provider does not accept a token; of one that it has refused, store that it does."""
+    if stored.ask_at is not None:
+        return await chat.verify(stored)
+    try:
+        await chat.provider.identify(usable_token(keys, stored))
+    except ChatRefused as refusal:
+        return refusal
+    return None
+
+
 async def _troubled(
     checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: set[str]
 ) -> None:
     """Name connections that are revoked, or whose last message could not be sent, less than a day ago."""
     since = int(await context.database.time() * 1000) - DAY_MS
     named = 0
-    found = [each for each in await store.troubled(since, TROUBLED_READ) if each.organization_id not in told]
+    found = [
+        each for each in await store.some(troubled(since), TROUBLED_READ) if each.organization_id not in told
+    ]
     for stored in found:
         code = stored.status_reason or "token_revoked" if stored.status != "active" else stored.last_error or ""
         if stored.organization_id in accepted and code in REVOKED | TRANSIENT:
