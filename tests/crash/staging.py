@@ -277,7 +277,7 @@ async def frozen_for_long(stage: Stage) -> None:
     await until(lambda: stage.field.query(f"{both} AND pid = {worker.pid}"))
     os.kill(worker.pid, signal.SIGSTOP)
     seen = "SELECT 1 FROM flowactions_workers WHERE last_seen_at < (SELECT max(last_seen_at) FROM flowactions_workers)"
-    await until(lambda: stage.field.query(f"{seen} - 46000"), 240)
+    await until(lambda: stage.field.query(f"{seen} - 46000"))
 
 
 async def two_workers(field: Field) -> Any:
