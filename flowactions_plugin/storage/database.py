@@ -29,7 +29,7 @@ from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILUR
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import head, lock_schema, prepare_tables, upgrade_tables
-from flowactions_plugin.storage.outages import OutageLog, Outages
+from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.text import read_all
@@ -44,7 +44,7 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+FATAL_AT_START: Final = ("42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
 

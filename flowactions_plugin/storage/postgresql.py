@@ -32,7 +32,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
+from flowactions_plugin.storage.urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""

@@ -211,7 +211,7 @@ async def test_a_server_that_stops_answering_is_an_outage(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that drops all packets is an outage, and over when it ends."""
-    monkeypatch.setattr("flowactions_plugin.storage.postgresql_urls.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("flowactions_plugin.storage.urls.CONNECT_SECONDS", 1)
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
     door.opened = True
