@@ -22,7 +22,6 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
-from flowactions_plugin.storage.text import is_text
 
 LOOK_SECONDS: Final = 5.0
 """Seconds between looks: as often as workers write what has failed."""
@@ -65,9 +64,7 @@ class AutomaticPauses:
         return 0.0 if sum(done) >= AT_ONCE else LOOK_SECONDS
 
     async def _rows(self, query: Select[Any]) -> list[Row[Any]]:
-        """Return the rows whose names are text: on SQLite there may be any bytes."""
-        rows = await self._database.rows(query)
-        return [row for row in rows if is_text(row.organization_id) and is_text(row.destination)]
+        return await self._database.rows(query)
 
     async def _pause(self, row: Row[Any]) -> bool:
         since = time_in_range(row.failing_since)

@@ -43,7 +43,6 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
-from flowactions_plugin.storage.text import read_all, stored
 
 log = logging.getLogger("flowactions.actions")
 
@@ -434,11 +433,11 @@ class PurgeStore:
         )
 
         def remove(connection: Connection) -> tuple[int, int]:
-            found = read_all(connection, chosen)
+            found = connection.execute(chosen).all()
             if not found:
                 return 0, 0
             self._was_claimed |= any(row.claimed_by is not None for row in found)
-            ids = [stored(row.id) for row in found]
+            ids = [row.id for row in found]
             logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
             return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
 

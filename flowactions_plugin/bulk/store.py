@@ -31,7 +31,6 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
 from flowactions_plugin.storage.schema import LIVE, OPEN_ACTION, actions, outbox, statistics
-from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 ActionRow: TypeAlias = Row[Any]
 """An action as it is stored."""
@@ -109,8 +108,8 @@ class ActionStore:
             func.max(found.c.id).label("last"),
         ).select_from(found)
         async with self._database.read() as connection:
-            (row,) = await connection.run_sync(read_all, query)
-        first, last = as_text(row.first or ""), as_text(row.last or "")
+            (row,) = (await connection.execute(query)).all()
+        first, last = (row.first or ""), (row.last or "")
         return row.number, f"{row.ages or 0}-{first}-{last}"
 
     async def aged(self, selection: Selection, now: int) -> Aged:
@@ -133,7 +132,7 @@ class ActionStore:
             .limit(MOST_SHARES)
         )
         async with self._database.read() as connection:
-            return [(as_text(row[0]), row.number) for row in await connection.run_sync(read_all, query)]
+            return [(row[0], row.number) for row in (await connection.execute(query)).all()]
 
     async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
         """Count the delivered rows that meet a filter, as a search counts them."""
@@ -276,8 +275,8 @@ class ActionStore:
         if horizon is not None:
             query = query.where(outbox.c.id <= horizon)
         size = self._database.sql.size(outbox.c.body).label("size")
-        rows = read_all(connection, query.add_columns(size).limit(limit).with_for_update())
-        ids = [row.id for row in within_bytes(rows) if is_text(row.id)]
+        rows = connection.execute(query.add_columns(size).limit(limit).with_for_update()).all()
+        ids = [row.id for row in within_bytes(rows)]
         is_whole = len(rows) < limit and len(ids) == len(rows)
         if is_whole:
             return Batch(ids, horizon or (ids[-1] if ids else after), more=horizon is not None)
@@ -326,7 +325,7 @@ class ActionStore:
     def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> int:
         """End rows that wait; return how many."""
         ended = ending(self._database, self._id_in_params(), reason, action_id)
-        return len(read_all(connection, ended, self._given(ids)))
+        return len(connection.execute(ended, self._given(ids)).all())
 
     def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
         """Return what came of rows that an action has made due."""
@@ -380,9 +379,8 @@ def _horizon(connection: Connection, selection: Selection, after: str | None) ->
     if after is not None:
         rows = rows.where(outbox.c.id > after)
     last = rows.order_by(outbox.c.id).offset(inline(READ_AHEAD - 1)).limit(inline(1))
-    found = read_all(connection, last)
-    # An id of SQLite that is not text cannot be a position: this batch reads more then.
-    return found[0].id if found and is_text(found[0].id) else None
+    found = connection.execute(last).all()
+    return found[0].id if found else None
 
 
 def within_bytes(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
@@ -424,10 +422,8 @@ def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:
 def _ids(
     connection: Connection, query: Select[Any], limit: int, *, skip_locked: bool
 ) -> tuple[list[str], bool]:
-    rows = read_all(connection, query.limit(limit).with_for_update(skip_locked=skip_locked))
-    # An id of SQLite that is not text cannot be a parameter; such a row is left as it is.
-    ids = [row.id for row in rows if is_text(row.id)]
-    return ids, len(rows) == limit and bool(ids)
+    rows = connection.execute(query.limit(limit).with_for_update(skip_locked=skip_locked)).all()
+    return [row.id for row in rows], len(rows) == limit
 
 
 def _result(status: str, error_class: str | None) -> Result:

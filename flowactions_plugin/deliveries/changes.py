@@ -36,7 +36,6 @@ from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
-from flowactions_plugin.storage.text import as_text, read_all
 
 Change: TypeAlias = Literal["retry", "cancel", "delete"]
 
@@ -162,17 +161,17 @@ async def change_one(
         found = found.where(outbox.c.organization_id == organization_id)
 
     def change(connection: Connection) -> Row[Any] | None:
-        rows: Sequence[Row[Any]] = read_all(connection, found.with_for_update())
+        rows: Sequence[Row[Any]] = connection.execute(found.with_for_update()).all()
         if not rows:
             return None
         if kind == "retry":
             connection.execute(requeueing(database, this, reset_attempts=reset_attempts))
         elif kind == "cancel":
-            read_all(connection, ending(database, this, reason))
+            connection.execute(ending(database, this, reason)).all()
         else:
             for statement in deleting(this):
                 connection.execute(statement)
-        before = {name: _plain(getattr(rows[0], name)) for name in _BEFORE}
+        before = {name: getattr(rows[0], name) for name in _BEFORE}
         entry = Entry(
             who=who,
             action=kind,
@@ -236,7 +235,3 @@ async def replay(
 def raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
     """Return columns as the driver returns them: on SQLite there may be any type in any column."""
     return [type_coerce(column, NullType()).label(column.name) for column in columns]
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, (int, float)) else as_text(value)

@@ -19,7 +19,6 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import InboundFailing
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import NAMED_EVENT, REPEATED, inbound_events, inbound_requests
-from flowactions_plugin.storage.text import read_all
 
 PROVIDERS: Final = ("auth", "chat")
 RESULTS: Final = ("processed", "repeated", "acknowledged", "refused", "invalid", "failed")
@@ -105,7 +104,7 @@ def page(connection: Connection, wanted: Inbound, before: Position | None, limit
     most = passed + limit + 1
     found: list[InboundEvent] = []
     for query in _queries(wanted, before):
-        found += [struct_of(row, InboundEvent) for row in read_all(connection, query.limit(inline(most)))]
+        found += [struct_of(row, InboundEvent) for row in connection.execute(query.limit(inline(most))).all()]
     found.sort(key=_moment, reverse=True)
     rows = found[passed : passed + limit]
     if len(found) <= passed + limit or not rows:

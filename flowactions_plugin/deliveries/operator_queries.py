@@ -51,7 +51,6 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
 )
-from flowactions_plugin.storage.text import raw_bytes, read_all, stored
 
 T = TypeVar("T")
 
@@ -189,10 +188,10 @@ class OperatorQueries:
         made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
         made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
         async with self._database.read() as connection:
-            rows = await connection.run_sync(read_all, one)
+            rows = (await connection.execute(one)).all()
             if not rows:
                 return None
-            tried: list[Any] = [*await connection.run_sync(read_all, made)][::-1]
+            tried: list[Any] = [*(await connection.execute(made)).all()][::-1]
         last = _delivering(rows[0])
         if last is not None and all(each.number != last.number for each in tried):
             tried.append(last)
@@ -241,15 +240,11 @@ class OperatorQueries:
         query = query.where(table.c.organization_id > after).order_by(table.c.organization_id)
         if scope.organization_id is not None:
             query = query.where(table.c.organization_id == scope.organization_id)
-        rows = await self._read(lambda connection: read_all(connection, query.limit(inline(limit))))
+        rows = await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())
         found = []
         for row in rows:
             shown = struct_of(row, ChatConnection, leaves_out=("sealed_token",))
-            reason = (
-                unreadable(shown.organization_id, raw_bytes(row.sealed_token))
-                if shown.status == "active"
-                else None
-            )
+            reason = unreadable(shown.organization_id, row.sealed_token) if shown.status == "active" else None
             found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
         return found
 
@@ -290,7 +285,7 @@ class OperatorQueries:
             query = query.where(audit.c.organization_id == scope.organization_id)
         if before is not None:
             query = query.where(audit.c.id < before)
-        rows = await self._read(lambda connection: read_all(connection, query))
+        rows = await self._read(lambda connection: connection.execute(query).all())
         return [entry_of(row, scope) for row in rows]
 
     def _troubled_connections(self, connection: Connection, scope: Scope) -> Counted:
@@ -341,14 +336,14 @@ def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
     query = (
         select(*(pauses.c[name] for name in Pause.__struct_fields__))
         .where(
-            pauses.c.destination == stored(row.destination),
+            pauses.c.destination == row.destination,
             pauses.c.resumed_at.is_(None),
-            pauses.c.organization_id.in_([EVERY_ORGANIZATION, stored(row.organization_id)]),
+            pauses.c.organization_id.in_([EVERY_ORGANIZATION, row.organization_id]),
         )
         .order_by(pauses.c.organization_id)
         .limit(inline(1))
     )
-    found = read_all(connection, query)
+    found = connection.execute(query).all()
     return pause_of(found[0], scope) if found else None
 
 
@@ -358,7 +353,7 @@ def _action(connection: Connection, scope: Scope, action_id: str | None) -> Acti
     query = select(*(actions.c[name] for name in ActionState.__struct_fields__)).where(
         actions.c.id == action_id
     )
-    found = read_all(connection, query)
+    found = connection.execute(query).all()
     if not found:
         return None
     state = struct_of(found[0], ActionState)
@@ -374,7 +369,7 @@ def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: 
     rows = [
         row
         for query in queries
-        for row in read_all(connection, query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN)))
+        for row in connection.execute(query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN))).all()
     ]
     entries = {row.id: entry_of(row, scope) for row in rows}
     # Of an operator's action on rows of all organizations, an organization sees who and why, not which rows nor how many.

@@ -12,7 +12,6 @@ from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, OPEN_ACTION, actions, attempts, audit, outbox
-from flowactions_plugin.storage.text import is_text, read_all
 
 KEPT_MS: Final = 365 * 24 * 3600 * 1000
 """For how long actions and the audit are kept."""
@@ -71,8 +70,8 @@ class Retention:
             # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
             if status == "dead":
                 await self._database.lock_table(connection, actions, "SHARE")
-            removed = await connection.run_sync(read_all, gone)
-            logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
+            removed = (await connection.execute(gone)).all()
+            logged = [row.id for row in removed if _is_logged(row)]
             if logged:
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
         if more:

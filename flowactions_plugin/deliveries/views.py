@@ -29,7 +29,6 @@ from flowactions_plugin.health.statistics import answered
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import FINISHED, due_time
-from flowactions_plugin.storage.text import as_text
 
 T = TypeVar("T")
 
@@ -140,15 +139,9 @@ def facts_of(
 
 
 def struct_of(row: Any, kind: Callable[..., T], leaves_out: Sequence[str] = ()) -> T:
-    """Return the struct whose fields a row's columns have; text that is none is shown as far as possible."""
+    """Return the struct whose fields a row's columns have."""
     values = row._mapping  # noqa: SLF001  public in SQLAlchemy
-    return kind(
-        **{
-            name: as_text(value) if isinstance(value, str | bytes) else value
-            for name, value in values.items()
-            if name not in leaves_out
-        }
-    )
+    return kind(**{name: value for name, value in values.items() if name not in leaves_out})
 
 
 def pause_of(row: Any, scope: Scope) -> Pause:

@@ -31,7 +31,6 @@ from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
 from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.text import raw_bytes
 from flowactions_plugin.storage.urls import sqlite_path
 
 WAIT_SECONDS: Final = 10.0
@@ -57,7 +56,7 @@ BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 
 
 class SQLite(Dialect):
-    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8."""
+    """SQL for SQLite."""
 
     name = "sqlite"
     has_clock = False
@@ -93,14 +92,6 @@ class SQLite(Dialect):
 
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
         return column.cast(LargeBinary)
-
-    text_value = staticmethod(raw_bytes)
-
-    def text_parameter(self, name: str) -> ColumnElement[str]:
-        return cast(bindparam(name, type_=LargeBinary), Text)
-
-    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return cast(column, LargeBinary).label(getattr(column, "name", None))
 
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.length(column, type_=Integer)
