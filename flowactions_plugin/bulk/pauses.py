@@ -13,7 +13,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.bulk.engine import IDLE_POLL_SECONDS, POLL_SECONDS
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.results import Pause
 from flowactions_plugin.deliveries.views import pause_of
 from flowactions_plugin.egress.destination import parse_destination
@@ -273,7 +272,7 @@ class Pauses:
         )
         given = self._database.sql.values_table("targets", organization_id=Text, destination=Text)
         waiting = (
-            select(*raw([outbox.c.id]))
+            select(outbox.c.id)
             .join_from(given, outbox, outbox.c.destination == given.c.destination)
             .where(
                 LIVE,
@@ -313,7 +312,7 @@ class Pauses:
         others = select(pauses.c.organization_id).where(
             pauses.c.destination == destination, pauses.c.resumed_at.is_(None)
         )
-        parked = select(*raw([outbox.c.id])).where(
+        parked = select(outbox.c.id).where(
             LIVE, outbox.c.destination == destination, _PARKED, outbox.c.organization_id.not_in(others)
         )
         if organization_id != EVERY_ORGANIZATION:

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, type_coerce, update
+from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.types import NullType
 
 from flowactions_plugin.bulk.sets import decode_token, encode_token
 from flowactions_plugin.chat.oauth import FLOW_SECONDS
@@ -422,9 +421,9 @@ class PurgeStore:
                 return total
 
     async def _remove_deliveries(self) -> tuple[int, int]:
-        """Remove rows of the outbox with their attempts, whatever their ids are stored as."""
+        """Remove rows of the outbox with their attempts."""
         chosen = (
-            select(type_coerce(outbox.c.id, NullType()).label("id"))
+            select(outbox.c.id)
             .add_columns(outbox.c.claimed_by)
             .where(*self._of(outbox))
             .order_by(outbox.c.id)

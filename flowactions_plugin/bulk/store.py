@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for mod
 from flowactions_plugin.bulk.ramp import Result
 from flowactions_plugin.bulk.sets import KINDS, MOST_RESENT, Selection, names_rows
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
+from flowactions_plugin.deliveries.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import SEARCH_COUNT_LIMIT
 from flowactions_plugin.deliveries.resend import DELIVERED, send_again
@@ -125,7 +125,7 @@ class ActionStore:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
         number = func.count().label("number")
         query = (
-            select(*raw([outbox.c[name]]), number)
+            select(outbox.c[name], number)
             .where(*_of_set(selection))
             .group_by(outbox.c[name])
             .order_by(number.desc(), outbox.c[name])
@@ -264,7 +264,7 @@ class ActionStore:
         Of what is sent again, these are among the next few thousand rows, and have some megabytes of bodies at the most: a
         batch is soon done, however many other rows were delivered.
         """
-        query: Select[Any] = select(*raw([outbox.c.id])).where(*_of_set(selection))
+        query: Select[Any] = select(outbox.c.id).where(*_of_set(selection))
         if after is not None:
             query = query.where(outbox.c.id > after)
         query = query.order_by(outbox.c.id)
@@ -312,7 +312,7 @@ class ActionStore:
 
     def release(self, connection: Connection, action_id: str, limit: int) -> bool:
         """Make stopped rows of an action wait as before; return whether more rows may follow."""
-        query = select(*raw([outbox.c.id])).where(LIVE, _HELD, outbox.c.action_id == action_id)
+        query = select(outbox.c.id).where(LIVE, _HELD, outbox.c.action_id == action_id)
         ids, more = _ids(connection, query, limit, skip_locked=False)
         released = (
             update(outbox)
@@ -372,7 +372,7 @@ def _horizon(connection: Connection, selection: Selection, after: str | None) ->
     """Return the last id of the next few thousand rows, in the set or not; ``None``: there are fewer, or the set names its rows."""
     if names_rows(selection.filter):
         return None
-    rows = select(*raw([outbox.c.id])).where(*_bounds(selection))
+    rows = select(outbox.c.id).where(*_bounds(selection))
     organization_id = selection.organization_id or selection.filter.organization_id
     if organization_id is not None:
         rows = rows.where(outbox.c.organization_id == organization_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -13,16 +13,13 @@ from sqlalchemy import (
     Select,
     TextClause,
     Update,
-    case,
     delete,
     null,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlalchemy.types import NullType
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.filters import Filter
@@ -31,7 +28,6 @@ from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.log_lines import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, FREED
-from flowactions_plugin.queue.rules import MAX_COUNT
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -89,9 +85,7 @@ def requeueing(
         )
     )
     if reset_attempts:
-        counts = outbox.c.attempts.between(0, MAX_COUNT) & outbox.c.earlier_attempts.between(0, MAX_COUNT)
-        # A count out of bounds would overflow, and end the replay of the other rows.
-        total = case((counts, outbox.c.earlier_attempts + outbox.c.attempts), else_=0)
+        total = outbox.c.earlier_attempts + outbox.c.attempts
         requeued = requeued.values(attempts=0, earlier_attempts=total)
     return requeued
 
@@ -114,7 +108,7 @@ def ending(
             finished_at=now,
             action_id=action_id,
         )
-        .returning(*raw([outbox.c.id, outbox.c.destination]))
+        .returning(outbox.c.id, outbox.c.destination)
     )
 
 
@@ -156,7 +150,7 @@ async def change_one(
     if not is_id(row_id):
         return False
     this = outbox.c.id == row_id
-    found: Select[Any] = select(*raw([outbox.c[name] for name in _BEFORE])).where(this, *changeable(kind))
+    found: Select[Any] = select(*(outbox.c[name] for name in _BEFORE)).where(this, *changeable(kind))
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
@@ -230,8 +224,3 @@ async def replay(
             )
             await connection.execute(recording(database, entry))
     return number
-
-
-def raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Return columns as the driver returns them: on SQLite there may be any type in any column."""
-    return [type_coerce(column, NullType()).label(column.name) for column in columns]

@@ -127,7 +127,7 @@ def failing(connection: Connection, now: int) -> list[InboundFailing]:
         rows = [each for each in latest if each.provider == provider]
         failed = [each for each in rows if each.result in FAILED]
         if failed and all(each.result != "processed" for each in rows):
-            number = sum(1 + (each.more if type(each.more) is int else 0) for each in failed)
+            number = sum(1 + each.more for each in failed)
             last = failed[0]
             found.append(
                 InboundFailing(provider=provider, requests=number, result=last.result, reason=last.reason)
@@ -136,8 +136,7 @@ def failing(connection: Connection, now: int) -> list[InboundFailing]:
 
 
 def _moment(event: InboundEvent) -> int:
-    """Return when an event was received; of what is no time, one after all others, as the databases order it."""
-    return event.received_at if type(event.received_at) is int else 10**15 - 1
+    return event.received_at
 
 
 def _queries(wanted: Inbound, before: Position | None) -> Sequence[Select[Any]]:

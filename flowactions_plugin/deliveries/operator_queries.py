@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import inbound_queries, search
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.explain import why_not_sent
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.inbound_queries import Inbound
@@ -158,9 +157,7 @@ class OperatorQueries:
                     limited.destinations.get(facts.destination),
                     limited.organizations.get(facts.organization_id),
                 ),
-                ended_by=action
-                if type(row.next_attempt_at) is int and row.next_attempt_at >= UNDO_OFFSET_MS
-                else None,
+                ended_by=action if row.next_attempt_at >= UNDO_OFFSET_MS else None,
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
             return Found(
@@ -179,13 +176,11 @@ class OperatorQueries:
         """Return a row of this organization, or of any, with its last `MOST_ATTEMPTS`; ``None`` when there is none.
 
         The attempt that has delivered it is kept in the row, and is the last of those that are returned.
-
-        Values are as they are stored, which on SQLite may be of any type; `views` makes them presentable.
         """
-        one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
+        one = select(*outbox.c).where(outbox.c.id == row_id)
         if organization_id is not None:
             one = one.where(outbox.c.organization_id == organization_id)
-        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
+        made = select(*attempts.c).where(attempts.c.delivery_id == row_id)
         made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
         async with self._database.read() as connection:
             rows = (await connection.execute(one)).all()
@@ -318,16 +313,15 @@ def _delivering(row: Row[Any]) -> _Delivering | None:
     if row.delivered_started_at is None:
         return None
     counts = (row.attempts, row.earlier_attempts)
-    number = sum(counts) if all(type(each) is int for each in counts) else None
     return _Delivering(
-        number,
+        sum(counts),
         row.delivered_started_at,
         row.delivered_duration_ms,
         row.last_status_code,
         row.last_error,
         row.delivered_response,
         row.delivered_phases,
-        row.settled_token[:PREFIX_DIGITS] if isinstance(row.settled_token, str) else None,
+        row.settled_token and row.settled_token[:PREFIX_DIGITS],
     )
 
 

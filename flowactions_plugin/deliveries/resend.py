@@ -13,7 +13,7 @@ from sqlalchemy import String, Text, insert, literal, null, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id, new_id
-from flowactions_plugin.deliveries.changes import Change, changeable, raw
+from flowactions_plugin.deliveries.changes import Change, changeable
 from flowactions_plugin.deliveries.results import Resent
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.keys import KeyUse
@@ -110,7 +110,7 @@ def send_again(
         action_id: the bulk action that does it.
     """
     given = database.sql.values_table("given", id=String)
-    origins = select(*raw([outbox.c.id, outbox.c.origin])).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
+    origins = select(outbox.c.id, outbox.c.origin).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
     asked = database.sql.json_rows([{"id": each} for each in ids])
     rows = []
     for row in connection.execute(origins, {"given": asked}).all():
@@ -173,7 +173,7 @@ async def send_one_again(
     """
     if not is_id(row_id):
         return None
-    found = select(*raw([outbox.c.organization_id, outbox.c.event_id])).where(outbox.c.id == row_id, DELIVERED)
+    found = select(outbox.c.organization_id, outbox.c.event_id).where(outbox.c.id == row_id, DELIVERED)
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
@@ -215,7 +215,7 @@ def resent_as(connection: Connection, row: Any) -> list[Resent]:
     """
     # Without an order: PostgreSQL then reads the rows of the event, and not those of the organization in order.
     query = (
-        select(*raw([outbox.c.id, outbox.c.status, outbox.c.created_at]))
+        select(outbox.c.id, outbox.c.status, outbox.c.created_at)
         .where(
             outbox.c.event_id == row.event_id,
             outbox.c.organization_id == row.organization_id,
@@ -225,6 +225,6 @@ def resent_as(connection: Connection, row: Any) -> list[Resent]:
     )
     found = [each for each in connection.execute(query).all() if is_id(each.id)]
     return [
-        Resent(each.id, each.status, each.created_at if type(each.created_at) is int else None)
+        Resent(each.id, each.status, each.created_at)
         for each in sorted(found, key=lambda each: each.id, reverse=True)
     ]

@@ -7,7 +7,6 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, Row, delete, exists, select
 
 from flowactions_plugin.clock import id_at
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -65,7 +64,7 @@ class Retention:
         # A row that was retried meanwhile stays.
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
         those = (*old, ended.between(found[0], found[-1]), ~is_awaited)
-        gone = delete(outbox).where(*those).returning(outbox.c.id, *raw(kept))
+        gone = delete(outbox).where(*those).returning(outbox.c.id, *kept)
         async with self._database.write() as connection:
             # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
             if status == "dead":

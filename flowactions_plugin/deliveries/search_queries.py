@@ -25,7 +25,6 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin import clock
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import search
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.results import Page
 from flowactions_plugin.deliveries.search import Source
@@ -105,7 +104,7 @@ class DeliverySearch:
     ) -> Read:
         bounds = search.id_bounds(wanted, position)
         conditions = [*self._conditions(connection, wanted, source), *bounds]
-        query = select(*raw(LIST_COLUMNS)).where(*conditions).order_by(outbox.c.id.desc())
+        query = select(*LIST_COLUMNS).where(*conditions).order_by(outbox.c.id.desc())
         if source.each_organization:
             organizations = self._organizations(connection, source)
             if organizations is not None:
@@ -123,7 +122,7 @@ class DeliverySearch:
         conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(wanted), *source.extra]
         if source.event_id is not None:
             # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
-            mine = select(*raw([outbox.c.id])).where(outbox.c.event_id == source.event_id)
+            mine = select(outbox.c.id).where(outbox.c.event_id == source.event_id)
             found = connection.execute(mine.limit(inline(EVENT_ROWS))).all()
             conditions.append(outbox.c.id.in_([row.id for row in found]))
         return conditions
@@ -233,7 +232,7 @@ def _horizon(
 ) -> Row[Any] | None:
     """Return the last of the rows that a search reads of a source; ``None``: it reads all of them."""
     last = (
-        select(*raw([outbox.c.id]))
+        select(outbox.c.id)
         .where(*conditions_of(source.served), *source.extra, *bounds)
         .order_by(outbox.c.id.desc())
         .offset(inline(limit - 1))

@@ -163,7 +163,7 @@ def blocked(connection: Connection, scope: Scope, limit: int) -> list[Blocked]:
             reason=row.reason,
             deliveries=Counted(number=row.number, exact=exact),
             organizations=row.organizations,
-            since=row.since if type(row.since) is int else None,
+            since=row.since,
         )
         for row in rows
         if row.reason is not None

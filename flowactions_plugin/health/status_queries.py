@@ -54,7 +54,6 @@ from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
     FAILING,
     LIVE,
-    QUARANTINE_AFTER,
     QUARANTINED,
     destinations,
     outbox,
@@ -173,7 +172,7 @@ class HealthQueries:
                 id=row.id,
                 organization_id=row.organization_id,
                 destination=row.destination,
-                reclaims=row.takeovers if type(row.takeovers) is int else QUARANTINE_AFTER,
+                reclaims=row.takeovers,
             )
             for row in connection.execute(query).all()
         ]
@@ -187,8 +186,7 @@ class HealthQueries:
             func.min(pauses.c.paused_at).label("since"),
         ).where(pauses.c.resumed_at.is_(None))
         row = connection.execute(query.where(pauses.c.organization_id.in_(whose)) if whose else query).one()
-        since = row.since if type(row.since) is int else None
-        return PausedNow(destinations=row.number, automatic=row.automatic, since=since)
+        return PausedNow(destinations=row.number, automatic=row.automatic, since=row.since)
 
     def workers(self, connection: Connection, now: int) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""

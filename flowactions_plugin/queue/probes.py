@@ -169,7 +169,7 @@ class Probes:
                 claiming_one = self._database.built(_claiming, bool(doubt), self._contact.lease_seconds)
                 rows = connection.execute(claiming_one, {"token": token, "row": each.row, **doubt}).all()
                 if rows:
-                    number = each.probes + 1 if type(each.probes) is int else 1
+                    number = each.probes + 1
                     again = self._database.now() + probe_delay_ms(number)
                     connection.execute(update(pauses).where(mine).values(probe_at=again, probes=number))
                     row, probed = (
