@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, type_coerce, update
+from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, update
 from sqlalchemy.engine import Connection
-from sqlalchemy.types import NullType
 
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import new_id
@@ -40,7 +39,6 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
-from flowactions_plugin.storage.text import read_all, stored
 
 log = logging.getLogger("flowactions.actions")
 
@@ -264,9 +262,9 @@ class PurgeStore:
                 return total
 
     async def _remove_deliveries(self) -> tuple[int, int]:
-        """Remove rows of the outbox with their attempts, whatever their ids are stored as."""
+        """Remove rows of the outbox with their attempts."""
         chosen = (
-            select(type_coerce(outbox.c.id, NullType()).label("id"))
+            select(outbox.c.id)
             .add_columns(outbox.c.claimed_by)
             .where(*self._of(outbox))
             .order_by(outbox.c.id)
@@ -275,11 +273,11 @@ class PurgeStore:
         )
 
         def remove(connection: Connection) -> tuple[int, int]:
-            found = read_all(connection, chosen)
+            found = connection.execute(chosen).all()
             if not found:
                 return 0, 0
             self._was_claimed |= any(row.claimed_by is not None for row in found)
-            ids = [stored(row.id) for row in found]
+            ids = [row.id for row in found]
             logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
             return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
 

@@ -13,7 +13,6 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import InboundFailing
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import inbound_events, inbound_requests
-from flowactions_plugin.storage.text import read_all
 
 PROVIDERS: Final = ("auth", "chat")
 
@@ -55,11 +54,11 @@ def page(connection: Connection, event_id: str | None, cursor: str | None, limit
         reasons = reasons.where(inbound_requests.c.event_id == event_id)
     if cursor:
         events = events.where(*_before(cursor))
-    found = [struct_of(row, InboundEvent) for row in read_all(connection, events.limit(inline(limit + 1)))]
+    found = [struct_of(row, InboundEvent) for row in connection.execute(events.limit(inline(limit + 1))).all()]
     rows, last = found[:limit], found[limit - 1] if len(found) > limit else None
     return InboundPage(
         rows=rows,
-        reasons=() if cursor else [struct_of(row, InboundReason) for row in read_all(connection, reasons)],
+        reasons=() if cursor else [struct_of(row, InboundReason) for row in connection.execute(reasons).all()],
         next_cursor=None if last is None else f"{last.received_at}.{last.provider}.{last.event_id}",
     )
 
@@ -87,9 +86,9 @@ def failing(connection: Connection, now: int) -> list[InboundFailing]:
     for provider in PROVIDERS:
         late = select(table.provider, table.requests, table.first_at.label("since"), table.result, table.reason)
         late = late.where(table.last_at >= since, table.provider == provider, table.result.in_(FAILED))
-        rows = read_all(connection, late.order_by(table.last_at.desc()).limit(inline(1)))
+        rows = connection.execute(late.order_by(table.last_at.desc()).limit(inline(1))).all()
         events = select(inbound_events.c.provider).where(inbound_events.c.received_at >= since)
         processed = events.where(inbound_events.c.provider == provider).limit(inline(1))
-        if rows and not read_all(connection, processed):
+        if rows and not connection.execute(processed).all():
             found.append(struct_of(rows[0], InboundFailing))
     return found

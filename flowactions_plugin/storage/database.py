@@ -37,10 +37,9 @@ from flowactions_plugin.storage.migrations import (
     prepare_tables,
     upgrade_tables,
 )
-from flowactions_plugin.storage.outages import OutageLog, Outages
+from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
-from flowactions_plugin.storage.text import read_all
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
 from flowactions_plugin.storage.waiting import STATEMENT_SECONDS, TRANSACTION_SECONDS, answering, committing
@@ -52,7 +51,7 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
 INSUFFICIENT_PRIVILEGE: Final = "42501"
@@ -335,7 +334,7 @@ class Database:
         return self._transactions.guarded(transaction)
 
     async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
-        """Return the rows of one query, also corrupt ones, with as few thread switches and round trips as possible.
+        """Return the rows of one query, with as few thread switches and round trips as possible.
 
         It is for what is asked again and again: on SQLite it may wait until a write is over.
 
@@ -348,7 +347,7 @@ class Database:
         """
 
         def work(connection: SyncConnection) -> Sequence[Row[Any]]:
-            return read_all(connection, query, given)
+            return connection.execute(query, given).all()
 
         if not self.sql.one_writer:
             return await self.in_transaction(work)

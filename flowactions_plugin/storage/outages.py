@@ -81,6 +81,7 @@ FAILURES: Final = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
 """Errors of SQLAlchemy and of SQLite's driver; `_failures` adds those of PostgreSQL's."""
 
 ADVICE: Final = {
+    "URL": "see the options of FLOWACTIONS_DATABASE_URL",
     "08": "see whether the server runs and can be reached",
     "0A": "the server does not support this; it may be too old, or its tables have just changed",
     "25006": "the server is read-only: have the URL name the primary",
@@ -109,6 +110,8 @@ ADVICE: Final = {
 
 SEARCH_PATH: Final = "search_path"
 """With what a note on an exception begins that says in which schemas PostgreSQL has looked."""
+UNUSABLE_URL: Final = "URL"
+"""The code of an option of a URL with which asyncpg does not connect."""
 
 LOST: Final = "the connection was lost while it was used"
 NO_ANSWER: Final = "it did not answer in time"
@@ -288,6 +291,8 @@ def answer_to(exc: StorageUnavailable) -> str:
 def code_of(exc: BaseException) -> str | None:
     """Return an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
     for each in _causes(exc):
+        if isinstance(each, ValueError) and isinstance(each, _asyncpg_errors()):
+            return UNUSABLE_URL
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
             return str(code)

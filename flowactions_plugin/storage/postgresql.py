@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
-from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
+from flowactions_plugin.storage.urls import asyncpg_arguments
 
 LASTING: Final = 5
 """How many connections of the plugin's own engine stay open when they are idle."""

@@ -356,7 +356,7 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
     async def counted(*given: Any) -> None:
         nonlocal beats
         beats += 1
-        await usual(*given)
+        return await usual(*given)
 
     monkeypatch.setattr(Fleet, "beat", counted)
     host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY=mode))
