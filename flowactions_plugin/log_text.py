@@ -13,6 +13,11 @@ REASON_LENGTH: Final = 1000
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def plural(count: int, one: str, many: str | None = None, *, exact: bool = True) -> str:
+    """Return a count with its noun, and a plus sign where it is the least that there are."""
+    return f"{count:,}{'' if exact else '+'} {one if count == 1 and exact else many or one + 's'}"
+
+
 def size(count: int) -> str:
     """Return a number of bytes as people read it: in KB (1,024 bytes), and below one in bytes."""
     return f"{count} bytes" if count < 1024 else f"{f'{count / 1024:,.1f}'.removesuffix('.0')} KB"

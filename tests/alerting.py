@@ -7,7 +7,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from flowactions_plugin.alerts.queue import Alerts, alerts_alone
+from flowactions_plugin.alerts.events import DestinationRecovered
+from flowactions_plugin.alerts.queue import HOUR_MS, Alerts, alerts_of
+from flowactions_plugin.egress.outbound import guard_of
+from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox
@@ -18,11 +23,19 @@ SECRET = "whsec_MDEyMzQ1Njc4OWFiY2RlZg"
 SETTINGS = {"FLOWACTIONS_ALERTS_URL": URL, "FLOWACTIONS_ALERTS_SECRET": SECRET}
 
 
+def an_alert(occurred_at: str = "", organization_id: str = "test") -> DestinationRecovered:
+    """Give an alert that says little."""
+    return DestinationRecovered(
+        occurred_at=occurred_at, organization_id=organization_id, destination="http://alert.test:80"
+    )
+
+
 def alerts_in(database: Database, **settings: str) -> Alerts:
     """Give what queues alerts in a database."""
-    found = alerts_alone(
-        read_settings({"FLOWACTIONS_ENVIRONMENT": "development", **SETTINGS, **settings}), database
-    )
+    read = read_settings({"FLOWACTIONS_ENVIRONMENT": "development", **SETTINGS, **settings})
+    guard = guard_of(read, Resolver(threads=1))
+    outbox = Outbox(database, guard, read.max_body_bytes, standard_webhooks=read.standard_webhooks)
+    found = alerts_of(read, outbox, IdempotencyKeys(database, read.idempotency_hours * HOUR_MS))
     assert found is not None
     return found
 

@@ -139,14 +139,6 @@ class DatabaseWritable(Alert, kw_only=True, frozen=True, rename="camel"):
     reason: str
 
 
-class Trial(Alert, kw_only=True, frozen=True, rename="camel"):
-    """Somebody tests alerts, by ``flowactions test-alert``."""
-
-    TYPE: ClassVar[str] = "flowactions.alerts.test"
-
-    message: str
-
-
 KINDS: Final[tuple[type[Alert], ...]] = (
     DestinationFailing,
     DestinationRecovered,
@@ -157,7 +149,6 @@ KINDS: Final[tuple[type[Alert], ...]] = (
     ChatDisconnected,
     DatabaseUnwritable,
     DatabaseWritable,
-    Trial,
 )
 """All kinds, in the order of the guide."""
 

@@ -16,6 +16,7 @@ from flowactions_plugin.alerts.events import (
     DestinationRecovered,
     body_of,
 )
+from flowactions_plugin.alerts.store import end_outage, installed
 from flowactions_plugin.clock import new_id, to_iso
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import is_address
@@ -26,7 +27,7 @@ from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.conflicts import repeated
-from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.alerts")
@@ -64,6 +65,7 @@ class Alerts:
         self._keys = keys
         self.destination = destination
         self.secret = secret
+        self._installation: str | None = None
 
     def __repr__(self) -> str:
         return "Alerts(…)"
@@ -72,22 +74,49 @@ class Alerts:
         """Return the secret that signs alerts."""
         return self.secret
 
-    def delivery(self, alert: Alert, key: str | None = None) -> NewDelivery:
+    async def outages(self, transaction: Transaction | None = None) -> int:
+        """Return how many outages of writes have ended in this installation, which is the number of the next one.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        self._installation, outages = await installed(self._outbox.database, transaction)
+        return outages
+
+    @repeated
+    async def end_outage(self, number: int | None, alert: Alert) -> None:
+        """Queue that an outage of writes has ended, unless another worker has queued it or its number is not known.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        async with self._outbox.database.write() as transaction:
+            if await end_outage(transaction, number):
+                await self.add(alert, transaction)
+
+    async def delivery(
+        self, alert: Alert, key: str | None = None, transaction: Transaction | None = None
+    ) -> NewDelivery:
         """Return the row of an alert; nothing is written.
 
         Args:
             alert: what it says.
-            key: alerts with the same key are the same event, also when they differ otherwise; ``None``: each is an event of its own.
+            key: alerts of one installation with the same key are the same event, also when they differ otherwise; ``None``: each
+                is an event of its own.
+            transaction: in which the installation's id is read.
 
         Raises:
+            StorageUnavailable: the database failed.
             TooLarge: it is larger than a body may be.
         """
+        if key is not None and self._installation is None:
+            await self.outages(transaction)
         webhook = Webhook(
             organization_id=EVERY_ORGANIZATION,
             agent_id=None,
             origin=PluginOrigin(organization_id=EVERY_ORGANIZATION, plugin=PLUGIN, name=NAME, id=alert.TYPE),
             event_type=alert.TYPE,
-            entity=key or new_id(self._outbox.database.clock()),
+            entity=f"{self._installation}:{key}" if key else new_id(self._outbox.database.clock()),
             url=self.destination.url,
             body=body_of(alert),
             event_payload=b"",
@@ -115,7 +144,7 @@ class Alerts:
             StorageUnavailable: the database failed; nothing was written.
         """
         try:
-            delivery = self.delivery(alert, key)
+            delivery = await self.delivery(alert, key, transaction)
         except TooLarge as exc:
             log.error("alert %s was not queued: %s", alert.TYPE, exc, extra={"event": "alert.not_queued"})  # noqa: TRY400
             return None
@@ -198,21 +227,6 @@ def alerts_of(settings: Settings, outbox: Outbox, keys: IdempotencyKeys) -> Aler
     else:
         return Alerts(outbox, keys, destination, settings.alerts_secret)
     raise SettingsInvalid(f"these settings cannot be used: FLOWACTIONS_ALERTS_URL: {reason}")
-
-
-def alerts_alone(settings: Settings, database: Database) -> Alerts | None:
-    """Return what queues alerts in a process that queues nothing else; ``None``: the settings say no URL.
-
-    Raises:
-        SettingsInvalid: webhooks may not be sent to the URL.
-    """
-    outbox = Outbox(
-        database,
-        guard_of(settings, _unresolved),
-        settings.max_body_bytes,
-        standard_webhooks=settings.standard_webhooks,
-    )
-    return alerts_of(settings, outbox, IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS))
 
 
 async def _unresolved(_host: str, _port: int) -> Sequence[str]:

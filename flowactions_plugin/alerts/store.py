@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.alerts.events import DeadGroup
 from flowactions_plugin.clock import id_at
 from flowactions_plugin.operators.scope import Role
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FINISHED, audit, outbox
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FINISHED, audit, installation, outbox
 from flowactions_plugin.storage.text import as_text, read_all
 
 DEAD_READ: Final = 10_000
@@ -142,3 +142,17 @@ class AlertStore:
 
         async with self._database.read() as connection:
             return await connection.run_sync(work)
+
+
+async def installed(database: Database, transaction: Transaction | None = None) -> tuple[str, int]:
+    """Return the id of an installation, and how many outages of writes have ended in it."""
+    async with database.read(transaction) as connection:
+        row = (await connection.execute(select(installation))).one()
+    return row.id, int(row.outages)
+
+
+async def end_outage(transaction: Transaction, number: int | None) -> bool:
+    """Count the end of an outage of writes; return whether nobody else has."""
+    outages = installation.c.outages
+    ended = update(installation).where(outages == number).values(outages=outages + 1)
+    return (await transaction.execute(ended)).rowcount == 1

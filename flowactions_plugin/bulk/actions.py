@@ -255,12 +255,7 @@ class Actions:
         )
 
     async def _check_set(self, selection: Selection) -> Aged:
-        """Check that a set is the one that was shown, and return what retention may remove of it.
-
-        Raises:
-            ActionInvalid: it has no rows, or was shown in the future.
-            SetChanged: it is another.
-        """
+        """Check that a set is the one that was shown, and return what retention may remove of it."""
         now = await self._store.now()
         if selection.as_of > now:
             raise ActionInvalid("The preview is of a time to come: look at the rows again.")

@@ -124,10 +124,7 @@ class Pauses:
         return changed
 
     async def _check_room(self, connection: AsyncConnection, organization_id: str, destination: str) -> None:
-        """Check that an organization may pause one more destination, or has paused this one.
-
-        Its first pause is locked, so that of those who pause at once none passes the limit.
-        """
+        """Check that an organization may pause one more destination, or has paused this one."""
         mine = select(pauses.c.destination).where(pauses.c.organization_id == organization_id)
         await connection.execute(mine.order_by(pauses.c.destination).limit(1).with_for_update())
         found = (await connection.execute(mine.limit(MOST_PAUSES))).scalars().all()

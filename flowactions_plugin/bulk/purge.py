@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,6 +21,8 @@ from flowactions_plugin.errors import ActionInvalid, SetChanged
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import PURGE, Entry, recording
 from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.queue.limits import PURGED
+from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -38,6 +41,7 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
     statistics,
+    workers,
 )
 from flowactions_plugin.storage.text import read_all, stored
 
@@ -51,6 +55,9 @@ PART_SECONDS: Final = 10.0
 
 BATCH: Final = 500
 """How many rows a transaction removes at the most."""
+
+WITHDRAWN_SECONDS: Final = 2 * HELD_SECONDS
+"""How long a purge waits after it has removed rows that workers had claimed: what they have not begun, they drop meanwhile."""
 
 # Bulk actions and pauses first: what they hold would otherwise be held for good. Of records, deliveries are made.
 _FIRST: Final = {"actions": actions, "pauses": pauses, "records": deferred}
@@ -306,6 +313,7 @@ class PurgeStore:
         self.organization_id = organization_id
         self._as_of = as_of
         self._is_over = is_over
+        self._was_claimed = False
 
     def is_of_it(self, since: int) -> bool:
         """Return whether a row that is there since a time belongs to what is counted and removed."""
@@ -344,6 +352,10 @@ class PurgeStore:
         for name, table in _REST.items():
             removed[name] = await self._remove(table)
         removed["alerts"] = await self._remove_alerts()
+        clearing = update(workers).where(workers.c.stopped_at.is_(None)).values(limited=PURGED)
+        await self._database.in_transaction(lambda connection: connection.execute(clearing))
+        if self._was_claimed:
+            await asyncio.sleep(WITHDRAWN_SECONDS)
         return removed
 
     def _alerts(self, connection: Connection) -> list[str]:
@@ -414,6 +426,7 @@ class PurgeStore:
         """Remove rows of the outbox with their attempts, whatever their ids are stored as."""
         chosen = (
             select(type_coerce(outbox.c.id, NullType()).label("id"))
+            .add_columns(outbox.c.claimed_by)
             .where(*self._of(outbox))
             .order_by(outbox.c.id)
             .limit(inline(BATCH))
@@ -421,9 +434,11 @@ class PurgeStore:
         )
 
         def remove(connection: Connection) -> tuple[int, int]:
-            ids = [stored(row.id) for row in read_all(connection, chosen)]
-            if not ids:
+            found = read_all(connection, chosen)
+            if not found:
                 return 0, 0
+            self._was_claimed |= any(row.claimed_by is not None for row in found)
+            ids = [stored(row.id) for row in found]
             logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
             return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
 

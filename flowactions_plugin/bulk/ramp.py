@@ -11,6 +11,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from flowactions_plugin.log_text import plural
+
 BURST_SECONDS: Final = 1.0
 """A process that was late makes up for so much time at the most."""
 
@@ -125,16 +127,13 @@ def judge(stage: Stage, results: Mapping[str, Result]) -> Judgement:
     expected = len(found) + later - found.count("gone")
     if failed > expected * FAILING_SHARE:
         return Judgement(
-            "stop", f"{failed} of {expected} first attempts failed in a stage of {_rows(stage.size)}"
+            "stop", f"{failed} of {expected} first attempts failed in a stage of {plural(stage.size, 'row')}"
         )
     if stage.room:
         return Judgement("continue")
     if unknown:
         return Judgement(
-            "wait", f"waits for {unknown} of {expected} first attempts in a stage of {_rows(stage.size)}"
+            "wait",
+            f"waits for {unknown} of {expected} first attempts in a stage of {plural(stage.size, 'row')}",
         )
     return Judgement("continue")
-
-
-def _rows(number: int) -> str:
-    return "1 row" if number == 1 else f"{number:,} rows"

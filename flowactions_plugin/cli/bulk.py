@@ -115,6 +115,8 @@ async def replay(host: str | None, follow: str | None, as_json: bool, **options:
     """
     if follow is None:
         return await _change(host, "replay", {**options, "as_json": as_json})
+    if any(options.values()):
+        raise click.UsageError("--follow shows an action that was begun before: leave the other options out.")
     from flowactions_plugin.cli import changing
     from flowactions_plugin.operators.scope import Scope
 

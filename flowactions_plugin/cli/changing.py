@@ -22,10 +22,10 @@ from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of, say_times
 from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+from flowactions_plugin.deliveries.resend import could_change
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
 from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.log_text import printable
+from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
 
 VERBS: Final = {
@@ -64,12 +64,14 @@ class Changed(Document):
     Attributes:
         id: id of the delivery.
         changed: whether the delivery was changed; its state may not allow it.
+        could: with `--dry-run`: whether it would be changed; missing without.
         resent_as: for `outbox resend`: id of the new delivery; missing for other commands, and if nothing was
             sent.
     """
 
     id: str
     changed: bool
+    could: bool | msgspec.UnsetType = msgspec.UNSET
     resent_as: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -150,6 +152,11 @@ async def change(host: str | None, request: ChangeRequest) -> int:
     filtered = any(request.given.values())
     if request.ids and (filtered or request.everything):
         raise CannotRun("give ids, or a filter, and not both")
+    timed = {"undo-seconds": request.undo_seconds is not None, "detach": request.detach}
+    paced = {"rate": request.rate is not None, "canary": request.canary > 0}
+    ignored = [name for name, is_given in {**timed, **paced}.items() if is_given and request.ids]
+    if ignored:
+        raise CannotRun(f"--{ignored[0]} is for a filter: deliveries with these ids are changed at once")
     if not request.ids and filtered == request.everything:
         raise CannotRun(
             "--all is for no filter at all" if filtered else "which ones? Give ids, a filter, or --all"
@@ -164,14 +171,15 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     if not all(map(is_id, ids)):
         raise CannotRun("one of the ids is none; 'flowactions outbox list' shows them")
     if request.expect not in {None, len(ids)}:
-        raise CannotRun(f"--expect is {request.expect}, and {len(ids)} ids are given")
+        raise CannotRun(f"--expect is {request.expect}, and {plural(len(ids), 'id is', 'ids are')} given")
     if request.dry_run:
-        queries = OperatorQueries.of(context.database, context.settings)
-        found = [each for each in ids if await queries.delivery(Scope(), each) is not None]
+        ready = await could_change(context.database, request.kind, ids)
         if request.as_json:
-            write_json(Outcome(deliveries=[Changed(id=each, changed=False) for each in ids]))
+            write_json(
+                Outcome(deliveries=[Changed(id=each, changed=False, could=each in ready) for each in ids])
+            )
         else:
-            line(f"{len(found)} of {len(ids)} exist")
+            line(f"{len(ready)} of {len(ids)} would be {DONE_VERBS[request.kind]}")
         return DONE
     if request.kind == "delete" and not _agreed(request, len(ids)):
         return FAILED
@@ -213,7 +221,8 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
         _show(preview)
     if request.expect not in {None, preview.count}:
         status(
-            f"flowactions: --expect is {request.expect}, and {preview.count} deliveries match: nothing was done"
+            f"flowactions: --expect is {request.expect}, and "
+            f"{plural(preview.count, 'delivery matches', 'deliveries match')}: nothing was done"
         )
         return FAILED
     if request.dry_run or not preview.count:
@@ -246,13 +255,14 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
 
 def _agreed(request: ChangeRequest, number: int) -> bool:
     """Ask whether so many deliveries are to be changed."""
-    what = "one delivery" if number == 1 else f"{number:,} deliveries"
-    return confirmed(f"{VERBS[request.kind].format(what)}?", yes=request.yes)
+    return confirmed(
+        f"{VERBS[request.kind].format(plural(number, 'delivery', 'deliveries'))}?", yes=request.yes
+    )
 
 
 def _show(preview: Preview) -> None:
     """Print what a filter selects."""
-    line(f"{preview.count:,} deliveries at {moment(preview.as_of)}")
+    line(f"{plural(preview.count, 'delivery', 'deliveries')} at {moment(preview.as_of)}")
     if preview.seconds_to_drain is not None and preview.count:
         line(f"about {duration(preview.seconds_to_drain)} to send them")
     if preview.delivered is not None and preview.delivered.number:

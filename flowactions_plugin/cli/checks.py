@@ -23,7 +23,7 @@ from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed
 from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
-from flowactions_plugin.log_text import printable
+from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.retention import DAY_MS
 
@@ -98,19 +98,21 @@ class Checks:
             self.fail(name, f"the check failed unexpectedly: {summary(exc)}")
 
 
-def and_more(checks: Checks, name: str, number: int, what: str, see: str, *, exact: bool = True) -> None:
+def and_more(
+    checks: Checks, name: str, number: int, what: tuple[str, str], see: str, *, exact: bool = True
+) -> None:
     """Record the number of further failures of one kind that are not named.
 
     Args:
         checks: to be added to.
         name: of the check.
         number: how many are not named; nothing is said for none.
-        what: of which kind.
+        what: of which kind, for one and for several.
         see: the command that lists them.
         exact: whether these are all.
     """
     if number > 0:
-        checks.warn(name, f"{number:,}{'' if exact else '+'} more {what}", see)
+        checks.warn(name, plural(number, f"more {what[0]}", f"more {what[1]}", exact=exact), see)
 
 
 async def check_egress(checks: Checks, context: CommandContext, url: str) -> None:
@@ -173,7 +175,7 @@ async def check_alerts(checks: Checks, context: CommandContext) -> None:
         advice = "see that the name in FLOWACTIONS_ALERTS_URL exists and that this machine's resolver knows it"
         checks.fail("alerts", f"{destination.host} has no address now: no alert arrives", advice)
         return
-    checks.ok("alerts", f"alerts are sent to {destination.key}, signed; try it: flowactions test-alert")
+    checks.ok("alerts", f"alerts are sent to {destination.key}, signed; try it: flowactions send-test <URL>")
 
 
 async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
@@ -231,12 +233,12 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
         checks.fail("keys", str(exc), "set it to the keys that the tokens were sealed with")
         return
     done = await reseal(store, keys, dry=True)
-    said = f"{done.current} tokens under the newest key, {done.changed} under older ones"
+    said = f"{plural(done.current, 'token')} under the newest key, {done.changed} under older ones"
     if done.broken:
         some = ", ".join(printable(each) for each in done.broken[:5])
         checks.fail(
             "keys",
-            f"{said}; no key opens those of {len(done.broken)} organizations: {some}",
+            f"{said}; no key opens those of {plural(len(done.broken), 'organization')}: {some}",
             "add the missing key to FLOWACTIONS_ENCRYPTION_KEYS, or let them reconnect",
         )
     elif done.changed:
@@ -256,7 +258,7 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
     store = ConnectionStore(context.database)
     settings = context.settings
     connected = await store.count_active()
-    workspaces = "1 workspace is" if connected == 1 else f"{connected:,} workspaces are"
+    workspaces = plural(connected, "workspace is", "workspaces are")
     chat = build_chat(settings, context.database)
     if isinstance(chat, NotConfigured):
         if connected:
@@ -305,9 +307,15 @@ async def _ask_provider(
         # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
         tell = checks.fail if here or why.code == UNREADABLE else checks.warn
         tell("chat", f"organization {printable(organization_id)}: {why.code}", advice_for_operators(why.code))
-    if accepted or not refused:
+    if not accepted and not refused:
+        checks.skip("chat", "no workspace is connected, so no token was tested")
+    elif accepted:
         others = connected - CHAT_TOKENS
-        more = f"; {others:,} more were not asked about, so that it does not throttle us" if others > 0 else ""
+        more = (
+            f"; {plural(others, 'more was', 'more were')} not asked about, so that it does not throttle us"
+            if others > 0
+            else ""
+        )
         checks.ok(
             "chat", f"the provider accepts {len(accepted)} of {len(accepted) + len(refused)} tokens{more}"
         )
@@ -317,15 +325,7 @@ async def _ask_provider(
 async def _troubled(
     checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: set[str]
 ) -> None:
-    """Name connections that are revoked, or whose last message could not be sent, less than a day ago.
-
-    Args:
-        checks: to be added to.
-        context: the database.
-        store: of the connections.
-        accepted: organizations whose token the provider accepts now, so that what said otherwise is over.
-        told: organizations of which it was told already.
-    """
+    """Name connections that are revoked, or whose last message could not be sent, less than a day ago."""
     since = int(await context.database.time() * 1000) - DAY_MS
     named = 0
     found = [each for each in await store.troubled(since, TROUBLED_READ) if each.organization_id not in told]
@@ -346,4 +346,6 @@ async def _troubled(
         error = f"last error {code} at {to_iso(stored.last_error_at or 0)}, {origin}"
         checks.warn("chat", f"{whose}: {error}", advice_for_operators(code))
     see = "see the page 'Chat connections'"
-    and_more(checks, "chat", named - NAMED, "connections", see, exact=len(found) < TROUBLED_READ)
+    and_more(
+        checks, "chat", named - NAMED, ("connection", "connections"), see, exact=len(found) < TROUBLED_READ
+    )

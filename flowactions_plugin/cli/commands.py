@@ -1,4 +1,4 @@
-"""The tree of commands, and those with which a host is prepared: ``keygen``, ``chat-manifest`` and ``completion``."""
+"""The tree of commands, and those with which a host is prepared: ``keygen`` and ``chat-manifest``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import Final
 import click
 
 from flowactions_plugin.cli.destinations import destinations
-from flowactions_plugin.cli.frame import DONE, PROGRAM, SETTINGS, command
+from flowactions_plugin.cli.frame import DONE, SETTINGS, command
 from flowactions_plugin.cli.inbound import inbound
 from flowactions_plugin.cli.maintenance import doctor, migrate, purge, reseal
 from flowactions_plugin.cli.options import WORDS, host_option
 from flowactions_plugin.cli.outbox import outbox
 from flowactions_plugin.cli.output import line, status, write_json
-from flowactions_plugin.cli.send_and_listen import listen, send_test, test_alert
+from flowactions_plugin.cli.send_and_listen import listen, send_test
 from flowactions_plugin.cli.worker import worker, workers
-
-VARIABLE: Final = "_FLOWACTIONS_COMPLETE"
 
 NEXT_STEPS: Final = (
     "Create the app: https://api.slack.com/apps, Create New App, From a manifest; paste what is above.",
@@ -108,24 +106,6 @@ async def chat_manifest(host: str | None, url: str | None, prefix: str, name: st
     return DONE
 
 
-@command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> int:
-    """Write the script that completes commands and options in a shell.
-
-    For bash: eval "$(flowactions completion bash)", in ~/.bashrc to keep it.
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101  click has these three
-    # The script is made here, and not by click's own class for bash, which first asks the bash on the path for its version.
-    made = kind(context.find_root().command, {}, PROGRAM, VARIABLE)
-    click.echo(made.source_template % made.source_vars())
-    return DONE
-
-
 @click.group("flowactions", context_settings=SETTINGS, no_args_is_help=False)
 @click.option(
     "--log-level",
@@ -149,10 +129,8 @@ for each in (
     workers,
     purge,
     send_test,
-    test_alert,
     listen,
     chat_manifest,
     keygen,
-    completion,
 ):
     flowactions.add_command(each)

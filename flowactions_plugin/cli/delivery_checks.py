@@ -19,7 +19,7 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.results import DeliveryRow
 from flowactions_plugin.health.results import Overview, Verdict, Worker
 from flowactions_plugin.health.verdict import ABSENT_MS, LATE_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
-from flowactions_plugin.log_text import printable
+from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
 
 NODE_FAILURES: Final = 3
@@ -65,8 +65,9 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         for each in overview.inbound:
             checks.warn(
                 "inbound",
-                f"no event of the {each.provider} provider was processed within the last hour, and {each.requests:,} "
-                f"{'request was' if each.requests == 1 else 'requests were'} {each.result}: "
+                f"no event of the {each.provider} provider was processed within the last hour, and "
+                f"{plural(each.requests, 'request was', 'requests were')} "
+                f"{each.result}: "
                 f"{printable(each.reason or 'no reason is known', message=True)}",
                 f"see which: flowactions inbound list --result {each.result}",
             )
@@ -80,8 +81,9 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
     if overview.alerts is not None:
         checks.warn(
             "alerts",
-            f"alerts do not arrive at {printable(overview.alerts.destination)}: {overview.alerts.failures_in_row} "
-            f"failures in a row since {moment(overview.alerts.failing_since)}: {overview.alerts.last_error}",
+            f"alerts do not arrive at {printable(overview.alerts.destination)}: "
+            f"{plural(overview.alerts.failures_in_row, 'failure')} in a row since {moment(overview.alerts.failing_since)}: "
+            f"{printable(overview.alerts.last_reason, message=True)}",
             _see_answers(destination=overview.alerts.destination),
         )
     _verdict(checks, overview)
@@ -121,15 +123,17 @@ def _blocked(checks: Checks, overview: Overview) -> None:
     """Name each reason on this side for which deliveries wait. If several organizations wait for it, the check fails."""
     for each in overview.blocked[:NAMED]:
         number = each.deliveries
-        what = "delivery waits" if number.number == 1 and number.exact else "deliveries wait"
+        waits = plural(number.number, "delivery waits", "deliveries wait", exact=number.exact)
         tell = checks.fail if each.organizations > 1 else checks.warn
         tell(
             "waiting",
-            f"{number} {what}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
+            f"{waits}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
             "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
         )
     more = len(overview.blocked) - NAMED
-    and_more(checks, "waiting", more, "reasons", "flowactions outbox list --error waits", exact=False)
+    and_more(
+        checks, "waiting", more, ("reason", "reasons"), "flowactions outbox list --error waits", exact=False
+    )
 
 
 def _quarantine(checks: Checks, overview: Overview) -> None:
@@ -142,18 +146,12 @@ def _quarantine(checks: Checks, overview: Overview) -> None:
             f"see whether it ends them: flowactions outbox show {quoted(each.id)}",
         )
     more = len(overview.quarantined) - NAMED
-    and_more(checks, "quarantine", more, "deliveries are in quarantine", "flowactions workers", exact=False)
+    what = ("delivery is in quarantine", "deliveries are in quarantine")
+    and_more(checks, "quarantine", more, what, "flowactions workers", exact=False)
 
 
 async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, failing: Container[str]) -> None:
-    """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work.
-
-    Args:
-        checks: to be added to.
-        queries: of the deliveries.
-        overview: counts failures by node.
-        failing: destinations that were named already.
-    """
+    """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work."""
     wrong = 0
     for origin in overview.failures.nodes:
         organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
@@ -179,7 +177,7 @@ async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, f
         checks,
         "node",
         wrong - NAMED,
-        "nodes have deliveries that fail",
+        ("node has deliveries that fail", "nodes have deliveries that fail"),
         "flowactions outbox list --status dead",
         exact=False,
     )
@@ -200,11 +198,15 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[s
         checks.warn(
             "destination",
             f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
-            f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}{paused}",
+            f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: "
+            f"{printable(each.last_reason, message=True)}{paused}",
             _see_answers(destination=each.destination),
         )
-    see = "flowactions destinations list --limit 1000, column 'failing since'"
-    and_more(checks, "destination", number.number - len(found), "destinations fail", see, exact=number.exact)
+    see, what = (
+        "flowactions destinations list, column 'failing since'",
+        ("destination fails", "destinations fail"),
+    )
+    and_more(checks, "destination", number.number - len(found), what, see, exact=number.exact)
     return frozenset(each.destination for each in found)
 
 
@@ -242,14 +244,13 @@ def _clocks(checks: Checks, workers: Sequence[Worker]) -> None:
         ahead = each.clock_ahead_ms or 0
         tell = checks.fail if abs(ahead) >= WRONG_CLOCK_MS else checks.warn
         tell("clock", f"the clock of worker {printable(each.name)} is {clock_words(ahead)}", SYNCHRONIZE)
-    and_more(checks, "clock", len(wrong) - NAMED, "workers have a wrong clock", "flowactions workers")
+    what = ("worker has a wrong clock", "workers have a wrong clock")
+    and_more(checks, "clock", len(wrong) - NAMED, what, "flowactions workers")
 
 
 def _replaced(lost: Sequence[Worker], alive: Sequence[Worker]) -> tuple[list[Worker], int]:
-    """Return the workers that do not answer and were not started again, and how many were.
-
-    One that began on the same machine after another was last seen has taken its place; it takes one place only.
-    """
+    """Return the workers that do not answer and were not started again, and how many were."""
+    # One that began on the same machine after another was last seen has taken its place, and takes one place only.
     free = list(alive)
     silent: list[Worker] = []
     for each in lost:
@@ -276,9 +277,9 @@ def _no_worker(checks: Checks, overview: Overview, now: int) -> None:
     if not waiting.number:
         checks.warn("workers", since, START)
         return
-    rows = "delivery waits" if waiting.number == 1 and waiting.exact else "deliveries wait"
+    rows = plural(waiting.number, "delivery waits", "deliveries wait", exact=waiting.exact)
     due = f", the oldest due since {moment(now - overview.oldest_due_ms)}" if overview.oldest_due_ms else ""
-    said = f"{since}, although {waiting} {rows}{due}"
+    said = f"{since}, although {rows}{due}"
     # As while the only one is restarted.
     if seen is not None and now - seen < ABSENT_MS:
         checks.warn("workers", said, START)

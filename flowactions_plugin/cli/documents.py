@@ -44,20 +44,6 @@ class Tokens(Document):
     dry: bool
 
 
-class QueuedAlert(Document):
-    """A test alert that was queued.
-
-    Attributes:
-        id: id of its row; `flowactions outbox show` shows the result.
-        event_type: event type of the alert.
-        destination: its destination: scheme, host and port.
-    """
-
-    id: str
-    event_type: str
-    destination: str
-
-
 class Key(Document):
     """A new key.
 

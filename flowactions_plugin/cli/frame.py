@@ -94,12 +94,9 @@ def _in_loop(
     read: Mapping[str, Callable[[str | None], Any]],
     loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
 ) -> Callable[..., int]:
-    """Return a function, with the same options, that runs a coroutine function in an event loop of its own.
+    """Return a function, with the same options, that runs a coroutine function in an event loop of its own."""
 
-    Files are read before the loop runs: in it, Ctrl+C does not end a read of the terminal. They are not read while options
-    are parsed, which a shell also does to complete them.
-    """
-
+    # Files are read before the loop runs: in it, Ctrl+C does not end a read of the terminal.
     @wraps(function)
     def in_loop(**options: Any) -> int:
         contents = {name: reader(options[name]) for name, reader in read.items()}
@@ -111,11 +108,7 @@ def _in_loop(
 def _run(
     work: Callable[[], Coroutine[Any, Any, int]], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
 ) -> int:
-    """Run a command's work in an event loop; return the exit status.
-
-    Every error that an operator can cause becomes one line that says what to do. No message of an unexpected error is
-    shown, for it may hold a secret; ``--log-level debug`` logs it.
-    """
+    """Run a command's work in an event loop; return the exit status. No message of an unexpected error is shown: a secret may be in it."""
     import asyncio  # not for --help
     import logging
 

@@ -10,6 +10,7 @@ import click
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, NEWER_TABLES, STALLED, TABLES_EXITS, command
 from flowactions_plugin.cli.options import WORDS, host_option, yes_option
 from flowactions_plugin.cli.output import confirmed, line, status, write_json
+from flowactions_plugin.log_text import plural
 
 
 @command(
@@ -188,7 +189,7 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     elif not total:
         status("nothing is kept of this organization")
     elif not dry_run:
-        line(f"removed: {sum(asdict(counts).values()):,} rows of organization {organization}")
+        line(f"removed: {plural(sum(asdict(counts).values()), 'row')} of organization {organization}")
     return DONE
 
 

@@ -19,6 +19,7 @@ from flowactions_plugin.cli.options import (
     say_times,
 )
 from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
+from flowactions_plugin.log_text import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -122,6 +123,8 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries
     from flowactions_plugin.operators.scope import Scope
 
+    if curl and as_json:
+        raise click.UsageError("--curl writes a command, and no JSON: leave one of the two out.")
     found: Found | None = None
     if is_id(delivery_id.lower()):
         async with opened(host) as context:
@@ -177,7 +180,7 @@ def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
     """Yield what somebody should look at, each with its name."""
     limited, alerts = overview.limited, overview.alerts
     if limited.destinations:
-        number = "1 destination" if limited.destinations == 1 else f"{limited.destinations:,} destinations"
+        number = plural(limited.destinations, "destination")
         since = moment(limited.since)
         yield "limited", f"{number} to one delivery at a time since {since}: attempts time out"
     for organization_id, first in sorted(limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN]:
@@ -186,10 +189,10 @@ def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
             f"organization {organization_id} to its share of a worker's slots since {moment(first)}",
         )
     for blocked in overview.blocked:
-        yield (
-            "blocked",
-            f"{blocked.deliveries} wait without an attempt since {moment(blocked.since)}: {blocked.reason}",
+        waits = plural(
+            blocked.deliveries.number, "delivery waits", "deliveries wait", exact=blocked.deliveries.exact
         )
+        yield "blocked", f"{waits} without an attempt since {moment(blocked.since)}: {blocked.reason}"
     if overview.paused.destinations:
         yield "paused", paused_words(overview.paused)
     if overview.chat.number:
@@ -202,7 +205,7 @@ def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
     for one in overview.quarantined:
         yield "quarantine", f"{one.id} to {one.destination}: {one.reclaims} workers ended while they sent it"
     if alerts is not None:
-        yield "alerts", f"do not arrive: {alerts.failures_in_row:,} failures in a row"
+        yield "alerts", f"do not arrive: {plural(alerts.failures_in_row, 'failure')} in a row"
 
 
 def show_failures(failures: Failures) -> None:
@@ -237,7 +240,7 @@ def _totals(buckets: Sequence[Bucket]) -> str:
         sum(getattr(each, name) for each in buckets) for name in ("delivered", "failed", "dead")
     )
     share = f" ({failed / (delivered + failed):.1%} of attempts)" if delivered + failed else ""
-    return f"{delivered:,} delivered, {failed:,} attempts failed{share}, {dead:,} ended dead"
+    return f"{delivered:,} delivered, {plural(failed, 'attempt')} failed{share}, {dead:,} ended dead"
 
 
 def show_delivery(found: Found) -> None:

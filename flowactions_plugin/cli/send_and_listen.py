@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, command
 from flowactions_plugin.cli.options import host_option, read_secret, secret_option
 from flowactions_plugin.cli.output import block, line, status, write_json
 
 
 def _read_body(path: str | None) -> bytes | None:
-    """Return the bytes of a file; ``None`` without one.
-
-    Raises:
-        click.UsageError: the file cannot be read.
-    """
+    """Return the bytes of a file; ``None`` without one."""
     if path is None:
         return None
     try:
@@ -83,40 +79,6 @@ async def send_test(
         if sent.response:
             block(sent.response)
     return DONE if sent.delivered else FAILED
-
-
-@command(
-    "test-alert",
-    document="cli.documents:QueuedAlert",
-    exits={**TABLES_EXITS, DONE: "it is queued", FAILED: "the database does not answer, or refuses the role"},
-)
-@host_option()
-async def test_alert(host: str | None, as_json: bool) -> int:
-    """Queue a test alert to FLOWACTIONS_ALERTS_URL.
-
-    A worker sends it like any alert: signed with FLOWACTIONS_ALERTS_SECRET, with at most ten attempts.
-    """
-    from flowactions_plugin.alerts.events import Trial
-    from flowactions_plugin.alerts.queue import alerts_alone
-    from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.documents import QueuedAlert
-    from flowactions_plugin.clock import to_iso
-    from flowactions_plugin.errors import CannotRun
-
-    async with opened(host) as context:
-        alerts = alerts_alone(context.settings, context.database)
-        if alerts is None:
-            raise CannotRun("no alerts are sent: set FLOWACTIONS_ALERTS_URL and FLOWACTIONS_ALERTS_SECRET")
-        alert = Trial(occurred_at=to_iso(int(context.database.clock() * 1000)), message="This is a test alert.")
-        row_id = await alerts.add(alert)
-    if row_id is None:
-        raise CannotRun("the alert is larger than FLOWACTIONS_MAX_BODY_BYTES")
-    if as_json:
-        write_json(QueuedAlert(id=row_id, event_type=Trial.TYPE, destination=alerts.destination.key))
-        return DONE
-    line(f"{Trial.TYPE} to {alerts.destination.key} is queued: {row_id}")
-    status(f"flowactions outbox show {row_id}  says whether it arrived")
-    return DONE
 
 
 @command(

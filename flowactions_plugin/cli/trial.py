@@ -108,6 +108,8 @@ def a_message(url: str, method: str, event_type: str, body: bytes | None, most: 
         raise CannotRun("--method is not the name of an HTTP method")
     if not event_type.strip() or not event_type.isprintable() or not event_type.isascii():
         raise CannotRun("--event-type must be printable ASCII")
+    if body is not None and named in BODYLESS_METHODS:
+        raise CannotRun(f"--body-file cannot be used with {named}, which is sent without a body")
     now = system_clock()
     if body is None:
         event = {

@@ -56,7 +56,7 @@ def commands(method: str, url: str, headers: Sequence[Header], body: str | None)
     written = [
         *map(_header, headers),
         f'--header "{TIMESTAMP_HEADER}: $TIMESTAMP"',
-        f'--header "{SIGNATURE_HEADER}: $SIGNATURE"',
+        f'--header "{SIGNATURE_HEADER}: ${{SIGNATURE:?}}"',  # a shell without the secret sends nothing
     ]
     data = None if body is None else '"$BODY"'
     lines = ["curl --globoff --http1.1 --include", *_options(method, url, written, data)]

@@ -86,13 +86,7 @@ def _moment(value: str, clock: Clock) -> int:
 
 
 def _of_the_day(value: str, clock: Clock) -> datetime | None:
-    """Return the time of ``today``, ``yesterday 14:00`` or ``14:00+02:00``; ``None`` for any other text.
-
-    A time without a day is the last one that was. Without an offset, days and times are those of UTC.
-
-    Raises:
-        ValueError: it is no time of the day.
-    """
+    """Return the time of ``today``, ``yesterday 14:00`` or ``14:00+02:00``; ``None`` for any other text."""
     words = _DAY_AND_TIME.fullmatch(value)
     if words is None:
         return None

@@ -5,15 +5,15 @@ The delivered row stays as it is. The new row names it inside the JSON of its or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import String, Text, insert, literal, null, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id, new_id
-from flowactions_plugin.deliveries.changes import raw
+from flowactions_plugin.deliveries.changes import Change, changeable, raw
 from flowactions_plugin.deliveries.results import Resent
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.keys import KeyUse
@@ -48,6 +48,21 @@ MOST_RESENT: Final = 1000
 """How many of the rows that were sent again from one are read."""
 
 DELIVERED: Final = outbox.c.status == inline("delivered")
+
+
+async def could_change(
+    database: Database, kind: Change | Literal["replay", "resend"], ids: Collection[str]
+) -> set[str]:
+    """Return which of these deliveries something can be done to now.
+
+    Raises:
+        StorageUnavailable: the database failed.
+    """
+    conditions = (DELIVERED,) if kind == "resend" else changeable("retry" if kind == "replay" else kind)
+    async with database.read() as connection:
+        return set(
+            (await connection.execute(select(outbox.c.id).where(outbox.c.id.in_(ids), *conditions))).scalars()
+        )
 
 
 class _Source(msgspec.Struct, rename="camel"):

@@ -53,8 +53,8 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
     ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
     ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
 
-    ``note`` says if the request was sent twice in this attempt, if the answer's headers were not kept, and if the answer came
-    through the egress proxy in clear. The proxy may have written such an answer, so ``response`` is empty then, except for
+    ``note`` says if the request was sent twice in this attempt, if the answer's headers were not kept, if the request was not
+    signed, and if the answer came through the egress proxy in clear. The proxy may have written such an answer, so ``response`` is empty then, except for
     operators.
     """
 

@@ -120,13 +120,10 @@ class DeliverySearch:
     def _conditions(
         self, connection: Connection, wanted: Filter, source: Source
     ) -> list[ColumnElement[bool] | TextClause]:
-        """Return the conditions on the rows of a source that are wanted.
-
-        The rows of an event are read first. Otherwise PostgreSQL, where it expects many of them, may search all rows of an
-        organization in order.
-        """
+        """Return the conditions on the rows of a source that are wanted."""
         conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(wanted), *source.extra]
         if source.event_id is not None:
+            # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
             mine = select(*raw([outbox.c.id])).where(outbox.c.event_id == source.event_id)
             found = read_all(connection, mine.limit(inline(EVENT_ROWS)))
             conditions.append(outbox.c.id.in_([stored(row.id) for row in found]))
@@ -153,10 +150,7 @@ class DeliverySearch:
     def _newest_of_each(
         self, connection: Connection, query: Select[Any], organizations: Sequence[Any], limit: int
     ) -> list[Row[Any]]:
-        """Return the newest of the rows that a query finds, which is run for one organization after the other.
-
-        First their ids are read, because most of the rows are not needed.
-        """
+        """Return the newest of the rows that a query finds, which is run for one organization after the other."""
         ids = query.with_only_columns(outbox.c.id)
         heads = self._ids_of_each(connection, ids, organizations, 1)
         # Whatever is among the newest belongs to one of these.

@@ -40,8 +40,17 @@ RESPONSE_KEPT_BYTES: Final = 2048
 CLOSED_KEPT: Final = "the other side closed a kept connection without an answer"
 SENT_AGAIN: Final = "sent again on a fresh connection"
 HEADERS_NOT_KEPT: Final = "headers above 64 KiB, not kept"
+UNSIGNED: Final = "not signed"
+PROBE: Final = "probe"
 NOTES: Final = MappingProxyType(
-    {"closed": CLOSED_KEPT, "again": SENT_AGAIN, "headers": HEADERS_NOT_KEPT, "proxy": THROUGH_PROXY}
+    {
+        "closed": CLOSED_KEPT,
+        "again": SENT_AGAIN,
+        "headers": HEADERS_NOT_KEPT,
+        "proxy": THROUGH_PROXY,
+        "unsigned": UNSIGNED,
+        PROBE: "a probe of a paused destination, it used up no attempt",
+    }
 )
 """What is noted of an attempt beside its result, in the order in which it happens: its name where it is stored → its text."""
 

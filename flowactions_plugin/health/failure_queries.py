@@ -55,14 +55,7 @@ def failures(connection: Connection, scope: Scope, now: int, limit: int) -> Fail
 def _origins(
     connection: Connection, scope: Scope, rows: Select[Any], since: int | None
 ) -> tuple[Counter[Origin], bool]:
-    """Count those of some rows that have failed, by their origin; return whether these are all.
-
-    Args:
-        connection: an open one.
-        scope: whose are counted.
-        rows: selects up to `FAILED_READ` rows.
-        since: only those that ended since then; ``None``: those that are tried again.
-    """
+    """Count those of some rows that have failed, by their origin; return whether these are all."""
     head = rows.subquery("head")
     if since is None:
         failed = head.c.status == inline("retrying")
@@ -131,10 +124,7 @@ def _newest(scope: Scope, status: str) -> Select[Any]:
 
 
 def _next() -> Select[Any]:
-    """Select rows that wait, those due last first: the order of an index, in which those that are tried again come first.
-
-    Rows that a pause or a cancellation holds are left out: their due time lies far ahead.
-    """
+    """Select rows that wait, those due last first: the order of an index, in which those that are tried again come first."""
     return (
         select(*_ORIGIN_COLUMNS)
         .where(LIVE, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS))

@@ -8,10 +8,10 @@ from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import BigInteger, Insert, insert, literal, null, update
+from sqlalchemy import BigInteger, Insert, insert, literal, null, select, update
 
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
+from flowactions_plugin.queue.limits import NOTHING_LIMITED, PURGED, Limited
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS
@@ -56,13 +56,16 @@ class Fleet:
         return limited != self._limited
 
     @repeated
-    async def beat(self, in_flight: int, claimed: int, limited: Limited = NOTHING_LIMITED) -> None:
+    async def beat(self, in_flight: int, claimed: int, limited: Limited = NOTHING_LIMITED) -> bool:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:
             in_flight: attempts that it is making.
             claimed: how many it has claimed since its start.
             limited: what it limits.
+
+        Returns:
+            Whether an organization was purged, which may be among what it limits: this is not written, and to be forgotten.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -79,16 +82,20 @@ class Fleet:
                 stopped_at=None,
             )
         )
-        text = None if limited == NOTHING_LIMITED else msgspec.json.encode(limited).decode()
-        if self.is_news(limited):
-            # It may be large, and is mostly as it was.
-            seen = seen.values(limited=text)
+        written = select(workers.c.limited).where(workers.c.id == self._id).with_for_update()
         async with self._database.write() as transaction:
+            if is_purged := await transaction.scalar(written) == PURGED:
+                limited = NOTHING_LIMITED
+            text = None if limited == NOTHING_LIMITED else msgspec.json.encode(limited).decode()
+            if is_purged or self.is_news(limited):
+                # It may be large, and is mostly as it was.
+                seen = seen.values(limited=text)
             # The time is read when nothing is waited for any more before the statement.
             if (await transaction.execute(seen.values(clock_ahead_ms=self._ahead_ms()))).rowcount == 0:
                 started = self._started(in_flight, has_claimed=has_claimed)
                 await transaction.execute(started.values(limited=text))
         self._claimed, self._limited = claimed, limited
+        return is_purged
 
     @repeated
     async def stop(self) -> None:

@@ -115,7 +115,8 @@ class Monitor:
                 busy = load()
                 if clock() >= beat_at or self._fleet.is_news(busy.limited):
                     beat_at = clock() + BEAT_SECONDS
-                    await self._fleet.beat(*busy)
+                    if await self._fleet.beat(*busy[:3]):
+                        busy.forget()
                 await self.write()
                 self._failed = False
             except StorageUnavailable:
@@ -164,10 +165,10 @@ class Monitor:
         if alert.organization_id == EVERY_ORGANIZATION:
             # Nobody else would say it: of this, no alert is queued, and it is not of the host.
             log.error(
-                "alerts %s at %s (FLOWACTIONS_ALERTS_URL): %s failures in a row",
+                "alerts %s at %s (FLOWACTIONS_ALERTS_URL)%s",
                 "arrive again" if alert.kind == "recovered" else "do not arrive",
                 place[0],
-                alert.failures,
+                "" if alert.kind == "recovered" else f": {alert.failures} failures in a row",
                 extra={"event": "alerts.destination"},
             )
             return

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from flowactions_plugin.log_text import plural
+
 
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
@@ -92,6 +94,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         failing_since: time of the first failure since the last success; ``None``: the last attempt succeeded.
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
+        last_reason: why it failed, in words.
         paused: whether it is paused, by the organization or for all.
         limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``:
             it is not limited.
@@ -107,6 +110,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     failing_since: int | None = None
     failures_in_row: int = 0
     last_error: str | None = None
+    last_reason: str | None = None
     paused: bool = False
     limited_since: int | None = None
 
@@ -141,7 +145,7 @@ class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     def __str__(self) -> str:
         """Return how many are paused, in words that end before the time."""
         one = self.destinations == 1
-        number = "1 destination is paused" if one else f"{self.destinations:,} destinations are paused"
+        number = plural(self.destinations, "destination is paused", "destinations are paused")
         if self.automatic == self.destinations:
             number += " automatically"
         elif self.automatic:

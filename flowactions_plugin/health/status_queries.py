@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -43,6 +44,7 @@ from flowactions_plugin.health.statistics import (
     EVERY_DESTINATION,
 )
 from flowactions_plugin.health.verdict import Share
+from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
@@ -267,7 +269,7 @@ class HealthQueries:
             keys = [(row.organization_id, row.destination) for row in connection.execute(query)]
             if name == "failed" and len(keys) < limit:
                 keys = list(dict.fromkeys([*keys, *self._failing(connection, scope, limit)]))[:limit]
-            found.append(self.states(connection, keys, now))
+            found.append(self.states(connection, keys, now, scope))
         return found[0], found[1]
 
     def still_failing(self, connection: Connection, scope: Scope, since: int) -> list[Share]:
@@ -377,9 +379,9 @@ class HealthQueries:
         return [as_text(row.destination) for row in read_all(connection, query)]
 
     def states(
-        self, connection: Connection, keys: Sequence[tuple[str, str]], now: int
+        self, connection: Connection, keys: Sequence[tuple[str, str]], now: int, scope: Scope
     ) -> list[DestinationState]:
-        """Return the state of destinations, in the order of their keys; each with its last hour."""
+        """Return the state of destinations, in the order of their keys, as a scope may see it; each with its last hour."""
         if not keys:
             return []
         last = now - now % BUCKET_MS
@@ -405,7 +407,8 @@ class HealthQueries:
         counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
         known = {(row.organization, row.target): row for row in connection.execute(health, given)}
         limited = self.limited(connection, now).destinations
-        return [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
+        found = [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
+        return found if scope.organization_id is None else [*map(_for_tenants, found)]
 
 
 def _of_intervals(sql: Dialect) -> Select[Any]:
@@ -464,6 +467,11 @@ def _limited_of(text: Any) -> Limited:
         return NOTHING_LIMITED
 
 
+def _for_tenants(state: DestinationState) -> DestinationState:
+    """Return a state without what only operators may read."""
+    return replace(state, last_reason=reason_for_tenants(state.last_reason or "", state.destination) or None)
+
+
 def _state(
     key: tuple[str, str], health: Row[Any], counts: Row[Any] | None, limited_since: int | None
 ) -> DestinationState:
@@ -480,6 +488,7 @@ def _state(
         failing_since=health.failing_since,
         failures_in_row=health.failures_in_row or 0,
         last_error=health.last_error,
+        last_reason=health.last_reason or health.last_error,
         paused=bool(health.paused),
         limited_since=limited_since,
     )

@@ -187,7 +187,8 @@ def _judged(sample: HealthSample, patience: int) -> Verdict:
         return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
     if sample.in_ticks and due >= LATE_MS:
         said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
-    reason = f"Rows are being claimed; the oldest has been due for {_seconds(due)}.{said}"
+    claims = "Rows are being claimed" if sample.alive else "No worker is alive now, as while one is restarted"
+    reason = f"{claims}; the oldest has been due for {_seconds(due)}.{said}"
     return Verdict(state="ok", reason=reason, failing_organization=organization)
 
 
@@ -197,10 +198,7 @@ def mostly_fail(attempts: int, failed: int) -> bool:
 
 
 def _is_own_fault(sample: HealthSample, worst: Share) -> bool:
-    """Return whether the failures are one organization's own: most attempts of all others arrive.
-
-    Where it alone sends, several destinations that fail at the same time have a common cause, which is rather here.
-    """
+    """Return whether the failures are one organization's own: most attempts of all others arrive."""
     attempts, failed = sample.attempts - worst.attempts, sample.failed - worst.failed
     if attempts <= 0:
         return worst.destinations == 1

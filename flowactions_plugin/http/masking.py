@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from typing import Final
+from urllib.parse import unquote
 
 MASK: Final = "…"
 
@@ -26,7 +27,7 @@ CREDENTIAL_PARTS: Final = (
 )
 """A name that contains one of these is that of a credential."""
 
-CREDENTIAL_WORDS: Final = frozenset({"otp", "pat", "pin", "pwd", "sas", "sid", "sig", "sign"})
+CREDENTIAL_WORDS: Final = frozenset({"otp", "pass", "pat", "pin", "pwd", "sas", "sid", "sig", "sign"})
 """These are compared with whole words, because they are parts of other words."""
 
 NO_CREDENTIALS: Final = frozenset({"idempotency-key", "x-idempotency-key"})
@@ -50,6 +51,23 @@ _NUMBERS: Final = re.compile(r"(?<![\w.:])[0-9A-Fa-f:.]{2,}(?!\w)")
 
 _WORDS: Final = re.compile(r"[a-z0-9]+")
 _PARAMETER: Final = re.compile(r"(?<=[?&;])([^=&;#]*)=([^&;#]+)")
+_SECRET_PATH: Final = re.compile(
+    r"""(https?://(?:
+        hooks\.slack(?:-gov)?\.com(?::\d+)?/\w+/
+      | hooks\.zapier\.com(?::\d+)?/hooks/\w+/
+      | (?:[\w-]+\.)?discord(?:app)?\.com(?::\d+)?/api/(?:v\d+/)?webhooks/
+      | api\.telegram\.org(?::\d+)?/(?:file/)?bot
+      | maker\.ifttt\.com(?::\d+)?/(?:[\w-]+/)*key/
+    )).+""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+"""URLs of services whose rest of the path is a credential, and need not look like one."""
+
+_CHANGE: Final = re.compile(r"[0-9](?=[-_]?[A-Za-z])|[A-Za-z](?=[-_]?[0-9])|[a-z](?=[A-Z])")
+"""Where letters and digits, or small letters and capitals, follow each other: often in random text, seldom in words."""
+
+RANDOM_LENGTH: Final = 16
+RANDOM_CHANGES: Final = 4
 
 
 def is_credential_name(name: str) -> bool:
@@ -72,14 +90,29 @@ def masked_header(name: str, value: str) -> str:
 
 
 def masked_url(url: str) -> str:
-    """Return a URL with `MASK` as the values of credential-like query parameters."""
+    """Return a URL with `MASK` in place of what may be a credential: in its path, and as values of its query."""
     address, separator, query = url.partition("?")
-    if not separator:
-        return url
-    shown = _PARAMETER.sub(
-        lambda found: f"{found[1]}={MASK}" if is_credential_name(found[1]) else found[0], separator + query
+    known = _SECRET_PATH.match(address)
+    if known is not None:
+        address = f"{known[1]}{MASK}"
+    else:
+        scheme, slashes, rest = address.partition("://")
+        host, *parts = rest.split("/")
+        address = "/".join(
+            [f"{scheme}{slashes}{host}", *(MASK if _is_random(part) else part for part in parts)]
+        )
+    return address + _PARAMETER.sub(
+        lambda found: f"{found[1]}={MASK}" if _is_credential_parameter(found[1]) else found[0],
+        separator + query,
     )
-    return address + shown
+
+
+def _is_credential_parameter(name: str) -> bool:
+    return name.lower() == "code" or is_credential_name(name)
+
+
+def _is_random(part: str) -> bool:
+    return len(part) >= RANDOM_LENGTH and len(_CHANGE.findall(unquote(part))) >= RANDOM_CHANGES
 
 
 def reason_for_tenants(text: str, authored: str) -> str:

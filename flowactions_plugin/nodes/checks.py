@@ -18,6 +18,7 @@ from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConf
 from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.nodes.plausibility import (
     beyond_ascii,
+    invisible,
     media_type,
     not_in_a_name,
     secret_problems,
@@ -174,6 +175,11 @@ def _url(url: str) -> Iterator[ConfigProblem]:
     if "#" in url:
         message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
         yield _problem("fragment_dropped", _fault(url, message, url.index("#")), "webhookUrl")
+    unseen = invisible(url.strip())
+    if unseen is not None:
+        unseen += len(url) - len(url.lstrip())
+        message = f"This is an invisible character (U+{ord(url[unseen]):04X}). Remove it."
+        yield _problem("invisible_character", _fault(url, message, unseen), "webhookUrl")
     if token := token_in_url(url):
         yield _problem("token_in_clear", _fault(url, *token), "webhookUrl")
 

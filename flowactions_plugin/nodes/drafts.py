@@ -320,7 +320,8 @@ class NodeTests:
             )
             return TestOutcome(status="limited", reason="rate_limited", message=message)
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
-        node, unsigned = draft.node, OTHER_TYPE
+        node: Node = draft.node
+        unsigned: str | None = OTHER_TYPE
         problems: Sequence[ConfigProblem] = ()
         if node.type == WEBHOOK:
             problems = await self._check(draft)
@@ -334,22 +335,23 @@ class NodeTests:
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
         return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
 
-    async def _unsigned(self, walk: Walk, node: Node) -> str:
-        """Say why a draft's webhook is sent unsigned; empty: it may be signed, for it goes where the saved node sends.
+    async def _unsigned(self, walk: Walk, node: Node) -> str | None:
+        """Say why a draft's webhook is sent unsigned; empty where nobody expects a signature, because there is no secret.
 
-        Whether what the author typed as the secret is the saved one takes no part in it (§5.3.6).
+        ``None``: it may be signed, for it goes where the saved node sends. Whether what the author typed as the secret is the saved one takes no part in it (§5.3.6).
 
         Raises:
             HostFailed: the host could not tell; it was logged.
         """
+        typed = node.config.get(SECRET_FIELD)
         if not provides(self._host, "node"):
-            return NOT_KNOWN
+            return NOT_KNOWN if typed else ""
         saved = await saved_node(self._host, walk, node)
         if saved is None or saved.type != WEBHOOK:
-            return NOT_SAVED
+            return NOT_SAVED if typed else ""
         place = place_of(saved.config)
         if place is None or place != place_of(node.config):
-            return OTHER_URL
+            return OTHER_URL if typed or saved.config.get(SECRET_FIELD) else ""
         try:
             # Before anything is written: a delivery whose secret the host cannot give would wait for days.
             answer = await call_host(self._host.signing_secret, origin(walk, node))
@@ -360,14 +362,14 @@ class NodeTests:
             method = f"{type(self._host).__name__}.signing_secret"
             log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
             raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return SAVED_WITHOUT if not secret and node.config.get(SECRET_FIELD) else ""
+        return SAVED_WITHOUT if typed and not secret else None
 
-    async def _outcome(self, walk: Walk, node: Node, unsigned: str) -> TestOutcome:
-        if not unsigned:
+    async def _outcome(self, walk: Walk, node: Node, unsigned: str | None) -> TestOutcome:
+        if unsigned is None:
             return await self._run_once(walk, node)
         with unsigned_test(UnsignedTestOrigin(**asdict(origin(walk, node)))) as test:
             outcome = await self._run_once(walk, node)
-        if not test.was_used:
+        if not test.was_used or not unsigned:
             return outcome
         said = f"{outcome.message or ''} The test was sent unsigned: {unsigned}".lstrip()
         return replace(outcome, message=said)

@@ -42,6 +42,12 @@ _TOKEN_IN_QUERY: Final = re.compile(
     re.IGNORECASE,
 )
 
+_OF_STANDARD_WEBHOOKS: Final = re.compile(r"(?:\b|_)wh(?:sec|sk|pk)[_-]", re.IGNORECASE)
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)
+"""Characters without a sign that Python calls printable: fillers, blanks and selectors of variants."""
+
 _AN_ID: Final = re.compile(r"[A-Z0-9]+")
 _KINDS: Final = {
     **dict.fromkeys("CG", "a channel"),
@@ -85,6 +91,11 @@ def token_in_url(url: str) -> tuple[str, int] | None:
     else:
         return None
     return f"The part after ? holds what looks like a token. {_STORED}", offset
+
+
+def invisible(text: str) -> int | None:
+    """Return the offset of the first character that nobody sees; ``None``: it has none."""
+    return next((at for at, each in enumerate(text) if not each.isprintable() or _INVISIBLE.match(each)), None)
 
 
 def not_in_a_name(name: str) -> int | None:
@@ -133,7 +144,7 @@ def secret_problems(secret: str) -> list[tuple[str, str]]:
             "The secret begins or ends with a space or line break, which counts: the receiver needs the same."
         )
         found.append(("secret_has_spaces", message))
-    elif len(inner.split()) > 1 or not inner.isprintable():
+    elif len(inner.split()) > 1 or invisible(inner) is not None:
         message = "The secret contains a space, a line break or an invisible character, which counts: the receiver needs the same."
         found.append(("secret_has_spaces", message))
     if inner not in {"", MASK} and not inner.strip("*\u2022\u25cf\u00b7"):
@@ -144,8 +155,8 @@ def secret_problems(secret: str) -> list[tuple[str, str]]:
             "The secret begins or ends with a quote, which counts. If it was only copied along: remove it."
         )
         found.append(("secret_has_quotes", message))
-    elif inner.startswith(SECRET_PREFIX) and signing_key(inner) == inner.encode("utf-8", "surrogatepass"):
-        message = "What follows whsec_ is not base64, so part of the secret may be missing. Copy it again."
+    elif _OF_STANDARD_WEBHOOKS.search(inner) and signing_key(inner) == inner.encode("utf-8", "surrogatepass"):
+        message = "A secret of Standard Webhooks is whsec_ and base64. This is neither that nor a plain secret, and libraries refuse it. Copy it again."
         found.append(("secret_not_base64", message))
     return found
 

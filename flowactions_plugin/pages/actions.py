@@ -15,9 +15,9 @@ from flowactions_plugin.deliveries.fields import BY_NAME
 from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_form, read_query
-from flowactions_plugin.pages.formats import plural
 from flowactions_plugin.pages.guard import FOR_CHANGERS, Viewer
 from flowactions_plugin.pages.rendering import redirect
 

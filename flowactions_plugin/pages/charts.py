@@ -8,7 +8,8 @@ from typing import Final, Literal, NamedTuple
 
 from flowactions_plugin.deliveries.results import KnownAttempt
 from flowactions_plugin.health.results import Bucket
-from flowactions_plugin.pages.formats import plural, span, utc
+from flowactions_plugin.log_text import plural
+from flowactions_plugin.pages.formats import span, utc
 
 HEIGHT: Final = 80
 LEAST: Final = 1.5

@@ -12,10 +12,11 @@ from litestar.params import FromPath
 
 from flowactions_plugin.bulk.sets import names_rows
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.curl import commands
+from flowactions_plugin.deliveries.curl import Commands, commands, unsigned
 from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, Field
 from flowactions_plugin.deliveries.filters import to_query
 from flowactions_plugin.deliveries.results import Page
+from flowactions_plugin.egress.attempt import UNSIGNED
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
@@ -135,7 +136,11 @@ async def show_delivery(
         raise Problem("not_found", "No delivery has this id.")
     row = found.row
     body = row.body or ""
+    last = found.attempts[-1] if found.attempts else None
+    is_unsigned = row.is_unsigned_test or (last is not None and UNSIGNED in (last.note or ""))
     shown = commands(row.method, row.url, row.headers, row.body)
+    if shown is not None and is_unsigned:
+        shown = Commands(unsigned(row.method, row.url, row.headers, row.body), "")
     return context.page(
         request,
         "delivery.html",
@@ -149,5 +154,6 @@ async def show_delivery(
         body=body[:BODY_CHARACTERS],
         body_more=max(0, len(body) - BODY_CHARACTERS),
         commands=shown,
+        not_signed=UNSIGNED,
         masked=MASK in row.url or any(header.value == MASK for header in row.headers),
     )

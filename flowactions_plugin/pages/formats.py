@@ -97,8 +97,3 @@ def share(part: int, whole: int) -> str:
         return NOTHING
     percent = 100 * part / whole
     return f"{percent:.0f} %" if percent >= 10 or percent == 0 else f"{percent:.1f} %"
-
-
-def plural(count: int, one: str, many: str | None = None) -> str:
-    """Return a count with its noun."""
-    return f"{number(count)} {one if count == 1 else many or one + 's'}"

@@ -21,6 +21,7 @@ from flowactions_plugin.deliveries.fields import TIMES
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
 from flowactions_plugin.health.verdict import clock_offset
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
+from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.guard import ASGIRequest, SignInNeeded, viewer_of
 
@@ -91,7 +92,7 @@ class Renderer:
             "span": formats.span,
             "timed": formats.timed,
             "number": formats.number,
-            "plural": formats.plural,
+            "plural": plural,
             "clock_offset": clock_offset,
             "exact": escape,
         }

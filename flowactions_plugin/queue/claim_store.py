@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -19,7 +19,6 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import COLUMNS, NEW, ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import CLAIM_BYTES, ClaimScope, Shape, claiming, eligible, size_of
 from flowactions_plugin.queue.contact import Contact, new_token
-from flowactions_plugin.queue.due import paused_now
 from flowactions_plugin.queue.owners import DESTINATIONS_A_CLAIM, NONE_FOUND, Found, Owners, turn_organizations
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
@@ -315,13 +314,3 @@ class ClaimStore:
 
     def _claiming(self, sql: Dialect, shape: Shape) -> Executable:
         return claiming(sql, eligible(sql, shape), self.contact.lease_seconds)
-
-    async def paused(self, held: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return which of these organizations and destinations are paused; an empty organization: for all of them."""
-        query = self._database.built(paused_now)
-        asked = [{"organization_id": one, "destination": other} for one, other in held if is_text(one + other)]
-        given = {"held": self._database.sql.json_rows(asked)}
-        rows: Sequence[Any] = await self._database.in_transaction(
-            lambda connection: connection.execute(query, given).all()
-        )
-        return {(row.organization_id, row.destination) for row in rows}

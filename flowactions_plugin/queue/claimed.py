@@ -67,6 +67,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
         lease_end: when the claim expires, by `lease_clock`.
         size: about how many bytes body and headers take.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
+        is_probe: whether it uses up no attempt when it fails; ``max_attempts`` is already one more than in the row.
     """
 
     id: str
@@ -92,6 +93,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     lease_end: float = math.inf
     size: int = 0
     trace: str | None = None
+    is_probe: bool = False
 
 
 class Completion(msgspec.Struct, frozen=True):

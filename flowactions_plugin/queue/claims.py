@@ -11,8 +11,7 @@ index of rows that are due, where the next claims pass over them. They are as ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -48,8 +47,6 @@ MOST_TURN_ROWS: Final = 64
 
 CLAIM_BYTES: Final = 16 * 1024 * 1024
 """The most bytes of large bodies and headers that a claim returns, but always one such row."""
-
-NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 SMALL_BYTES: Final = 16 * 1024
 """A row of this size at the most is claimed however many large ones are before it: a thousand of them take as much as those."""
@@ -220,7 +217,6 @@ def claiming(
     lease_seconds: float,
     *,
     count_reclaims: bool = True,
-    further: Mapping[str, Any] = NOTHING,
 ) -> Executable:
     """Write the statement that claims rows under the token of the parameter ``token``, and returns them.
 
@@ -232,7 +228,6 @@ def claiming(
         rows: which rows.
         lease_seconds: for how long.
         count_reclaims: whether a reclaim of an expired lease is counted.
-        further: what else is written to the rows, by column.
     """
     now = sql.now()
     # A CTE, so that no plan can run it twice and claim more than the limit.
@@ -248,7 +243,6 @@ def claiming(
         expired = outbox.c.claimed_by.is_not(None).cast(outbox.c.takeovers.type)
         claimed = claimed.values(takeovers=outbox.c.takeovers + expired)
     return claimed.values(
-        **further,
         claimed_by=bindparam("token", type_=String),
         claimed_until=now + int(lease_seconds * 1000),
         updated_at=now,

@@ -14,6 +14,7 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
+from flowactions_plugin.queue.limits import Limits
 from flowactions_plugin.queue.log_lines import log_dead, log_lost
 from flowactions_plugin.queue.outcome_store import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
@@ -43,8 +44,10 @@ class Completer:
         store: the queue.
         delivery_finished: notifies the host of a delivery that has ended; ``None`` when it does not want to know.
         observers: are told of each end that was written, with an attempt or without one.
+        limits: of the worker; ``None``: new ones.
 
     Attributes:
+        limits: the same; what they know is forgotten when an organization was purged.
         suspects: the deliveries of this process that were reclaimed too often to send many of them at once.
     """
 
@@ -53,6 +56,7 @@ class Completer:
         store: OutcomeStore,
         delivery_finished: DeliveryFinished | None,
         observers: Sequence[Observe] = (),
+        limits: Limits | None = None,
     ) -> None:
         self._store = store
         self._observers = observers
@@ -64,6 +68,7 @@ class Completer:
         self._failed = False
         self._in_hand: set[str] = set()
         self._written_ahead: set[tuple[str, str]] = set()
+        self.limits = limits or Limits()
         self.suspects = Suspects()
 
     @property
@@ -228,6 +233,7 @@ class Completer:
                 continue
             if end.kind == "purged":
                 purged.add(each.id)
+                self.limits.forget()
             if log_others:
                 log_lost(each.id, end)
         return own, purged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Final, TypeAlias
@@ -13,18 +13,16 @@ from typing import Any, Final, TypeAlias
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery
-from flowactions_plugin.queue.executor import Executor, Secrets
+from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.host_calls import Secrets
 from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
-from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.rules import HELD_SECONDS, Timing
 from flowactions_plugin.queue.slots import LEAST_DEMAND, Slots
 from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.outbox")
 
-PendingSecrets: TypeAlias = asyncio.Future[Secrets]
-
-_Item: TypeAlias = tuple[ClaimedDelivery, PendingSecrets]
+_Item: TypeAlias = tuple[ClaimedDelivery, Secrets]
 
 POLL_SECONDS: Final = 0.5
 """Seconds between claims when nothing wakes the worker: every notification is only a hint."""
@@ -55,12 +53,6 @@ IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 UNPROVEN_BYTES: Final = IN_FLIGHT_BYTES // 4
 """Of these, so many bytes at the most may be in flight to unproven destinations, and as many may wait for them. The rest is left
 to rows of other destinations."""
-
-
-def is_paused(paused: Collection[tuple[str, str]], delivery: ClaimedDelivery) -> bool:
-    """Return whether a delivery is among what `ClaimStore.paused` returned."""
-    destination = delivery.destination
-    return (EVERY_ORGANIZATION, destination) in paused or (delivery.organization_id, destination) in paused
 
 
 class ContinuousClaims:
@@ -111,7 +103,7 @@ class ContinuousClaims:
         self._more = False
         self._enqueued = False
         self._overdue_at = 0.0
-        self._pauses_at = 0.0
+        self._withdrawn_at = 0.0
         self._claimed_at = 0.0
         # When it last claimed after a wake, claimed with deliveries under way, or found rows.
         self._busy_at = -QUIET_SECONDS
@@ -195,9 +187,9 @@ class ContinuousClaims:
         if clock() >= self._overdue_at:
             self._give_back(self._slots.overdue(clock() - self._held_seconds))
             self._overdue_at = clock() + self._held_seconds / 10
-        if clock() >= self._pauses_at:
-            await self._give_back_paused()
-            self._pauses_at = clock() + POLL_SECONDS
+        if clock() >= self._withdrawn_at:
+            await self._give_back_withdrawn()
+            self._withdrawn_at = clock() + HELD_SECONDS
         # Every wait may have been longer than a lease.
         while self._executor.behind:
             await self.settle()
@@ -265,10 +257,10 @@ class ContinuousClaims:
         return self._placed(await self._executor.admit(claimed))
 
     def _placed(self, admitted: Sequence[ClaimedDelivery]) -> list[tuple[str, _Item]]:
-        """Return deliveries by destination, with their secrets to come."""
+        """Return deliveries by destination, with the secrets of their claim."""
         self._in_flight_bytes += sum(each.size for each in admitted)
         self._waiting.update(each.organization_id for each in admitted)
-        secrets = asyncio.ensure_future(self._executor.secrets(admitted))
+        secrets = self._executor.secrets()
         return [(each.destination, (each, secrets)) for each in admitted]
 
     async def wait(self, seconds: float) -> None:
@@ -292,14 +284,12 @@ class ContinuousClaims:
         while self._tasks or self._disclaiming:
             await asyncio.wait(self._tasks | self._disclaiming)
 
-    async def _give_back_paused(self) -> None:
-        """Give back what waits for a slot, and is for a destination that was paused since it was claimed."""
-        if not self._slots.waiting:
-            return
-        held = {(each.organization_id, each.destination) for each, _ in self._slots.waiting_items()}
-        paused = await self._store.paused(held)
-        if paused:
-            self._give_back(self._slots.remove(lambda _claimed_at, item: is_paused(paused, item[0])))
+    async def _give_back_withdrawn(self) -> None:
+        """Give back what waits for a slot, and was paused or purged since it was claimed."""
+        held = [each for each, _ in self._slots.waiting_items()]
+        gone = await self._executor.withdrawn(held)
+        if gone:
+            self._give_back(self._slots.remove(lambda _claimed_at, item: item[0].id in gone))
 
     def _give_back(self, waiting: Sequence[_Item]) -> None:
         """Give back rows that have not begun: they are due at once, for this worker or another."""
@@ -342,7 +332,7 @@ class ContinuousClaims:
     async def _execute(self, item: _Item) -> None:
         delivery, secrets = item
         try:
-            await self._executor.execute(delivery, await secrets)
+            await self._executor.execute(delivery, secrets)
         except Exception:
             log.exception(
                 "delivery %s failed unexpectedly; it is claimed again later",

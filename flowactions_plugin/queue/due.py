@@ -14,7 +14,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     func,
-    or_,
+    not_,
     select,
     tuple_,
     type_coerce,
@@ -100,17 +100,12 @@ def unpaused(
     )
 
 
-def paused_now(sql: Dialect) -> Select[Any]:
-    """Select those of the organizations and destinations in the parameter ``held`` that are paused."""
-    held = sql.values_table("held", organization_id=Text, destination=Text)
-    whose = or_(
-        pauses.c.organization_id == inline(EVERY_ORGANIZATION),
-        pauses.c.organization_id == held.c.organization_id,
-    )
-    return (
-        select(pauses.c.organization_id, pauses.c.destination)
-        .join_from(held, pauses, and_(pauses.c.destination == held.c.destination, whose))
-        .where(pauses.c.resumed_at.is_(None))
+def withdrawn(sql: Dialect) -> Select[Any]:
+    """Select those in the parameter ``held`` that may not begin: they are paused, or the claim of their token has ended."""
+    held = sql.values_table("held", id=String, token=String, organization_id=Text, destination=Text)
+    holds = select(outbox.c.id).where(outbox.c.id == held.c.id, outbox.c.claimed_by == held.c.token)
+    return select(held.c.id).where(
+        ~holds.exists() | not_(and_(*unpaused(held.c.organization_id, held.c.destination)))
     )
 
 

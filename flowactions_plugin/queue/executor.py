@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final
 
 import msgspec
 
-from flowactions_hookspecs import Origin
-from flowactions_plugin.egress.attempt import Aborted, Outcome
+from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
 from flowactions_plugin.egress.deadline import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import with_traceparent
-from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
-from flowactions_plugin.queue.limits import Limits
+from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, Secrets, SecretSource
 from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.queue.recovery_store import RecoveryStore
-from flowactions_plugin.queue.rules import DEAD, RETURN_SECONDS, Timing, transition
+from flowactions_plugin.queue.rules import DEAD, HELD_SECONDS, RETURN_SECONDS, Timing, transition
 from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
 
 log = logging.getLogger("flowactions.outbox")
@@ -32,8 +31,6 @@ LARGE_BYTES: Final = 64 * 1024
 
 SURPLUS_SECONDS: Final = 1.0
 """The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
-
-Secrets: TypeAlias = Mapping[Origin | None, Secret]
 
 
 class Executor:
@@ -48,11 +45,12 @@ class Executor:
         sends_trace: whether requests carry the trace of what enqueued them.
         retry_schedule: the one that an operator has set; empty: the rule of §8.
         chance: returns random numbers from 0 to 1, by which the delays of a schedule vary.
-        limits: gets the outcome of each attempt; ``None``: one of its own.
 
     Attributes:
         completer: the same.
-        limits: the same.
+        limits: get the outcome of each attempt.
+        secrets: returns the signing secrets of a claim: the host is asked once for each origin.
+        withdrawn: returns the ids of deliveries that have not begun, and may not any more.
         stopping: set when what has not begun is to be given back.
     """
 
@@ -67,11 +65,10 @@ class Executor:
         sends_trace: bool = False,
         retry_schedule: Sequence[int] = (),
         chance: Callable[[], float] = random.random,
-        limits: Limits | None = None,
     ) -> None:
         self._store = store
         self._sender = sender
-        self._source = source
+        self.secrets = source.claim
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
         self._chance = chance
@@ -82,12 +79,13 @@ class Executor:
         self._in_flight = 0
         self._claimed = 0
         self.completer = completer
-        self.limits = Limits() if limits is None else limits
+        self.limits = completer.limits
+        self.withdrawn = store.withdrawn
         self.stopping = False
 
     def load(self) -> Load:
         """Return how busy this process is."""
-        return Load(self._in_flight, self._claimed, self.limits.limited())
+        return Load(self._in_flight, self._claimed, self.limits.limited(), self.limits.forget)
 
     @property
     def behind(self) -> bool:
@@ -141,16 +139,6 @@ class Executor:
             self.completer.begin(each)
         return claimed
 
-    async def secrets(self, claimed: Sequence[ClaimedDelivery]) -> Secrets:
-        """Ask the host for the signing secrets of claimed deliveries, once for each origin."""
-        try:
-            return await self._source.secrets(each for each in claimed if each.defect is None)
-        except BaseException:
-            # None of them is executed.
-            for each in claimed:
-                self.completer.forget(each)
-            raise
-
     async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
         """Make an attempt, or end or give back a delivery that gets none.
 
@@ -166,9 +154,11 @@ class Executor:
             raise
 
     async def _execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
-        secret = secrets.get(delivery.origin, NO_SECRET)
+        begun = self._sender.monitor.now()
+        secret = await self._secret(delivery, secrets)
+        waited = self._sender.monitor.now() - begun >= HELD_SECONDS
         dead, waits_for = _obstacles(delivery, secret)
-        if self.stopping:
+        if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
         elif dead is not None:
             self._mark_dead(delivery, dead)
@@ -187,6 +177,17 @@ class Executor:
         else:
             await self._attempt(delivery, secret)
 
+    async def _secret(self, delivery: ClaimedDelivery, secrets: Secrets) -> Secret:
+        if delivery.defect is not None or self.stopping:
+            return NO_SECRET
+        return await secrets.of(delivery.origin)
+
+    async def _is_withdrawn(self, delivery: ClaimedDelivery) -> bool:
+        try:
+            return bool(await self.withdrawn([delivery]))
+        except StorageUnavailable:  # it is given back when that is over
+            return True
+
     async def execute_alone(self, delivery: ClaimedDelivery) -> None:
         """Execute a delivery in quarantine, while nothing else is in flight.
 
@@ -201,8 +202,8 @@ class Executor:
             self._mark_dead(delivery, f"its worker ended each of the {times} times that it was sent alone")
             return
         self._claimed += 1
-        secrets = await self.secrets([delivery])
-        sends = _obstacles(delivery, secrets.get(delivery.origin, NO_SECRET)) == (None, None)
+        secrets = self.secrets()
+        sends = _obstacles(delivery, await self._secret(delivery, secrets)) == (None, None)
         if sends and not self.stopping and not self._is_too_late(delivery):
             try:
                 if not await self._store.begin_quarantined(delivery):
@@ -241,6 +242,8 @@ class Executor:
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
+        if secret.value is None:
+            outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self.limits.record(delivery.destination, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:

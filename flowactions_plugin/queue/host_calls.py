@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -13,13 +14,17 @@ from flowactions_hookspecs import Delivery, Origin, OriginGone, PluginOrigin, Un
 from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
+from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.outbox")
 
 HOST_SECONDS: Final = 5.0
 """How long the host may take to return a signing secret or to be notified; within the lease's margin."""
+
+ASK_AGAIN_SECONDS: Final = (1.0, 10.0)
+"""For how long the host is not asked for the secret of an origin for which it has failed: after the first failure, and at the
+most. It doubles. A host that hangs would otherwise hold a slot of a worker for each delivery."""
 
 MAX_PENDING_CALLBACKS: Final = 10
 """How many batches of notifications may be pending before the next batch of outcomes is written."""
@@ -78,6 +83,14 @@ class Secret(NamedTuple):
 NO_SECRET: Final = Secret()
 
 
+class _Failing(NamedTuple):
+    """An origin whose secret the host could not return: it is asked again at ``ask_at``, after ``pause`` seconds."""
+
+    ask_at: float
+    pause: float
+    secret: Secret
+
+
 async def call_host(method: Callable[[Any], Any], argument: object, name: str | None = None) -> Any:
     """Call a method of the host, or a function of a plugin, and return its result.
 
@@ -115,6 +128,32 @@ def name_of(method: Callable[[Any], Any]) -> str:
     return name if owner is None else f"{name} of {type(owner).__name__}"
 
 
+class Secrets:
+    """The signing secrets of one claim: the first delivery of each origin that begins asks for it, in its own task.
+
+    Args:
+        ask: resolves the secret of an origin.
+    """
+
+    def __init__(self, ask: Callable[[Origin], Awaitable[Secret]]) -> None:
+        self._ask = ask
+        self._asked: dict[Origin, asyncio.Future[Secret]] = {}
+
+    async def of(self, origin: Origin | None) -> Secret:
+        """Return the secret of an origin; wait for it only when the host does not answer at once."""
+        if origin is None:
+            return NO_SECRET
+        asked = self._asked.get(origin)
+        if asked is None:
+            asked = self._asked[origin] = asyncio.get_running_loop().create_future()
+            try:
+                asked.set_result(await self._ask(origin))
+            except BaseException:
+                asked.cancel()
+                raise
+        return await asyncio.shield(asked)
+
+
 class SecretSource:
     """Asks the host for signing secrets (§5.3.6), and plugins for those of their own webhooks.
 
@@ -122,6 +161,7 @@ class SecretSource:
         signing_secret: the host's method.
         plugin_secrets: the plugins' functions.
         unsigned_plugins: plugins of this process that have none.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -129,19 +169,26 @@ class SecretSource:
         signing_secret: SigningSecret,
         plugin_secrets: PluginSecrets = MappingProxyType({}),
         unsigned_plugins: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._signing_secret = signing_secret
         self._plugin_secrets = plugin_secrets
         self._unsigned_plugins = unsigned_plugins
+        self._clock = clock
         self._episodes = Episodes()
+        self._failing: dict[Origin, _Failing] = {}
 
-    async def secrets(self, claimed: Iterable[ClaimedDelivery]) -> Mapping[Origin | None, Secret]:
-        """Return the secrets of claimed deliveries; the host is asked once for each origin."""
-        origins = list({delivery.origin for delivery in claimed if delivery.origin is not None})
-        answers = await asyncio.gather(*(self._secret(origin) for origin in origins))
-        return dict(zip(origins, answers, strict=True))
+    def claim(self) -> Secrets:
+        """Return the secrets of a claim; each origin's is asked for once, when it is needed."""
+        return Secrets(self._secret)
 
     async def _secret(self, origin: Origin) -> Secret:
+        failing = self._failing.get(origin)
+        if failing is not None and self._clock() < failing.ask_at:
+            return failing.secret
+        return await self._resolved(origin)
+
+    async def _resolved(self, origin: Origin) -> Secret:
         if isinstance(origin, UnsignedTestOrigin):
             return NO_SECRET
         resolve: Callable[[Any], Any] | None = self._signing_secret
@@ -163,7 +210,7 @@ class SecretSource:
             return self._failed(origin, f"{name} raised {type(exc).__name__}", exc)
         else:
             secret = Secret(value=value)
-        if self._episodes.end(origin):
+        if self._failing.pop(origin, None) is not None:
             log.info("%s answers again for %r", name, origin, extra={"event": "host.answers_again"})
         return secret
 
@@ -175,7 +222,10 @@ class SecretSource:
         return Secret(failed=reason)
 
     def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
-        if self._episodes.begin(origin):
+        before = self._failing.get(origin)
+        if before is None:
+            if len(self._failing) >= REMEMBERED:
+                self._failing.clear()
             # The traceback once, however many origins it happens to.
             shown = error if self._episodes.begin(reason) else None
             log.error(
@@ -185,7 +235,10 @@ class SecretSource:
                 exc_info=shown,
                 extra={"event": "deliveries.wait_for_host"},
             )
-        return Secret(failed=reason)
+        pause = ASK_AGAIN_SECONDS[0] if before is None else min(2 * before.pause, ASK_AGAIN_SECONDS[1])
+        secret = Secret(failed=reason)
+        self._failing[origin] = _Failing(self._clock() + pause, pause, secret)
+        return secret
 
 
 def _checked(name: str, answer: object) -> str | None:

@@ -7,10 +7,10 @@ delivery: both are committed, or neither is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Executable, FromClause, Text, bindparam, select
+from sqlalchemy import Executable, FromClause, Text, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -103,25 +103,22 @@ class IdempotencyKeys:
         Raises:
             StorageUnavailable: another transaction that has used it did not end in time.
         """
-        given = {
-            "for_organization": owner.organization_id,
-            "for_caller": owner.caller,
-            "for_key": key,
-            "for_delivery": delivery_id,
-            "for_event": event_id,
-        }
+        given = self._given([Use(owner, key, delivery_id, event_id)])
         try:
             async with asyncio.timeout(KEY_SECONDS):
-                taken = await connection.execute(self._database.built(self._using), given)
+                taken = await connection.execute(self._database.built(self._using_all), given)
         except TimeoutError:
             raise StorageUnavailable(
                 f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
             ) from None
         if taken.first() is not None:
             return None
-        # The statement above has locked the row, so it is there.
-        row = (await connection.execute(self._database.built(_first_use), given)).one()
-        return None if row.delivery_id == delivery_id else FirstUse(*row)
+        *_, first_id, first_event = (await connection.execute(self._database.built(_first_uses), given)).one()
+        return None if first_id == delivery_id else FirstUse(first_id, first_event)
+
+    def _given(self, uses: Iterable[Use]) -> dict[str, Any]:
+        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in uses]
+        return {"uses": self._database.sql.json_rows(rows)}
 
     def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
         """Use the keys of several rows in one statement, and return for each what `use` does.
@@ -132,9 +129,7 @@ class IdempotencyKeys:
         of_key: dict[tuple[KeyOwner, str], Use] = {}
         for each in uses:
             of_key.setdefault((each.owner, each.key), each)
-        sql = self._database.sql
-        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
-        given = {"uses": sql.json_rows(rows)}
+        given = self._given(of_key.values())
         taken = connection.execute(self._database.built(self._using_all), given).all()
         first = {(KeyOwner(*owner), key): of_key[KeyOwner(*owner), key] for *owner, key in taken}
         found = {place: FirstUse(each.delivery_id, each.event_id) for place, each in first.items()}
@@ -162,20 +157,6 @@ class IdempotencyKeys:
         used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=replaced, where=is_old)
         return used.returning(*(enqueue_keys.c[name] for name in _PLACE))
 
-    def _using(self, sql: Dialect) -> Executable:
-        """Build the statement that uses a key, which is built once: building costs more than running it."""
-        now = sql.now()
-        values = {
-            "organization_id": bindparam("for_organization"),
-            "caller": bindparam("for_caller"),
-            "idempotency_key": bindparam("for_key"),
-            "delivery_id": bindparam("for_delivery"),
-            "event_id": bindparam("for_event"),
-            "created_at": now,
-        }
-        used = sql.insert_or_replace(enqueue_keys, values, enqueue_keys.c.created_at <= now - self._window_ms)
-        return used.returning(enqueue_keys.c.delivery_id)
-
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
@@ -194,14 +175,6 @@ def _first_uses(sql: Dialect) -> Executable:
         (enqueue_keys.c.organization_id == given.c.organization_id)
         & (enqueue_keys.c.caller == given.c.caller)
         & (enqueue_keys.c.idempotency_key == given.c.key),
-    )
-
-
-def _first_use(_sql: Dialect) -> Executable:
-    return select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
-        enqueue_keys.c.organization_id == bindparam("for_organization"),
-        enqueue_keys.c.caller == bindparam("for_caller"),
-        enqueue_keys.c.idempotency_key == bindparam("for_key"),
     )
 
 

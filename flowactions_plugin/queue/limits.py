@@ -44,6 +44,9 @@ class Limited(msgspec.Struct, frozen=True):
 
 NOTHING_LIMITED: Final = Limited()
 
+PURGED: Final = ""
+"""What a purge writes in place of what workers limit, where the organization may be among it. Each worker then forgets it."""
+
 
 class Limits:
     """What one worker knows about its destinations and organizations; it is empty when the worker starts.
@@ -95,6 +98,11 @@ class Limits:
             self._answered.pop(destination, None)
             since = outcome.started_at + outcome.duration_ms
             _remember(self._hanging, destination, since, self._most_hanging)
+
+    def forget(self) -> None:
+        """Forget what hangs and who was passed over, as at the start: an organization was purged."""
+        self._hanging.clear()
+        self._passed_over.clear()
 
     def pass_over(self, organization_id: str) -> None:
         """Record that a row of an organization got no slot, because of the organization's deliveries in flight."""

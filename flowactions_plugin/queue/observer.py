@@ -18,11 +18,13 @@ class Load(NamedTuple):
         in_flight: rows that are being executed.
         claimed: rows that it has claimed since its start.
         limited: what it limits.
+        forget: has it forget this.
     """
 
     in_flight: int
     claimed: int
     limited: Limited = NOTHING_LIMITED
+    forget: Callable[[], None] = lambda: None
 
 
 class Observer(Protocol):

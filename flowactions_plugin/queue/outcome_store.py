@@ -79,6 +79,9 @@ class OutcomeStore:
             updated = set(connection.execute(completing, given).scalars())
             if not sql.writes_two_tables:
                 self._log(connection, [each for each in named if each.delivery.id in updated])
+            for each in named:
+                if each.delivery.is_probe and each.change.status == "retrying" and each.delivery.id in updated:
+                    connection.execute(outcomes.granting(each))
             return updated
 
         try:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from flowactions_plugin.egress.attempt import NOTES, SLOW_MS
+from flowactions_plugin.egress.attempt import NOTES, PROBE, SLOW_MS
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.contact import PREFIX_DIGITS
@@ -141,6 +141,12 @@ def keeping_response() -> Update:
     )
 
 
+def granting(probe: Completion) -> Update:
+    """Write the statement that gives the row of a failed probe the attempt which that has used."""
+    mine = (outbox.c.id == probe.delivery.id, outbox.c.settled_token == probe.delivery.token)
+    return update(outbox).where(*mine).values(max_attempts=probe.delivery.max_attempts)
+
+
 def giving_back(sql: Dialect) -> Executable:
     """Write the statement that gives back the claims in the parameter ``given`` that hold, and returns ids and states."""
     now = sql.now()
@@ -228,6 +234,8 @@ def phases_text(completion: Completion) -> str | None:
         phases = None
     kept = {name: round(seconds * 1000) for name, seconds in (phases or {}).items()}
     kept.update((name, 0) for name, text in NOTES.items() if text in outcome.notes)
+    if completion.delivery.is_probe and is_logged(completion):
+        kept[PROBE] = 0
     return msgspec.json.encode(kept).decode() if kept else None
 
 

@@ -1,7 +1,7 @@
 """Probes: of a destination that was paused automatically, one delivery is sent now and then (decision 70).
 
-A probe is a claim of a parked row, outside of the slots. Its row gets one attempt more than it has, so that none is used
-up. If it fails, the row is parked again behind the others.
+A probe is a claim of a parked row, outside of the slots. If it fails, its row gets one attempt more, so that none is used up:
+once a row, and never more than ten. Then the row is parked again behind the others.
 """
 
 from __future__ import annotations
@@ -11,22 +11,31 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
 from sqlalchemy import Select, String, and_, bindparam, exists, select, update
 from sqlalchemy.engine import Connection
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.egress.attempt import PROBE
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
 from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.due import free, undoubted
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, UNDO_OFFSET_MS, probe_delay_ms
+from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, PAUSED_OFFSET_MS, UNDO_OFFSET_MS, probe_delay_ms
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, QUARANTINE_AFTER, outbox, pauses
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    LIVE,
+    QUARANTINE_AFTER,
+    attempts,
+    outbox,
+    pauses,
+)
 from flowactions_plugin.storage.text import is_text, read_all
 
 LOOK_SECONDS: Final = 5.0
@@ -35,9 +44,13 @@ LOOK_SECONDS: Final = 5.0
 AT_ONCE: Final = 10
 """How many probes a worker has in flight at the most, beside its slots."""
 
-
 BY_ITSELF: Final = pauses.c.probe_at.is_not(None)
 """The condition that a pause is automatic, and has not ended."""
+
+_PROBED: Final = select(attempts.c.number).where(
+    attempts.c.delivery_id == bindparam("row", type_=String), attempts.c.phases.contains(f'"{PROBE}"')
+)
+"""The failed probe of the row of the parameter ``row``, for which it got an attempt."""
 
 
 class _Due(NamedTuple):
@@ -107,7 +120,7 @@ class Probes:
                 organization_id=delivery.organization_id, destination=delivery.destination, kind="probed"
             )
         )
-        await self._executor.execute(delivery, await self._executor.secrets([delivery]))
+        await self._executor.execute(delivery, self._executor.secrets())
 
     async def finish(self) -> None:
         """Wait for the probes in flight."""
@@ -141,8 +154,8 @@ class Probes:
         lease_end = lease_clock() + self._contact.lease_seconds
         token = new_token(self._contact.token_prefix)
 
-        def claim(connection: Connection) -> list[Any]:
-            claimed: list[Any] = []
+        def claim(connection: Connection) -> list[ClaimedDelivery]:
+            claimed: list[ClaimedDelivery] = []
             for each in due:
                 # While it is locked, no other worker sends this probe, and nobody resumes the destination.
                 mine = and_(
@@ -161,12 +174,14 @@ class Probes:
                     number = each.probes + 1 if type(each.probes) is int else 1
                     again = self._database.now() + probe_delay_ms(number)
                     connection.execute(update(pauses).where(mine).values(probe_at=again, probes=number))
-                claimed += rows
+                    row, probed = read_row(rows[0], lease_end), read_all(connection, _PROBED, {"row": each.row})
+                    if row.max_attempts < MAX_ATTEMPTS_CAP and not probed:
+                        row = replace(row, max_attempts=row.max_attempts + 1, is_probe=True)
+                    claimed.append(row)
             return claimed
 
         async with self._database.write() as connection:
-            rows = await connection.run_sync(claim)
-        return [read_row(row, lease_end) for row in rows]
+            return await connection.run_sync(claim)
 
 
 def _may_be_probed(sql: Dialect, in_doubt: bool) -> tuple[Any, ...]:
@@ -222,4 +237,4 @@ def _claiming(sql: Dialect, in_doubt: bool, lease_seconds: float) -> Any:
         .where(outbox.c.id == bindparam("row", type_=String), *_may_be_probed(sql, in_doubt))
         .with_for_update(skip_locked=True)
     )
-    return claiming(sql, one, lease_seconds, further={"max_attempts": outbox.c.max_attempts + 1})
+    return claiming(sql, one, lease_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import Any, Final
 
@@ -30,7 +31,7 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
 from flowactions_plugin.queue.claims import claiming
 from flowactions_plugin.queue.contact import Contact, new_token
-from flowactions_plugin.queue.due import free, undoubted, unpaused
+from flowactions_plugin.queue.due import free, undoubted, unpaused, withdrawn
 from flowactions_plugin.queue.rules import LONGEST_SCHEDULED_SECONDS, LONGEST_WAIT_SECONDS, PAUSED_OFFSET_MS
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -67,6 +68,15 @@ class RecoveryStore:
         began, probing = self.contact.now(), self.database.built(_probing)
         await self.database.in_transaction(lambda connection: connection.execute(probing))
         self.contact.succeeded(began)
+
+    async def withdrawn(self, held: Collection[ClaimedDelivery]) -> set[str]:
+        """Return the ids of deliveries that may not begin any more: they are paused, or their claims have ended."""
+        if not held:
+            return set()
+        columns = ("id", "token", "organization_id", "destination")
+        asked = [{name: getattr(each, name) for name in columns} for each in held if each.defect is None]
+        given = {"held": self.database.sql.json_rows(asked)}
+        return {row.id for row in await self.database.rows(self.database.built(withdrawn), given)}
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""

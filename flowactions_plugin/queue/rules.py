@@ -25,6 +25,9 @@ Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
 FINISHED: Final = frozenset({"delivered", "dead"})
 
 DEFAULT_MAX_ATTEMPTS: Final = 5
+HELD_SECONDS: Final = 0.5
+"""How often a worker looks whether what it has claimed and not begun may still begin."""
+
 MAX_ATTEMPTS_CAP: Final = 10
 MAX_COUNT: Final = 1_000_000
 """No counter of a row reaches this; a higher value was not written by this plugin."""

@@ -89,7 +89,7 @@ class ScheduledClaims:
 
     async def _execute(self, claimed: list[ClaimedDelivery]) -> None:
         admitted = await self._executor.admit(claimed)
-        secrets = await self._executor.secrets(admitted)
+        secrets = self._executor.secrets()
         results = await asyncio.gather(
             *(self._executor.execute(delivery, secrets) for delivery in admitted), return_exceptions=True
         )

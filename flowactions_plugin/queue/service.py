@@ -126,7 +126,8 @@ class OutboxService:
         sender = self._sender(monitor)
         listens = provides(self._host, "delivery_finished")
         finished = self._host.delivery_finished if listens else None
-        completer = Completer(self.outcomes, finished, [self._observer.record, self.recorded])
+        limits = Limits(self._database.clock)
+        completer = Completer(self.outcomes, finished, [self._observer.record, self.recorded], limits)
         recovery = RecoveryStore(self._database, self.contact)
         executor = Executor(
             recovery,
@@ -136,7 +137,6 @@ class OutboxService:
             self._timing,
             sends_trace=self._settings.send_traceparent,
             retry_schedule=self._settings.retry_schedule,
-            limits=Limits(self._database.clock),
         )
         probes = Probes(self._database, self.contact, executor, self._observer.tell)
         try:

@@ -53,24 +53,19 @@ class Dialect(ABC):
         return self.insert(table).on_conflict_do_nothing()
 
     def insert_or_replace(
-        self,
-        table: Table,
-        values: Mapping[str, Any],
-        where: ColumnElement[bool] | None = None,
-        keep: Collection[str] = (),
+        self, table: Table, values: Mapping[str, Any], keep: Collection[str]
     ) -> postgresql.Insert | sqlite.Insert:
         """Return an INSERT that replaces the row with the same primary key.
 
         Args:
             table: the table.
             values: the values of all columns.
-            where: a condition on the existing row; when it is false, the row stays, and none is returned.
             keep: columns of the existing row that are not replaced.
         """
         key = [column.name for column in table.primary_key]
         rest = {name: value for name, value in values.items() if name not in key and name not in keep}
         inserted = self.insert(table).values(values)
-        return inserted.on_conflict_do_update(index_elements=key, set_=rest, where=where)
+        return inserted.on_conflict_do_update(index_elements=key, set_=rest)
 
     @abstractmethod
     def values_table(self, name: str, **columns: type[Any]) -> FromClause:

@@ -350,7 +350,17 @@ workers: Final = Table(
     # known, or SQLite, which has no clock of its own.
     Column("clock_ahead_ms", BigInteger),
     # The destinations and organizations that it limits, and since when: JSON (`queue.limits.Limited`). NULL: it limits none.
+    # Empty: an organization was purged, and the worker forgets what it limits.
     Column("limited", Text),
+)
+
+installation: Final = Table(
+    "flowactions_installation",
+    metadata,
+    # Random, made with the tables. The ids of alerts' events differ by it from those of other installations.
+    Column("id", String(36), primary_key=True),
+    # How many outages of writes have ended.
+    Column("outages", BigInteger, nullable=False),
 )
 
 EVERY_ORGANIZATION: Final = ""
@@ -384,10 +394,13 @@ destinations: Final = Table(
     # The first failure since the last success. NULL: the last attempt succeeded.
     Column("failing_since", BigInteger),
     Column("failures_in_row", Integer, nullable=False),
+    # The kind of the last failure.
     Column("last_error", Text),
     # When the host was alerted that it fails. NULL: it was not alerted, or was alerted of the recovery.
     Column("alerted_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),
+    # Why the last attempt that failed did, in words.
+    Column("last_reason", Text),
 )
 Index("ix_flowactions_destinations_updated", destinations.c.updated_at)
 FAILING: Final = text("failing_since IS NOT NULL")

@@ -40,9 +40,29 @@ final class Main {
                 String[] header = pair.split(":", -1);
                 headers.computeIfAbsent(text(header[0]), name -> new ArrayList<>()).add(text(header[1]));
             }
-            long now = Long.parseLong(fields[0]);
-            System.out.println(Webhooks.verify(secretsIn(fields[1]), headers, bytes(fields[3]), now));
+            System.out.println(verdict(fields[1], headers, bytes(fields[3]), Long.parseLong(fields[0])));
         }
+    }
+
+    /** A secret stands behind "=", anything else than one or several behind "!": the compiler refuses it. */
+    private static String verdict(String field, Map<String, List<String>> headers, byte[] body, long now)
+            throws Exception {
+        if (field.startsWith("!")) {
+            return "refused";
+        }
+        boolean one = field.startsWith("=");
+        boolean said = one
+                ? Webhooks.verify(text(field.substring(1)), headers, body, now)
+                : Webhooks.verify(secretsIn(field), headers, body, now);
+        if (headers.values().stream().allMatch(values -> values.size() == 1)) {
+            Map<String, String> single = new HashMap<>();
+            headers.forEach((name, values) -> single.put(name, values.get(0)));
+            boolean again = one
+                    ? Webhooks.verify(text(field.substring(1)), single, body, now)
+                    : Webhooks.verify(secretsIn(field), single, body, now);
+            return again == said ? String.valueOf(said) : "not alike";
+        }
+        return String.valueOf(said);
     }
 
     private static void serve(List<String> secrets) throws Exception {

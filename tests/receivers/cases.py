@@ -41,7 +41,7 @@ def case(
     *,
     verified: bool,
     body: bytes = BODY,
-    secrets: tuple[str, ...] = (SECRET,),
+    secrets: object = (SECRET,),
     now: int = STAMP,
 ) -> dict[str, Any]:
     """Describes one request, and what a receiver has to say of it."""
@@ -103,6 +103,41 @@ def rotated() -> Iterator[dict[str, Any]]:
     yield case("part of the secret", signed(secret="s3cre"), verified=False)
 
 
+def forms() -> Iterator[dict[str, Any]]:
+    """One secret, and what is neither one nor several: each request is signed with what a language may take for one."""
+    for name, secret in {
+        "one secret": SECRET,
+        "one secret of one letter": "w",
+        "one `whsec_` secret": "whsec_c2U=",
+    }.items():
+        yield case(f"{name}, not in a list", signed(secret=secret), secrets=secret, verified=True)
+        if secret != "w":
+            yield case(f"first letter of {name}", signed(secret=secret[0]), secrets=secret, verified=False)
+    copied = f"{SECRET}\n"
+    yield case("line break behind one secret", signed(), secrets=copied, verified=False)
+    yield case("line break behind one of two", signed(), secrets=(copied, "b"), verified=False)
+    yield case("one empty secret", signed(secret=""), secrets="", verified=False)
+    for other, texts in {
+        "null": ["", "null", "None"],
+        "false": ["", "0", "false"],
+        "true": ["1", "true", "True"],
+        "0": ["", "0"],
+        "5": ["5", "\5"],
+        "{}": [""],
+        '{"s3cret": "b"}': [SECRET, "b"],
+        "[null]": ["", "null", "None"],
+        "[false]": ["", "0", "false"],
+        "[true]": ["1", "true", "True"],
+        "[53]": ["5", "53"],
+        "[[]]": ["", "Array"],
+        '[["s3cret"]]': [SECRET, "s"],
+        '["s3cret", null]': [SECRET, ""],
+    }.items():
+        for text in texts:
+            name = f"secrets {other}, signed with {json.dumps(text)}"
+            yield case(name, signed(secret=text), secrets=json.loads(other), verified=False)
+
+
 def changed() -> Iterator[dict[str, Any]]:
     """Requests that were changed on their way, or made up."""
     yield case("changed body", signed(), body=b'{"a":2}', verified=False)
@@ -125,6 +160,8 @@ def changed() -> Iterator[dict[str, Any]]:
     wrong = (SIGNATURE, "v1," + "0" * 64)
     yield case("wrong signature before the right one", [stamp, wrong, signature], verified=False)
     yield case("wrong signature behind the right one", [stamp, signature, wrong], verified=False)
+    capitals = (SIGNATURE.upper(), signature[1])
+    yield case("signature twice, once in capitals", [stamp, signature, capitals], verified=False)
     yield case("timestamp twice", [stamp, stamp, signature], verified=False)
     other = (TIMESTAMP, str(STAMP + 1))
     yield case("two timestamps", [stamp, other, signature], verified=False)
@@ -204,7 +241,7 @@ def timestamps() -> Iterator[dict[str, Any]]:
 
 def every() -> list[dict[str, Any]]:
     """Makes all cases."""
-    return [*good(), *rotated(), *changed(), *signatures(), *timestamps()]
+    return [*good(), *rotated(), *forms(), *changed(), *signatures(), *timestamps()]
 
 
 def render() -> str:

@@ -1,25 +1,39 @@
 # Appended to the function of docs/how-to/receive-webhooks.md. `cases`: one case a line, one verdict a line;
 # `serve`: a server that prints its port and answers 204 to what verifies and 401 to the rest.
 
+require "json"
+
 def text(encoded)
   encoded.unpack1("m").force_encoding("UTF-8")
 end
 
-# An encoded secret may be empty, so each stands behind a colon.
+# A secret stands behind "=", one of several behind a colon, anything else as JSON behind "!".
 def secrets_in(field)
+  return text(field[1..]) if field.start_with?("=")
+  return JSON.parse(text(field[1..])) if field.start_with?("!")
+
   field.split(",").map { |each| text(each[1..]) }
+end
+
+def verdict(secrets, forms, body, now)
+  said = forms.map { |headers| verify(secrets, headers, body, now: now) }.uniq
+  said.size == 1 ? said[0] : "not alike"
+rescue ArgumentError
+  "refused"
 end
 
 def cases
   $stdin.each_line(chomp: true) do |line|
     now, secrets, pairs, body = line.split("\t", -1)
     env = {}
+    given = {}
     pairs.split(",").each do |pair|
       name, value = pair.split(":", -1).map { |each| text(each) }
       key = "HTTP_#{name.upcase.tr("-", "_")}"
       env[key] = env.key?(key) ? "#{env[key]}, #{value}" : value # as Rack's servers do
+      (given[name] ||= []) << value
     end
-    puts verify(secrets_in(secrets), env, body.unpack1("m"), now: now.to_i)
+    puts verdict(secrets_in(secrets), [env, given, given.transform_keys(&:to_sym)], body.unpack1("m"), now.to_i)
   end
 end
 

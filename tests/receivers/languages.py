@@ -7,6 +7,7 @@ reads cases from its input or serves HTTP.
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
@@ -76,8 +77,11 @@ class Language(NamedTuple):
         """Go looks for no module and fetches no other release of itself."""
         return {**os.environ, "GO111MODULE": "off", "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
 
-    def verdicts(self, folder: Path, cases: Sequence[Mapping[str, Any]]) -> list[bool]:
-        """Asks the function for all cases, in one process."""
+    def verdicts(self, folder: Path, cases: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Asks the function for all cases, in one process: ``true``, ``false``, or ``refused`` with an error.
+
+        It is asked with the headers in each form that the page names, and has to say the same.
+        """
         done = subprocess.run(
             [*self.run, "cases"],
             cwd=folder,
@@ -88,7 +92,7 @@ class Language(NamedTuple):
             timeout=300,
         )
         assert done.stderr == ""
-        return [{"true": True, "false": False}[line] for line in done.stdout.splitlines()]
+        return done.stdout.splitlines()
 
     @contextmanager
     def serving(self, folder: Path, secrets: Sequence[str]) -> Iterator[int]:
@@ -118,8 +122,18 @@ def encoded(texts: Sequence[str]) -> str:
 
 def line_of(case: Mapping[str, Any]) -> str:
     """Writes a case: time, secrets, headers and body, with tabs between them."""
+    secrets = case["secrets"]
+    if is_secrets(secrets):
+        written = f"={_base64(secrets)}" if isinstance(secrets, str) else encoded(secrets)
+    else:
+        written = f"!{_base64(json.dumps(secrets))}"
     headers = ",".join(f"{_base64(name)}:{_base64(value)}" for name, value in case["headers"])
-    return "\t".join([str(case["now"]), encoded(case["secrets"]), headers, case["body"]])
+    return "\t".join([str(case["now"]), written, headers, case["body"]])
+
+
+def is_secrets(value: object) -> bool:
+    """Whether this is one secret or several: the compilers of Go and Java take nothing else."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
 
 
 def _base64(text: str) -> str:

@@ -39,6 +39,25 @@ func secretsIn(field string) []string {
 	return secrets
 }
 
+// A secret stands behind "=", anything else than one or several behind "!": the compiler refuses it.
+func verdict(secrets string, header, given http.Header, body []byte, now time.Time) string {
+	var first, second bool
+	switch {
+	case strings.HasPrefix(secrets, "!"):
+		return "refused"
+	case strings.HasPrefix(secrets, "="):
+		first = Verify(decode(secrets[1:]), header, body, now)
+		second = Verify(decode(secrets[1:]), given, body, now)
+	default:
+		first = Verify(secretsIn(secrets), header, body, now)
+		second = Verify(secretsIn(secrets), given, body, now)
+	}
+	if first != second {
+		return "not alike"
+	}
+	return strconv.FormatBool(first)
+}
+
 func cases() {
 	reader := bufio.NewReader(os.Stdin)
 	for {
@@ -51,12 +70,13 @@ func cases() {
 		if err != nil {
 			panic(err)
 		}
-		header := http.Header{}
+		header, given := http.Header{}, map[string][]string{}
 		for _, pair := range parts(fields[2]) {
 			name, value, _ := strings.Cut(pair, ":")
 			header.Add(decode(name), decode(value))
+			given[decode(name)] = append(given[decode(name)], decode(value))
 		}
-		fmt.Println(Verify(secretsIn(fields[1]), header, []byte(decode(fields[3])), time.Unix(seconds, 0)))
+		fmt.Println(verdict(fields[1], header, given, []byte(decode(fields[3])), time.Unix(seconds, 0)))
 	}
 }
 

@@ -13,7 +13,6 @@ from svix.webhooks import Webhook
 
 from flowactions_hookspecs import FlowActions, Node, Operator, SettingsInvalid
 from flowactions_plugin.alerts import watch
-from flowactions_plugin.alerts.events import Trial
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.health.statistics import Counts
@@ -23,15 +22,16 @@ from flowactions_plugin.services import Services
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
-from tests.alerting import SECRET, SETTINGS, URL, alerts_in, queued
+from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
 from tests.outages import Outage
+from tests.plugin.alerts.test_kinds import FakeWrites
 from tests.plugin.pages.conftest import OperatedHost
 from tests.rings import sampled
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
-A_TEST = Trial(occurred_at="", message="")
+A_TEST = an_alert()
 NODE = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/down", "webhookBody": "{}"})
 
 
@@ -97,7 +97,7 @@ async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
         alerts = services._alerts
         assert alerts is not None
         for _ in range(20):
-            delivery = alerts.delivery(A_TEST, new_id(0))
+            delivery = await alerts.delivery(A_TEST, new_id(0))
             async with services._database.write() as connection:
                 await services._outbox.write(delivery, connection)
         await until(lambda: len(receiver.alerts) >= 20)
@@ -126,7 +126,7 @@ async def test_people_of_an_organization_see_no_alerts(database_url: str) -> Non
                 assert (await method(f"/v1/webhooks/outbox/{row_id}{path}")).status_code == 404
             for page in ("/", "/deliveries", "/destinations", f"/deliveries/{row_id}"):
                 text = (await client.get(f"/integrations/webhooks{page}")).text
-                assert "flowactions.alerts.test" not in text
+                assert "flowactions.destination.recovered" not in text
                 assert "127.0.0.1:9" not in text
         assert [row.status for row in await queued(database)] == ["pending"]
 
@@ -235,10 +235,9 @@ async def test_an_alert_that_does_not_arrive_is_sent_again_a_minute_later(
     async with FlowActions.load(host).lifespan():
         services = services_of(host)
         assert services._alerts is not None
-        services._writes.refusal, services._writes._until = "it is read-only", float("inf")
-        looking = AlertWatch(
-            services._alerts, services._database, services._writes, services._delivery.send_now
-        )
+        writes = FakeWrites(services._database)
+        writes.refusal = "it is read-only"
+        looking = AlertWatch(services._alerts, services._database, writes, services._delivery.send_now)
         await looking.look()
         await looking.look()
         assert len(receiver.alerts) == 1
@@ -292,18 +291,18 @@ def test_an_alerts_url_may_have_a_query() -> None:
 
 
 @pytest.mark.ci
-async def test_commands_queue_a_test_and_say_how_alerts_stand(tmp_path: Path, database_url: str) -> None:
-    """test-alert names the row, doctor the destination without its path and query; without a URL both say so."""
+async def test_commands_say_how_alerts_stand(tmp_path: Path, database_url: str) -> None:
+    """The row is shown as an alert, the destination without its path and query; without a URL, doctor says so."""
     settings = {
         "FLOWACTIONS_DATABASE_URL": database_url,
         "FLOWACTIONS_ENVIRONMENT": "development",
         **SETTINGS,
     }
     await command("migrate", cwd=tmp_path, **settings)
-    made = await command("test-alert", "--json", cwd=tmp_path, **settings)
-    assert made.document["eventType"] == "flowactions.alerts.test"
-    shown = await command("outbox", "show", made.document["id"], cwd=tmp_path, **settings)
-    assert "flowactions.alerts.test" in shown.out
+    async with Database(read_settings(settings).database_url) as database:
+        row_id = await alerts_in(database).add(A_TEST)
+    shown = await command("outbox", "show", str(row_id), cwd=tmp_path, **settings)
+    assert "flowactions.destination.recovered" in shown.out
     assert "t0ken" not in shown.out
     listed = await command("outbox", "list", cwd=tmp_path, **settings)
     assert "(alerts)" in listed.out
@@ -321,6 +320,5 @@ async def test_commands_queue_a_test_and_say_how_alerts_stand(tmp_path: Path, da
     assert [each for each in checks if each["name"] == "destination"] == []
     assert "do not arrive: 2 failures" in (await command("outbox", "stats", cwd=tmp_path, **settings)).out
     without = {**settings, "FLOWACTIONS_ALERTS_URL": ""}
-    assert "set FLOWACTIONS_ALERTS_URL" in (await command("test-alert", cwd=tmp_path, **without)).err
     checks = (await command("doctor", "--json", cwd=tmp_path, **without)).document["checks"]
     assert [each["result"] for each in checks if each["name"] == "alerts"] == ["skipped"]

@@ -21,7 +21,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import pauses as pauses_table
 from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, park, put, rows_of
-from tests.queueing import Queue, an_executor
+from tests.queueing import Queue, an_executor, claimed
 from tests.waiting import until
 
 UP = "https://up.example:443"
@@ -189,13 +189,13 @@ async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
     claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
     claimed = await queue.store.claim(10, per_destination=10)
     request = claims._slots.demand()
-    secrets = asyncio.ensure_future(claims._executor.secrets(claimed))
+    secrets = claims._executor.secrets()
     claims._slots.add(request, [(each.destination, (each, secrets)) for each in claimed])
     claims._start()
     await until(lambda: len(sent) == 2)
     assert claims._slots.waiting == 8
     await Pauses(queue.database).pause(ACME, DOWN, MAYA)
-    claims._pauses_at = 0.0
+    claims._withdrawn_at = 0.0
     await claims.run_once()
     assert claims._slots.waiting == 0
     going_on.set()
@@ -360,16 +360,26 @@ async def _is(queue: Queue, what: str, number: int) -> bool:
     return bool((await rows_of(queue, what))[0][0] == number)
 
 
-async def test_a_worker_asks_for_the_pauses_of_what_it_holds_only(queue: Queue) -> None:
-    """However many there are: those of the organizations and destinations in its hands, and those for all."""
-    pauses = Pauses(queue.database)
-    for scope, target in (
-        (ACME, DOWN),
-        (Scope("globex"), DOWN),
-        (ALL, UP),
-        (ACME, "https://other.example:443"),
-    ):
-        await pauses.pause(scope, target, OLIVE)
-    held = {("acme", DOWN), ("initech", DOWN), ("acme", UP)}
-    assert await queue.store.paused(held) == {("acme", DOWN), ("", UP)}
-    assert await queue.store.paused(set()) == set()
+async def test_what_a_worker_holds_is_withdrawn_by_a_pause_or_when_its_claim_has_ended(queue: Queue) -> None:
+    """By the pauses of its organization and destination, and those for all; what another claim has is not its own."""
+    for scope, target in ((ACME, DOWN), (ALL, UP), (ACME, "https://other.example:443")):
+        await Pauses(queue.database).pause(scope, target, OLIVE)
+    places = [
+        ("acme", DOWN),
+        ("initech", DOWN),
+        ("acme", UP),
+        ("initech", UP),
+        ("initech", "https://ok.example:443"),
+    ]
+    held = [
+        claimed(id=str(number), organization_id=one, destination=other)
+        for number, (one, other) in enumerate(places)
+    ]
+    for each in held:
+        await queue.put(id=each.id, organization_id=each.organization_id, destination=each.destination)
+    await queue.run("UPDATE flowactions_outbox SET claimed_by = 't', claimed_until = 0")
+    assert await queue.store.withdrawn(held) == {"0", "2", "3"}
+    await queue.run("UPDATE flowactions_outbox SET claimed_by = 'u' WHERE id = '1'")
+    await queue.run("DELETE FROM flowactions_outbox WHERE id = '4'")
+    assert await queue.store.withdrawn(held) == {"0", "1", "2", "3", "4"}
+    assert await queue.store.withdrawn([]) == set()

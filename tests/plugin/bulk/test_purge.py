@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -12,15 +13,20 @@ from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.bulk import purge as purging
-from flowactions_plugin.bulk.purge import Purged, purge
+from flowactions_plugin.bulk.purge import WITHDRAWN_SECONDS, Purged, PurgeStore, purge
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
+from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.health.monitor import Monitor
 from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.limits import NOTHING_LIMITED
+from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, metadata, outbox
 from tests.plugin.health.test_status import completion
-from tests.queueing import Queue
+from tests.queueing import Queue, an_executor
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
@@ -29,6 +35,7 @@ WITHOUT = {
     "flowactions_attempts",
     "flowactions_inbound_events",
     "flowactions_inbound_requests",
+    "flowactions_installation",
     "flowactions_workers",
     "flowactions_alembic",
 }
@@ -184,6 +191,119 @@ async def test_nothing_comes_back_from_a_worker_that_delivers(database_url: str,
     }
     assert "globex" in {row.organization_id for row in left["flowactions_statistics"]}
     assert [row.organization_id for row in left["flowactions_destinations"]] == ["globex"]
+
+
+@pytest.mark.parametrize("waits_for", ["a slot", "its secret"])
+async def test_a_worker_begins_nothing_of_it_after_the_purge(
+    queue: Queue, waits_for: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has claimed and not begun, it drops while the purge waits for it; what it has begun, it finishes."""
+    monkeypatch.setattr(
+        "flowactions_plugin.queue.executor.HELD_SECONDS", 0.0
+    )  # every wait for a secret is a long one
+    monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 300.0)
+    sent, going_on, waited = list[str](), asyncio.Event(), list[float]()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.url.path)
+        await going_on.wait()
+        return httpx.Response(200)
+
+    async def secret(_origin: Any) -> None:
+        if waits_for == "its secret":
+            await going_on.wait()
+
+    async def wait(seconds: float) -> None:
+        waited.append(seconds)
+        claims._withdrawn_at = 0.0
+        await claims.run_once()
+
+    executor = an_executor(queue, answer, signing_secret=secret)
+    claims = ContinuousClaims(queue.store, executor, slots=50, per_destination=2)
+    for _ in range(10):
+        await queue.put()
+    claimed = await queue.store.claim(10, per_destination=10)
+    claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
+    placed = claims._placed(await executor.admit(claimed))
+    claims._slots.add(claims._slots.demand(), placed, asyncio.get_running_loop().time())
+    claims._start()
+    begun = 2 if waits_for == "a slot" else 0
+    await until(lambda: len(sent) == begun and len(claims._tasks) == 2, seconds=300)
+    assert claims._slots.waiting == 8
+    with monkeypatch.context() as patched:
+        patched.setattr("flowactions_plugin.bulk.purge.asyncio", SimpleNamespace(sleep=wait))
+        await purge(queue.database, "acme", OPERATOR, dry=False)
+    assert waited == [WITHDRAWN_SECONDS]
+    assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS
+    assert claims._slots.waiting == 0
+    going_on.set()
+    await claims.quiesce()
+    await executor.completer.flush()
+    assert len(sent) == begun
+
+
+async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
+    """In any column, also what workers limit, and when the worker writes that again; but for the lines of the audit."""
+    place = "http://acme-only.example:80"
+    executor = an_executor(queue, lambda _request: httpx.Response(200))
+    executor.limits._clock = lambda: 0.0
+    executor.limits.pass_over("acme")
+    executor.limits._clock = lambda: 2.0
+    executor.limits.pass_over("acme")
+    executor.limits.record(place, Outcome(0, 0, error="timed out after 10 s while connecting"))
+    fleet = Fleet(queue.database, "continuous", 1)
+    fleet.begin()
+
+    async def beat() -> None:
+        load = executor.load()
+        if await fleet.beat(*load[:3]):
+            load.forget()
+
+    async def found() -> set[str]:
+        return {
+            name
+            for name, rows in (await kept(queue)).items()
+            for row in rows
+            for value in row
+            if ("acme" in str(value) or place in str(value)) and getattr(row, "action", None) != "purge"
+        }
+
+    await beat()
+    await fill(queue, "acme", 2)
+    await queue.put(url=f"{place}/hook", destination=place)
+    assert "flowactions_workers" in await found()
+    await purge(queue.database, "acme", OPERATOR, dry=False)
+    assert not await found()
+    for _ in range(2):
+        await beat()
+        assert not await found()
+    assert executor.limits.limited() == NOTHING_LIMITED
+    # One that limits nothing forgets once, too.
+    await purge(queue.database, "acme", OPERATOR, dry=False)
+    await beat()
+    assert [row.limited for row in (await kept(queue))["flowactions_workers"]] == [None]
+
+
+async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queue) -> None:
+    """It ended after the purge: the worker learns of the purge when it writes the outcome."""
+    answering = asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await answering.wait()
+        return httpx.Response(500)
+
+    await queue.put()
+    executor = an_executor(queue, answer)
+    (claim,) = await queue.store.claim(1)
+    sending = asyncio.create_task(executor.execute(claim, executor.secrets()))
+    await queue.run("DELETE FROM flowactions_outbox")
+    await PurgeStore(queue.database, "acme").begin(OPERATOR)
+    answering.set()
+    await sending
+    executor.limits.record(claim.destination, Outcome(0, 0, error="timed out after 10 s"))
+    assert executor.limits.hanging
+    await executor.completer.flush()
+    assert not executor.limits.hanging
 
 
 async def test_statistics_that_could_not_be_written_are_dropped_all_the_same(queue: Queue) -> None:

@@ -200,6 +200,12 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
         (("retry", "nonsense"), 2, "one of the ids is none"),
         (("replay", "--from", "last week", "--yes"), 2, "--from: must be a date and time"),
         (("delete", ids[0]), 2, "Nobody can be asked here"),
+        (("retry", ids[0], "--undo-seconds", "600"), 2, "--undo-seconds is for a filter"),
+        (("cancel", ids[0], "--detach"), 2, "--detach is for a filter"),
+        (("resend", ids[0], "--rate", "1"), 2, "--rate is for a filter"),
+        (("resend", ids[0], "--canary", "1"), 2, "--canary is for a filter"),
+        (("replay", "--follow", ids[0], "--agent", "a"), 2, "leave the other options out"),
+        (("show", ids[0], "--curl", "--json"), 2, "leave one of the two out"),
     ):
         ended = await site.run("outbox", *arguments)
         assert ended.code == code, arguments
@@ -213,6 +219,11 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
 async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
     """Each says whether it was changed; the audit says who did it and why."""
     first, second, third = await site.put_dead(3)
+    for kind, number in (("retry", 3), ("delete", 3), ("cancel", 0), ("resend", 0)):
+        dry = await site.run("outbox", kind, first, second, third, first[:-8] + "0" * 8, "--dry-run")
+        assert (dry.code, dry.out.partition(" would be ")[0]) == (0, f"{number} of 4")
+    dry = await site.run("outbox", "retry", first, "--dry-run", "--json")
+    assert dry.document["deliveries"] == [{"id": first, "changed": False, "could": True}]
     retried = await site.run("outbox", "retry", first, "--reason", "mended", "--json")
     assert (retried.code, retried.document["deliveries"]) == (0, [{"id": first, "changed": True}])
     again = await site.run("outbox", "retry", first, second)
@@ -254,7 +265,7 @@ async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site)
     unbounded = await site.run("outbox", "resend", "--agent", "a", "--yes")
     assert (unbounded.code, "time from which they were enqueued" in unbounded.err) == (2, True)
     dry = await site.run("outbox", "resend", "--from", "1d", "--dry-run")
-    assert (dry.code, dry.out.startswith("1 deliveries")) == (0, True)
+    assert (dry.code, dry.out.startswith("1 delivery at ")) == (0, True)
     assert "left out: 1 that are delivered" in (await site.run("outbox", "replay", "--all", "--dry-run")).out
     async with site.worker():
         done = await site.run("outbox", "resend", "--from", "1d", "--yes", "--undo-seconds", "0", "--json")

@@ -30,7 +30,7 @@ from tests.waiting import SAFETY_SECONDS
         (["outbox", "list", "--limit", "many"], "'many' is not a valid integer"),
         (["outbox", "list", "--limit", "\x1b[31m"], r"'\x1b[31m' is not"),
         (["destinations", "pause", "\ud800"], "It must be valid UTF-8."),
-        (["completion", "tcsh"], "'tcsh' is not one of"),
+        (["--log-level", "all", "workers"], "'all' is not one of"),
     ],
 )
 def test_a_mistake_is_one_line_that_leads_to_help(
@@ -92,7 +92,7 @@ def test_the_exit_status_tells_a_wrong_command_from_one_that_failed(
 
 def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
     """As with ``flowactions … | head``: no traceback."""
-    code = "import sys\nfrom flowactions_plugin.cli import main\nsys.exit(main(['completion', 'bash']))"
+    code = "import sys\nfrom flowactions_plugin.cli import main\nsys.exit(main(['keygen']))"
     read, write = os.pipe()
     os.close(read)
     ended = subprocess.run(
@@ -112,22 +112,13 @@ def test_a_made_key_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": ",".join(keys)}).encryption_keys) == 3
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """That of bash and zsh is accepted by the shell, where it is there."""
-    assert main(["completion", shell]) == 0
-    out = capsys.readouterr().out
-    assert "_FLOWACTIONS_COMPLETE" in out
-    assert "flowactions" in out
-
-
 def test_the_script_for_bash_completes(tmp_path: Path) -> None:
     """What bash asks with it, the program answers."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("there is no bash")
     script = (
-        f'PATH={Path(sys.executable).parent}:$PATH; eval "$(flowactions completion bash)"; '
+        f'PATH={Path(sys.executable).parent}:$PATH; eval "$(_FLOWACTIONS_COMPLETE=bash_source flowactions)"; '
         'COMP_WORDS=(flowactions out); COMP_CWORD=1; _flowactions_completion flowactions; echo "${COMPREPLY[@]}"'
     )
     done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)

@@ -92,12 +92,80 @@ class TestMasking:
             ("https://a.example/?sig=a%20b;key=c&key=", "https://a.example/?sig=…;key=…&key="),
             ("https://a.example/?a?token=b", "https://a.example/?a?token=…"),
             ("https://a.example/?monday=1&token", "https://a.example/?monday=1&token"),
+            ("https://a.example/?Code=abc&country_code=de", "https://a.example/?Code=…&country_code=de"),
             ("", ""),
         ],
     )
     def test_a_url_hides_the_values_of_credentials_only(self, url: str, shown: str) -> None:
         """The rest stays as it is stored."""
         assert masked_url(url) == shown
+
+    @pytest.mark.parametrize(
+        ("url", "shown"),
+        [
+            ("https://hooks.slack.com/services/T0/B0/secret", "https://hooks.slack.com/services/…"),
+            (
+                "HTTPS://Hooks.Slack.com:443/triggers/T0/1/secret?a=1",
+                "HTTPS://Hooks.Slack.com:443/triggers/…?a=1",
+            ),
+            ("https://hooks.slack-gov.com/workflows/T0/A0/1/x/", "https://hooks.slack-gov.com/workflows/…"),
+            ("https://discord.com/api/webhooks/12/secret", "https://discord.com/api/webhooks/…"),
+            (
+                "https://ptb.discordapp.com/api/v10/webhooks/12/secret",
+                "https://ptb.discordapp.com/api/v10/webhooks/…",
+            ),
+            ("https://hooks.zapier.com/hooks/catch/12/secret/", "https://hooks.zapier.com/hooks/catch/…"),
+            ("https://api.telegram.org/bot12:secret/sendMessage", "https://api.telegram.org/bot…"),
+            (
+                "https://maker.ifttt.com/trigger/new/json/with/key/secret",
+                "https://maker.ifttt.com/trigger/new/json/with/key/…",
+            ),
+            ("https://hook.eu1.make.com/4kq7x1b2m9v8c3n5z6l0a1s2d3f4g5h6", "https://hook.eu1.make.com/…"),
+            (
+                "https://n8n.a.example/webhook/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d",
+                "https://n8n.a.example/webhook/…",
+            ),
+            ("https://a.example/hooks/x7q1m3k9p5w2z8r4t6y0b1n3c5/v2", "https://a.example/hooks/…/v2"),
+            (
+                (
+                    "https://a.webhook.office.com/webhookb2/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d@0b9f1c3e-7a52-4d06-9e88"
+                    "-5c1d2a3b4c5d/IncomingWebhook/0b9f1c3e7a524d069e885c1d2a3b4c5d/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d"
+                ),
+                "https://a.webhook.office.com/webhookb2/…/IncomingWebhook/…/…",
+            ),
+            (
+                (
+                    "https://p.westeurope.logic.azure.com:443/workflows/0b9f1c3e7a524d069e885c1d2a3b4c5d/triggers/manual"
+                    "/paths/invoke?api-version=1&sp=%2Ftriggers&sig=secret"
+                ),
+                (
+                    "https://p.westeurope.logic.azure.com:443/workflows/…/triggers/manual/paths/invoke?api-version=1"
+                    "&sp=%2Ftriggers&sig=…"
+                ),
+            ),
+        ],
+    )
+    def test_a_path_that_is_a_credential_is_hidden(self, url: str, shown: str) -> None:
+        """By its service, or because it looks random; the host and what is a word stay."""
+        assert masked_url(url) == shown
+
+    @pytest.mark.parametrize(
+        "path",
+        [
+            "services/orders",
+            "api/webhooks/12/orders",
+            "bot12:x/sendMessage",
+            "2026-summer-campaign-v2",
+            "orderCreatedNotificationHandler",
+            "order-confirmations-2026-01-31",
+            "%D0%B7%D0%B0%D0%BA%D0%B0%D0%B7%D1%8B",
+            "0123456789012345678901234567890",
+            "v1/organizations/acme-42/hooks",
+        ],
+    )
+    def test_other_paths_are_shown(self, path: str) -> None:
+        """Words and numbers are no random text, and a path means nothing at another host."""
+        assert masked_url(f"https://a.example/{path}") == f"https://a.example/{path}"
 
     @given(st.text())
     def test_any_text_is_a_name_a_value_and_a_url(self, text: str) -> None:

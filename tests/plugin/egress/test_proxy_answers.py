@@ -209,7 +209,7 @@ async def test_the_body_of_an_answer_in_clear_through_a_proxy_is_for_operators(
             shown = (await client.get(f"/v1/webhooks/outbox/{finished.id}")).json()["data"]
             (attempt,) = shown["attemptLog"]
             assert (attempt["statusCode"], attempt["response"]) == (code, "")
-            assert attempt["note"] == "answered through the proxy"
+            assert attempt["note"] == "answered through the proxy; not signed"
             assert "proxy" not in attempt["phases"]
             queries = OperatorQueries.of(services_of(host)._database, services_of(host)._settings)
             for scope, body in ((Scope("acme"), ""), (Scope(), "cache.internal says no")):
@@ -240,4 +240,4 @@ async def test_an_answer_through_a_tunnel_is_shown_to_tenants(database_url: str)
             await actions.reach(a_walk(), node)
             (finished,) = await until(lambda: host.finished)
             shown = (await client.get(f"/v1/webhooks/outbox/{finished.id}")).json()["data"]
-    assert [(each["response"], each["note"]) for each in shown["attemptLog"]] == [("ok", None)]
+    assert [(each["response"], each["note"]) for each in shown["attemptLog"]] == [("ok", "not signed")]

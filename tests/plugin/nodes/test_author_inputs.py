@@ -128,6 +128,17 @@ WRONG = [
     url(f"{URL}/${{userId}}", "token_not_substituted", "${userId} is not substituted", "$", error=False),
     url(f"{URL}/{{{{user.id}}}}", "token_not_substituted", "It is sent unchanged", "{{", error=False),
     url(f"{URL}?api-version=1&sig=Zm9vYmFy", "token_in_clear", "looks like a token", "Zm9v", error=False),
+    *(
+        url(
+            f"{URL}/a{unseen}b?c",
+            "invisible_character",
+            f"(U+{ord(unseen):04X}). Remove it",
+            unseen,
+            error=False,
+        )
+        for unseen in "\u200b\u00ad\u2060\u202e\u3164\u2800\ufe0f"
+    ),
+    url(f"  {URL}\u200b ", "invisible_character", "(U+200B)", "\u200b", error=False),
     body('{"name": “Ada”}', '“ is a typographic quote. Write " in its place.', 1, 10),
     body('{"name": "Ada”}', '” is a typographic quote. Write " in its place.', 1, 14),
     body("{‘name’: 1}", '‘ is a typographic quote. Write " in its place.', 1, 2),
@@ -213,7 +224,21 @@ WRONG = [
     secret("s3cret\u200b", "secret_has_spaces", "invisible character"),
     secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
     secret("“s3cret”", "secret_has_quotes", "begins or ends with a quote"),
-    secret("whsec_not-base64!", "secret_not_base64", "Copy it again"),
+    secret("s3cret\u2800key", "secret_has_spaces", "invisible character"),
+    *(
+        secret(written, "secret_not_base64", "libraries refuse it. Copy it again")
+        for written in (
+            "whsec_not-base64!",
+            "whsec_",
+            f"WHSEC_{B64}",
+            f"whsec-{B64}",
+            f"whsec_whsec_{B64}",
+            f"v1,whsec_{B64}",
+            f"SECRET=whsec_{B64}",
+            f"whsk_{B64}",
+            f"whpk_{B64}",
+        )
+    ),
     secret("********", "secret_is_hidden", "Copy the secret itself"),
     secret("{{userId}}", "token_not_substituted", "{{userId}} is not substituted here"),
     Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
@@ -273,6 +298,8 @@ RIGHT = [
     value("X-Empty", ""),
     secret("s3cret-with-'quote'-inside"),
     secret(f"whsec_{B64}"),
+    secret("whsec_c2VjcmV0IQ"),
+    secret("elm_whskey"),
     secret(B64),
     secret("p@ss/word+with=signs%20"),
     Input("webhookMethod", " patch "),

@@ -181,8 +181,12 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
         ("of-another", url, "save the node first."),
         ("of-another-type", url, "save the node first."),
     ):
-        outcome = await run.test(node_id, address)
+        outcome = await run.test(node_id, address, webhookSecret="typed")
         assert (outcome.status, outcome.message) == ("delivered", UNSIGNED + why), node_id
+        assert signature(run.receiver.requests[-1]) is None
+        outcome = await run.test(node_id, address)
+        told = UNSIGNED + why if why == other else None
+        assert (outcome.status, outcome.message) == ("delivered", told), node_id
         assert signature(run.receiver.requests[-1]) is None
     assert len(host.asked) == asked
 
@@ -201,7 +205,10 @@ async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
 
 
 async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -> None:
-    """With the right secret, a wrong one and none, check and test answer the same, and the same is sent."""
+    """With the right secret, a wrong one and none, check and test answer the same, and the same is sent.
+
+    A node that was never saved and has no secret would not be signed either: nothing is said of that.
+    """
     url = run.receiver.url
     run.host.save("signed", url)
     run.host.save("moved", f"{url}/elsewhere")
@@ -215,7 +222,11 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
             names = [name for name, _ in request.headers]
             preview = await run.actions.preview(draft, a_walk(run_id="r"))
             shown = [each for each in preview.headers if not each.key.endswith("-signature")]
-            said = (outcome.status, outcome.reason, outcome.message, outcome.status_code, outcome.response)
+            message = outcome.message
+            if not typed and node_id == "never-saved":
+                assert message is None
+                message = f"{UNSIGNED}save the node first."
+            said = (outcome.status, outcome.reason, message, outcome.status_code, outcome.response)
             told.append((said, names, await run.actions.check(draft), preview.problems, shown))
         assert told[0] == told[1] == told[2]
         signed = [each.value for each in preview.headers if each.key.endswith("-signature")]
@@ -235,7 +246,7 @@ async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run
     assert (request.body, signature(request)) == (body.encode(), None)
     run.receiver.answer = lambda number: status(500)
     many = [*headers, *({"key": f"x-{number}", "value": "é"} for number in range(4))]
-    outcome = await run.test("never-saved", webhookHeaders=many)
+    outcome = await run.test("never-saved", webhookHeaders=many, webhookSecret="typed")
     assert outcome.message is not None
     assert outcome.message.endswith(
         f" 2 more: see the form. The receiver answered 500. {UNSIGNED}save the node first."
@@ -270,7 +281,10 @@ async def test_an_unsigned_test_stays_unsigned(
         assert [signature(request) for request in run.receiver.requests] == [None] * 3
         assert run.host.asked == []
         assert [each.origin for each in run.host.finished] == [MARKED] * 3
-        assert [each["kind"] for each in await run.origins()] == ["unsigned_test"]
+        assert (await run.test("bare")).message == "The receiver answered 500."
+        await run.has_ended(4)
+        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[attr-defined]
+        assert [each["kind"] for each in await run.origins()] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text
         queries = OperatorQueries.of(services_of(run.host)._database, services_of(run.host)._settings)

@@ -8,15 +8,20 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.serving import serve
-from flowactions_hookspecs import Header
+from flowactions_hookspecs import FlowActions, Header, HostOrigin, Origin
 from flowactions_plugin.deliveries.curl import MOST_CHARACTERS, commands, quoted, unsigned
 from flowactions_plugin.egress.signature import sign
+from tests.owning import own_webhook
+from tests.recorder import recorder, status
+from tests.support import SmallHost, development, transport_of
+from tests.waiting import until
 
 NASTY = [
     "plain",
@@ -125,6 +130,58 @@ def test_the_verifying_line_prints_the_signature(tmp_path: Path) -> None:
         assert done.stdout.decode().strip() == sign("s3cret", 1_700_000_000, (body or "").encode())
         without = run(found.verify, tmp_path, TIMESTAMP="1")
         assert (without.stdout, b"SECRET" in without.stderr) == (b"", True)
+
+
+@needs_shell
+async def test_a_shell_without_the_secret_sends_nothing(tmp_path: Path) -> None:
+    """An empty signature never leaves."""
+    receiver = Receiver("topsecret")
+    async with serve(receiver.app) as url:
+        found = commands("POST", url, [], "{}")
+        assert found is not None
+        done = await asyncio.to_thread(run, found.send, tmp_path)
+    assert (done.returncode != 0, b"SECRET: " in done.stderr, list(receiver.arrivals)) == (True, True, [])
+
+
+async def test_the_page_says_which_attempts_were_signed(database_url: str) -> None:
+    """Each by itself, as the last one was the commands are: of an unsigned webhook, nothing asks for a secret."""
+    secrets = {"order": None, "signed": "topsecret"}
+
+    async def signing_secret(origin: Origin) -> str | None:
+        assert isinstance(origin, HostOrigin)
+        return secrets[origin.id]
+
+    host = SmallHost(development(database_url))
+    host.signing_secret = signing_secret  # type: ignore[method-assign]
+    actions = FlowActions.load(host)
+    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
+    async with recorder() as receiver, actions.lifespan(), client:
+        receiver.answer = lambda number: status(500 if number == 1 else 200)
+
+        async def deliver(id_: str) -> None:
+            ended = len(host.finished)
+            origin = HostOrigin(organization_id="acme", name="order-placed", id=id_)
+            await actions.enqueue(own_webhook(url=receiver.url, origin=origin, entity=id_, max_attempts=1))
+            await until(lambda: len(host.finished) > ended)
+
+        async def page() -> str:
+            path = f"/integrations/webhooks/deliveries/{host.finished[-1].id}"
+            return (await client.get(path)).text
+
+        await deliver("order")
+        text = await page()
+        assert ("signed; <strong" in text, text.count("not signed")) == (False, 1)
+        assert "$SECRET" not in text
+        assert ("signature:" in text, "curl --globoff" in text) == (False, True)
+        delivery = host.finished[-1].id
+        secrets["order"] = "topsecret"
+        assert (await client.post(f"/v1/webhooks/outbox/{delivery}/retry", json={})).status_code == 200
+        await until(lambda: len(host.finished) == 2)
+        text = await page()
+        assert (text.count("signed; <strong"), text.count("not signed")) == (1, 1)
+        assert "$SECRET" in text
+        shown = (await client.get(f"/v1/webhooks/outbox/{delivery}")).json()["data"]["attemptLog"]
+        assert [each["note"] for each in shown] == ["not signed", None]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
     assert "Host.signing_secret of Shop failed" in overview
     stats = await command("outbox", "stats", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     assert (
-        "blocked      3 wait without an attempt since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
+        "blocked      3 deliveries wait without an attempt since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
         in stats.out
     )
 

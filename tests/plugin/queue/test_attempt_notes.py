@@ -13,7 +13,7 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress import reuse
-from flowactions_plugin.egress.attempt import CLOSED_KEPT, HEADERS_NOT_KEPT, SENT_AGAIN
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, HEADERS_NOT_KEPT, SENT_AGAIN, UNSIGNED
 from tests.loopback import listening
 from tests.recorder import OK, status
 from tests.support import SmallHost, a_walk, development, transport_of
@@ -71,11 +71,11 @@ async def test_each_attempt_says_what_was_noted_of_it(
         )
     too_large = f"127.0.0.1:{port} answered 302 with headers above 64 KiB"
     assert shown == [
-        ("delivered", None, 200, None, None),
-        ("delivered", None, 201, None, AGAIN),
-        ("dead", "it answered 500", 500, None, AGAIN),
-        ("delivered", None, 204, None, HEADERS_NOT_KEPT),
-        ("dead", too_large, 302, too_large, None),
+        ("delivered", None, 200, None, UNSIGNED),
+        ("delivered", None, 201, None, f"{AGAIN}; {UNSIGNED}"),
+        ("dead", "it answered 500", 500, None, f"{AGAIN}; {UNSIGNED}"),
+        ("delivered", None, 204, None, f"{HEADERS_NOT_KEPT}; {UNSIGNED}"),
+        ("dead", too_large, 302, too_large, UNSIGNED),
     ]
     assert [each.error for each in host.finished] == [None, None, None, None, too_large]
 

@@ -42,7 +42,7 @@ class TestGivenBack:
         await queue.run("UPDATE flowactions_outbox SET waiting_since = 5")
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, sent.append)
-        await executor.execute(replace(claim, lease_end=lease_clock() + left), {})
+        await executor.execute(replace(claim, lease_end=lease_clock() + left), executor.secrets())
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.claimed_by, row.waiting_since) == ("pending", 0, None, None)
@@ -125,7 +125,7 @@ async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: i
     executor = an_executor(queue, ok)
     executor.completer = Completer(queue.store, None, [written.extend])
     (claim,) = await queue.store.claim(1)
-    await executor.execute(claim, {})
+    await executor.execute(claim, executor.secrets())
     await executor.completer.flush()
     ((kept, change),) = [(each.delivery.body, each.change) for each in written]
     assert change == DELIVERED
@@ -163,7 +163,7 @@ class TestClaimedAgain:
         executor.abandon([first])
         await executor.completer.flush()
         (again,) = await executor.admit(await queue.store.claim(1))
-        await executor.execute(again, {})
+        await executor.execute(again, executor.secrets())
         await executor.completer.flush()
         assert (again.reclaims, len(asked), (await queue.row(again.id)).status) == (1, 1, "delivered")
 
@@ -174,19 +174,24 @@ class TestClaimedAgain:
         await queue.put()
         (first,) = await executor.admit(await queue.store.claim(1))
         later = await self.claim_again(queue)
-        await executor.execute(first, {})
+        await executor.execute(first, executor.secrets())
         await executor.completer.flush()
         assert (await queue.row(first.id)).status == "delivered"
         assert await executor.admit([later]) == []
         assert len(asked) == 1
 
     async def test_a_row_whose_secret_could_not_be_asked_for_is_executed_when_it_is_claimed_again(
-        self, queue: Queue, executor: Executor
+        self, queue: Queue
     ) -> None:
-        """A claim that ends before its rows are executed leaves nothing in hand."""
+        """A delivery that ends while it waits for its secret leaves nothing in hand."""
+
+        async def never(_origin: object) -> None:
+            await asyncio.Event().wait()
+
+        executor = an_executor(queue, ok, signing_secret=never)
         await queue.put()
-        admitted = await executor.admit(await queue.store.claim(1))
-        asking = asyncio.ensure_future(executor.secrets(admitted))
+        (claim,) = await executor.admit(await queue.store.claim(1))
+        asking = asyncio.ensure_future(executor.execute(claim, executor.secrets()))
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.wait({asking})
@@ -216,7 +221,7 @@ class TestLost:
         else:
             await queue.run("UPDATE flowactions_outbox SET status = 'dead', claimed_by = NULL")
         executor = an_executor(queue, ok)
-        await executor.execute(claim, {})
+        await executor.execute(claim, executor.secrets())
         await executor.completer.flush()
         return row_id
 
@@ -260,7 +265,7 @@ class TestLost:
         if waits:
             executor.abandon([claim])
         else:
-            await executor.execute(claim, {})
+            await executor.execute(claim, executor.secrets())
             assert await executor.admit([again]) == []  # it is in hand already
         await executor.completer.flush()
         row = await queue.row(row_id)

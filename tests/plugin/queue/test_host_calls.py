@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
-from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS
-from tests.queueing import Queue, a_schedule
+from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.host_calls import SecretSource
+from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
+from flowactions_plugin.queue.worker import ClaimStrategy, Worker
+from tests.queueing import ORIGIN, Queue, a_schedule
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
 SECRET = "whsec_never_seen"
+PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
+"""No attempt times out while a test runs."""
 
 
 def ok(request: httpx.Request) -> httpx.Response:
@@ -64,6 +71,7 @@ async def test_rows_wait_while_their_signing_secret_fails(
 ) -> None:
     """The reason names host and method and never the value; one line for all rows, and delivered once it is mended."""
     monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 0.2)
+    monkeypatch.setattr("flowactions_plugin.queue.host_calls.ASK_AGAIN_SECONDS", (0.0, 0.0))
     caplog.set_level(logging.INFO)
     host = ShopHost()
     host.answer = answer
@@ -151,6 +159,75 @@ async def test_each_origin_is_logged_once(queue: Queue, caplog: pytest.LogCaptur
     errors = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(errors) == 3
     assert sum(record.exc_info is not None and record.exc_info[0] is not None for record in errors) == 1
+
+
+@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
+async def test_a_slow_secret_delays_only_its_own_deliveries(
+    queue: Queue, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All others of the same claim end while it is awaited; then its own do."""
+    monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 300.0)
+    slow = FlowNodeOrigin(organization_id="slow", agent_id="a", flow_id="f", node_id="n")
+    answered, finished = asyncio.Event(), Counter[str]()
+
+    async def secret(origin: Any) -> None:
+        if origin == slow:
+            await answered.wait()
+
+    async def count(delivery: Any) -> None:
+        finished[delivery.organization_id] += 1
+
+    options: dict[str, Any] = {"signing_secret": secret, "delivery_finished": count, "timing": PATIENT}
+    queue = Queue(queue.database, PATIENT.lease_seconds)
+    for number in range(200):
+        changes = {"organization_id": "slow", "origin": slow} if number % 50 == 0 else {}
+        await queue.put(**changes)
+    claims: ClaimStrategy = a_schedule(queue, ok, 200, **options)
+    executor = claims._executor  # type: ignore[attr-defined]
+    if mode == "continuous":
+        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=20, timing=PATIENT)
+    task = asyncio.create_task(Worker(queue.store, executor, claims, PATIENT).run())
+    try:
+        await until(lambda: finished["acme"] == 196, seconds=300)
+        assert finished["slow"] == 0
+        answered.set()
+        await until(lambda: finished["slow"] == 4, seconds=300)
+    finally:
+        answered.set()
+        task.cancel()
+        await asyncio.wait({task})
+
+
+async def test_an_origin_that_has_just_failed_is_not_asked_by_every_claim() -> None:
+    """It is asked again after a second, then after two, up to ten; each of its deliveries waits meanwhile, with the reason."""
+    asked, now = list[float](), 1000.0
+
+    async def secret(origin: Any) -> str:
+        asked.append(now)
+        raise RuntimeError("down")
+
+    source = SecretSource(secret, clock=lambda: now)
+    for _ in range(300):
+        assert "raised RuntimeError" in str((await source.claim().of(ORIGIN)).failed)
+        now += 0.125
+    pauses = [later - earlier for earlier, later in pairwise(asked)]
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+async def test_a_secret_that_is_there_at_once_costs_no_turn_of_the_loop() -> None:
+    """The first delivery of an origin asks in its own task; the others of its claim have the answer."""
+    asked = list[Any]()
+
+    async def secret(origin: Any) -> str:
+        asked.append(origin)
+        return SECRET
+
+    secrets = SecretSource(secret).claim()
+    for _ in range(2):
+        with pytest.raises(StopIteration) as ended:
+            secrets.of(ORIGIN).send(None)
+        assert ended.value.value.value == SECRET
+    assert asked == [ORIGIN]
 
 
 class Raises(httpx.AsyncBaseTransport):
