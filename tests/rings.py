@@ -17,7 +17,6 @@ CI: Final = (
     "tests/benchmarks/",
     "tests/editor/",
     "tests/receivers/test_functions.py",
-    "tests/upgrades/",
 )
 """Whole folders that `.ci/run` adds."""
 

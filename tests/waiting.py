@@ -1,13 +1,15 @@
-"""Waiting for signals instead of time.
+"""Waiting for signals instead of time, and bounds by a clock that suffers what the tested code suffers.
 
 A test waits until something has happened (`until`), however long that takes: its limit is a safety net and no statement.
-That something does not happen is shown by something else that has happened after it would have.
+That something does not happen is shown by something else that has happened after it would have. Where a bound is the
+point, the work is held against a control in the same run (`within`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 SAFETY_SECONDS = 300.0
@@ -27,3 +29,26 @@ async def until(holds: Callable[[], Any], seconds: float = SAFETY_SECONDS) -> An
             return value
         await asyncio.sleep(NAP_SECONDS)
     raise AssertionError(f"not true within {seconds} s")
+
+
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Let a block take no longer than ``seconds``, by a control in the same event loop.
+
+    The control takes naps that add up to ``seconds``. Each of them is late when the event loop is blocked, or the process
+    gets no processor, as is each step of the block; so time that neither had does not count.
+
+    Args:
+        seconds: the bound, on a machine that has nothing else to do.
+    """
+    control = asyncio.create_task(_naps(seconds))
+    try:
+        yield
+        assert not control.done(), f"longer than {seconds} s by the control"
+    finally:
+        control.cancel()
+
+
+async def _naps(seconds: float) -> None:
+    for _ in range(round(seconds / NAP_SECONDS)):
+        await asyncio.sleep(NAP_SECONDS)

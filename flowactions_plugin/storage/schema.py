@@ -39,7 +39,7 @@ UNDELIVERED: Final = text("status <> 'delivered'")
 """Rows that wait, or have failed: few, so an index on them costs a delivery nothing when it ends as it should."""
 
 NO_AGENT: Final = ""
-"""The agent of a delivery that belongs to none: no id is empty, and tables that are filled need not be copied."""
+"""The agent of a delivery that belongs to none: no id is empty."""
 
 
 def _partial_index(name: str, *columns: Column[Any], where: TextClause) -> None:
@@ -192,10 +192,10 @@ deferred: Final = Table(
     Column("held_until", BigInteger),
     Column("holds", Integer, nullable=False),
     # The flow; empty when the node has run.
-    Column("flow_id", Text, nullable=False, server_default=""),
+    Column("flow_id", Text, nullable=False),
     Column("visit", Text, nullable=False, server_default="1"),
     # The node's type, so that a process selects records that it can run.
-    Column("node_type", Text, nullable=False, server_default=""),
+    Column("node_type", Text, nullable=False),
     # A repeated walk does not record a node twice.
     UniqueConstraint(
         "organization_id",
@@ -239,7 +239,7 @@ chat_connections: Final = Table(
     Column("status_reason", Text),
     Column("sealed_token", LargeBinary, nullable=False),
     # New for each installation, so that a late decision about one does not change the next.
-    Column("install_id", String(36), nullable=False, server_default=""),
+    Column("install_id", String(36), nullable=False),
     # Scopes that the provider reported as missing, separated by commas.
     Column("missing_scopes", Text, nullable=False, server_default=""),
     Column("last_error", Text),
@@ -275,7 +275,7 @@ inbound_events: Final = Table(
     Column("provider", String(32), primary_key=True),
     Column("event_id", Text, primary_key=True),
     Column("received_at", BigInteger, nullable=False),
-    # Its type, as the provider names it. NULL: a process of revision 0005 has processed it.
+    # Its type, as the provider names it.
     Column("event_type", Text),
     # How often it was received again, and acknowledged without being processed.
     Column("repeats", Integer, nullable=False, server_default="0"),
@@ -313,8 +313,8 @@ enqueue_keys: Final = Table(
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    # Of the delivery, which may be deleted before the key. NULL: it was deleted before the column was added.
-    Column("event_id", String(68)),
+    # Of the delivery, which may be deleted before the key.
+    Column("event_id", String(68), nullable=False),
 )
 Index("ix_flowactions_enqueue_keys_created", enqueue_keys.c.created_at)
 
@@ -378,7 +378,7 @@ pauses: Final = Table(
     Column("reason", Text, nullable=False),
     # Since then it is paused no more, and rows that are parked are made due. NULL: it is paused.
     Column("resumed_at", BigInteger),
-    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it is not known.
+    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it was resumed.
     Column("paused_role", String(16)),
     # Of an automatic pause: when the next probe is due. NULL: it is of a person.
     Column("probe_at", BigInteger),

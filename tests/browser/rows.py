@@ -392,6 +392,7 @@ def _connections(now: int, count: int) -> Iterator[dict[str, Any]]:
             "installed_by_id": "ada",
             "installed_by_name": "Ada",
             "installed_at": now - DAY_MS * (3 + number % 200),
+            "install_id": f"i{number}",
             "status": "revoked" if revoked else "active",
             "status_reason": "token_revoked" if revoked else None,
             "sealed_token": b"x",

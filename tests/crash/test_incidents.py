@@ -210,7 +210,7 @@ INCIDENTS = {
         "No event of the auth provider was processed within the last hour, and N requests were refused: the signature does not",
         ((r"\?result=refused", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
     ),
-    "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "N to N", ""),
+    "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "created the tables", ""),
     "The disk is full": Incident(
         staging.disk_full, "sqlite", "", "", "unwritable The database takes no writes: its disk is full."
     ),

@@ -217,6 +217,7 @@ def a_connection(organization: str, **changes: Any) -> dict[str, Any]:
         "organization_id": organization,
         **dict.fromkeys(texts, "x"),
         "installed_at": 1,
+        "install_id": "i",
         "status": "active",
         "sealed_token": b"x",
         **changes,

@@ -312,7 +312,7 @@ def test_a_redirect_is_said_to_be_none_that_is_followed() -> None:
 
 
 async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> None:
-    """In lists and of one delivery, also where an earlier release has stored them (§2.5)."""
+    """In lists and of one delivery, also where they are stored (§2.5)."""
     row_id = await queue.put(url="http://name.example/")
     stored = "Requests to 10.0.0.1 are not allowed (private)."
     await queue.run(f"UPDATE flowactions_outbox SET last_error = '{stored}'")  # noqa: S608

@@ -228,7 +228,6 @@ class TestChat:
 @pytest.mark.parametrize(
     ("text", "authored", "shown"),
     [
-        # As rows of an earlier release have it.
         (
             "cannot connect to a:9: [Errno 111] Connect call failed ('127.0.0.1', 9)",
             "localhost",

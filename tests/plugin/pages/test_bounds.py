@@ -54,7 +54,7 @@ async def crowd(site: Site) -> str:
     text: dict[str, Any] = dict.fromkeys(
         ("team_id", "team_name", "bot_user_id", "app_id", "scopes", "installed_by_id"), "x"
     )
-    text |= {"installed_by_name": "x", "status": "active", "sealed_token": b"x"}
+    text |= {"installed_by_name": "x", "install_id": "i", "status": "active", "sealed_token": b"x"}
     connections = [{**text, "organization_id": f"o{number:03}", "installed_at": now} for number in each]
     shape = {
         "name": "w",
