@@ -160,8 +160,9 @@ def upgrade() -> None:  # noqa: PLR0915  each is explicit
         *_needed(sa.String(36), "install_id"),
         *_needed(sa.Text(), "missing_scopes", default=""),
         *_optional(sa.Text(), "last_error"),
-        *_optional(sa.BigInteger(), "last_error_at", "revoked_at", "ask_at"),
+        *_optional(sa.BigInteger(), "last_error_at"),
         *_optional(sa.Text(), "last_error_flow", "last_error_node"),
+        *_optional(sa.BigInteger(), "revoked_at", "ask_at"),
         sa.CheckConstraint("status IN ('active', 'revoked')", name="status"),
         sa.PrimaryKeyConstraint("organization_id"),
     )
