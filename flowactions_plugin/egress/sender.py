@@ -121,7 +121,6 @@ class Sender:
                 )
         except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
             failure = exc
-        progress.end()
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         code = failure.status_code if isinstance(failure, SendFailed) else None
         if code is not None and 200 <= code < 300:

@@ -103,7 +103,6 @@ def progress() -> None:
         each.enter(phase)
     each.sending(str)
     each.sent()
-    each.end()
     each.phases()
 
 
