@@ -148,6 +148,7 @@ async def send(
         )
         try:
             outcome = await sender.send(message, secret)
+            timeline.end()
         finally:
             await sender.aclose()
     phases = timeline.timed()
@@ -176,6 +177,7 @@ class Timeline(Progress):
     def __init__(self) -> None:
         super().__init__(time.perf_counter)
         self._poll: asyncio.Handle | None = None
+        self._refine: Callable[[], str] | None = None
         self._ended = 0.0
 
     def begin(self) -> Timeline:
@@ -183,16 +185,22 @@ class Timeline(Progress):
         self.enter("resolving the name")
         return self
 
+    def enter(self, phase: str) -> None:
+        """Record the start of a phase, which ends that of sending."""
+        self._refine = None
+        super().enter(phase)
+
     def sending(self, refine: Callable[[], str]) -> None:
         """Record that the request is being sent, and check the exact phase every millisecond."""
         super().sending(refine)
+        self._refine = refine
         if self._poll is not None:
             self._poll.cancel()
         self._poll = asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        if self.refine is not None:
-            phase = self.refine()
+        if self._refine is not None:
+            phase = self._refine()
             if phase != self._began[-1][0]:
                 self._began.append((phase, self._now()))
             self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._look)

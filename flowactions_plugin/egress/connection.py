@@ -134,12 +134,9 @@ class Connection(asyncio.BufferedProtocol):
             progress.sent()
             return await response
         except BaseException:
-            progress.settle()
+            progress.phase = self.phase()
             progress.response = self._interrupted(response)
             raise
-        finally:
-            # Otherwise the two refer to each other, and keep the body until the garbage collector runs.
-            progress.refine = None
 
     def _begin(self, data: bytes, *, head_only: bool) -> asyncio.Future[Response]:
         """Send the first bytes of a request; return what will be its response."""

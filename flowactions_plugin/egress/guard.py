@@ -105,10 +105,6 @@ class EgressGuard:
         self._verdict = lru_cache(maxsize=4096)(self._judged)
         self._parse = lru_cache(maxsize=4096)(parse_destination)
 
-    def refusal(self, address: Address) -> str | None:
-        """Return the rule that forbids an address; ``None`` when none does."""
-        return self._rule(address, development=self._development)
-
     def _rule(self, address: Address, *, development: bool) -> str | None:
         embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
         # Checked before the allowed networks: a wide one, of private addresses say, does not allow the metadata in it.
@@ -147,7 +143,7 @@ class EgressGuard:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
             return f"{text!r} is not an address."
-        rule = self.refusal(address)
+        rule = self._rule(address, development=self._development)
         if rule is None:
             return None
         message = f"Requests to {address} are not allowed ({rule})."

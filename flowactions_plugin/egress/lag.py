@@ -13,6 +13,10 @@ LEAST_SECONDS: Final = 0.1
 """A timer that is this late means a stall; less is ordinary work of the event loop."""
 
 
+GRACE_SECONDS: Final = 0.5
+"""For so long, what has arrived during a stall is read, before any deadline that has passed meanwhile ends its attempt."""
+
+
 class LagMeter:
     """Adds up how long the event loop stood still; a context manager, to be entered in the loop.
 
@@ -20,6 +24,9 @@ class LagMeter:
 
     Args:
         clock: seconds, which also pass while the process is stopped.
+
+    Attributes:
+        deadlines: those that wait for the end of a stall.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -27,6 +34,7 @@ class LagMeter:
         self._lost = self._longest = 0.0
         self._due = math.inf
         self._timer: asyncio.TimerHandle | None = None
+        self.deadlines: set[asyncio.Timeout] = set()
 
     def __enter__(self) -> Self:
         self._tick()
@@ -48,7 +56,15 @@ class LagMeter:
             self._lost += now - self._due
             self._longest = max(self._longest, now - self._due)
             self._due = now
+            self._defer()
         return self._lost
+
+    def _defer(self) -> None:
+        """After a stall, the event loop runs timers before it reads."""
+        until = asyncio.get_running_loop().time() + GRACE_SECONDS
+        for each in self.deadlines:
+            if not each.expired() and (each.when() or 0.0) < until:
+                each.reschedule(until)
 
     def longest(self) -> float:
         """Return the seconds of the longest stall since the last `pop_longest`."""

@@ -14,8 +14,6 @@ from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, EarlyClosers
 SWEEP_SECONDS: Final = 5.0
 """How often connections are closed that have become too old to be used again. Age is checked at each use anyway."""
 
-IDLE_PER_DESTINATION: Final = 100
-
 CONNECTIONS_A_SLOT: Final = 10
 """How many connections are open for each attempt that may be made at once. With one for each, none would be kept where there
 are more destinations than slots."""
@@ -107,11 +105,8 @@ class Pool:
         if not self._is_fit(connection, now):
             self._close(connection)
             return
-        idle = self._idle.setdefault(connection.key, [])
-        idle.append(connection)
+        self._idle.setdefault(connection.key, []).append(connection)
         self._unused[connection] = None
-        if len(idle) > IDLE_PER_DESTINATION:
-            self._close(idle[0])
         if self._sweep is None:
             self._sweep_later()
         self._wake()

@@ -8,13 +8,14 @@ take no thread from deliveries.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
@@ -105,14 +106,6 @@ class Resolver:
                 del self._waiting[host]
 
 
-class _Cached(NamedTuple):
-    """The result of a lookup, and until when it is valid."""
-
-    until: float
-    addresses: Sequence[str]
-    error: str | None
-
-
 class CachingResolver:
     """Caches lookups, also of names without an address. For enqueue only: delivery looks up again.
 
@@ -135,7 +128,7 @@ class CachingResolver:
         self._seconds = seconds
         self._size = size
         self._timer = timer
-        self._cache: OrderedDict[str, _Cached] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[float, Sequence[str] | str]] = OrderedDict()
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a name.
@@ -143,22 +136,16 @@ class CachingResolver:
         Raises:
             OSError: there are none.
         """
-        cached = self._cache.get(host)
-        if cached is None or cached.until <= self._timer():
-            cached = await self._look_up(host, port)
+        until, found = self._cache.get(host, (-math.inf, ""))
+        if until <= self._timer():
+            try:
+                found = await self._resolve(host, port)
+            except OSError as exc:
+                found = str(exc)
+            self._cache[host] = self._timer() + self._seconds, found
+            if len(self._cache) > self._size:
+                self._cache.popitem(last=False)
         self._cache.move_to_end(host)
-        if cached.error is not None:
-            raise OSError(cached.error)
-        return cached.addresses
-
-    async def _look_up(self, host: str, port: int) -> _Cached:
-        addresses: Sequence[str] = ()
-        error = None
-        try:
-            addresses = await self._resolve(host, port)
-        except OSError as exc:
-            error = str(exc)
-        cached = self._cache[host] = _Cached(self._timer() + self._seconds, addresses, error)
-        while len(self._cache) > self._size:
-            self._cache.popitem(last=False)
-        return cached
+        if isinstance(found, str):
+            raise OSError(found)
+        return found

@@ -112,6 +112,7 @@ class Sender:
         failure: Exception | None = None
         lost_before = self.lag.lost()
         deadline = asyncio.timeout(self._deadline_seconds)
+        self.lag.deadlines.add(deadline)
         try:
             async with deadline:
                 destination = await self._validate(message.url)
@@ -121,7 +122,8 @@ class Sender:
                 )
         except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
             failure = exc
-        progress.end()
+        finally:
+            self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         code = failure.status_code if isinstance(failure, SendFailed) else None
         if code is not None and 200 <= code < 300:

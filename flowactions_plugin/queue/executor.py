@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
+from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
@@ -34,9 +35,6 @@ MOST_STALLS: Final = 5
 
 STALLED_KNOWN: Final = 10_000
 """Of how many deliveries it is counted. Beyond, all counts begin anew."""
-
-READ_SECONDS: Final = 0.5
-"""After a stall, what has arrived meanwhile is read within this time."""
 
 SURPLUS_SECONDS: Final = 1.0
 """The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
@@ -110,7 +108,7 @@ class Executor:
             StorageUnavailable: the rest is kept.
         """
         if self._sender.lag.pop_longest() >= self._stall_seconds:
-            await asyncio.sleep(READ_SECONDS)
+            await asyncio.sleep(2 * GRACE_SECONDS)
             await self.completer.flush()
 
     async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:

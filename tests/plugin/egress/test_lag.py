@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -51,3 +52,23 @@ async def test_what_was_lost_before_an_attempt_excuses_nothing() -> None:
             assert isinstance(found, kind)
             if isinstance(found, Outcome):
                 assert found.error == "timed out after 0.02 s while resolving the name"
+
+
+async def test_what_has_arrived_during_a_stall_is_read_although_the_deadline_has_passed() -> None:
+    """The event loop runs timers before it reads: after a stall, they wait for it."""
+
+    class Late:
+        async def send(self, request: Request) -> Response:
+            await asyncio.sleep(0)
+            time.sleep(2)  # noqa: ASYNC251  that is the fault
+            await asyncio.sleep(0.001)
+            return Response(200, {}, b"")
+
+        async def aclose(self) -> None: ...
+
+    with LagMeter(time.monotonic) as lag:
+        sender = Sender(Late(), validate, lambda: 0.0, lambda: 0.0, lag, deadline_seconds=1)
+        found = await sender.send(Message(), None)
+        assert isinstance(found, Outcome)
+        assert (found.status_code, found.error) == (200, None)
+        assert lag.deadlines == set()
