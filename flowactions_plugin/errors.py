@@ -126,7 +126,7 @@ class LeaseLost(FlowActionsError):
 
 
 class BodyInvalid(FlowActionsError):
-    """The body is not valid JSON.
+    """The body must be JSON.
 
     Attributes:
         line: of the first error, from 1; ``None`` when it is not known.

@@ -40,7 +40,6 @@ OWN_SQL: Final = (
     "tests/plugin/queue/test_event_ids.py::TestRate",
     "tests/plugin/queue/test_leases.py",
     "tests/plugin/queue/test_lost_answers.py",
-    "tests/plugin/queue/test_model.py",
     "tests/plugin/queue/test_own_webhooks.py",
     "tests/plugin/queue/test_plans.py",
     "tests/plugin/queue/test_scheduled.py",

@@ -13,7 +13,7 @@ import msgspec
 from flowactions_plugin.clock import lease_clock, system_clock, to_iso
 from flowactions_plugin.egress import attempt
 from flowactions_plugin.egress.attempt import Aborted, Outcome, Progress
-from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
@@ -136,13 +136,13 @@ async def send(
     guard = guard_of(settings, Resolver(threads=4))
     transport, validate = outbound(settings, guard, host_transport)
     timeline = Timeline()
-    with StallMonitor(lease_clock) as monitor:
+    with LagMeter(lease_clock) as lag:
         sender = Sender(
             transport,
             validate,
             system_clock,
             time.monotonic,
-            monitor,
+            lag,
             progress=timeline.begin,
             standard_webhooks=settings.standard_webhooks,
         )

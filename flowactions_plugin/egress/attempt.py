@@ -89,11 +89,12 @@ class Progress:
         proxy: the host and port of the egress proxy, while it is what has to answer; for the log.
         refine: returns the phase more exactly, where that costs something.
         relayed: the same of the proxy that the request goes through in clear; ``None``: it does not.
+        blamed: whether it is the destination's failure that the proxy gave no tunnel to it; ``None``: it was not asked, or gave one.
         response: the status and headers of the response, as soon as they are there.
         notes: the texts of `NOTES` that apply.
     """
 
-    __slots__ = ("_began", "_now", "notes", "phase", "proxy", "refine", "relayed", "response")
+    __slots__ = ("_began", "_now", "blamed", "notes", "phase", "proxy", "refine", "relayed", "response")
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._now = timer
@@ -102,6 +103,7 @@ class Progress:
         self.proxy: str | None = None
         self.refine: Callable[[], str] | None = None
         self.relayed: str | None = None
+        self.blamed: bool | None = None
         self.response: Response | None = None
         self.notes: tuple[str, ...] = ()
 

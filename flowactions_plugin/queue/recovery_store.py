@@ -36,7 +36,6 @@ from flowactions_plugin.queue.rules import LONGEST_SCHEDULED_SECONDS, LONGEST_WA
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, QUARANTINED, outbox
-from flowactions_plugin.storage.text import read_all
 
 RESCUED_CLAIMS: Final = 10_000
 """Among how many of the oldest rows leases are searched for that end too far ahead; and among how many of the rows that wait
@@ -93,7 +92,7 @@ class RecoveryStore:
             chosen = self.database.built(_quarantined, bool(doubt)).with_for_update(skip_locked=True)
             # Of such a row, the rounds that were begun are counted, and not the reclaims.
             statement = claiming(self.database.sql, chosen, self.contact.lease_seconds, count_reclaims=False)
-            return read_all(connection, statement, {"token": token, **doubt})
+            return connection.execute(statement, {"token": token, **doubt}).all()
 
         rows = await self.database.in_transaction(claim)
         return read_row(rows[0], lease_end) if rows else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -36,10 +37,9 @@ from flowactions_plugin.storage.migrations import (
     prepare_tables,
     upgrade_tables,
 )
-from flowactions_plugin.storage.outages import OutageLog, Outages
+from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
-from flowactions_plugin.storage.text import read_all
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
 from flowactions_plugin.storage.waiting import STATEMENT_SECONDS, TRANSACTION_SECONDS, answering, committing
@@ -51,7 +51,7 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
 
 INSUFFICIENT_PRIVILEGE: Final = "42501"
@@ -125,6 +125,8 @@ class Database:
         self._outages = Outages(self._url)
         self._transactions = Transactions(self._engines, self.sql)
         self._prepared = False
+        self._path = sqlite_path(self._url)
+        self._file: os.stat_result | None = None
 
     def now(self) -> ColumnElement[int]:
         """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
@@ -145,14 +147,12 @@ class Database:
     @property
     def directory(self) -> Path:
         """The directory of the database file; the working directory when there is no file."""
-        path = sqlite_path(self._url)
-        return Path.cwd() if path is None else path.parent
+        return Path.cwd() if self._path is None else self._path.parent
 
     @property
     def missing_file(self) -> Path | None:
         """The SQLite file that opening the database would create; ``None`` when it is there, or on PostgreSQL."""
-        path = sqlite_path(self._url)
-        return path if path is not None and not path.exists() else None
+        return self._path if self._path is not None and not self._path.exists() else None
 
     async def __aenter__(self) -> Self:
         """Open the database for a host, as `open` does."""
@@ -270,6 +270,7 @@ class Database:
         """
         with self._outages.translated():
             if transaction is not None:
+                self._check_file()
                 async with self._transactions.joined(transaction) as joined:
                     yield joined
                 return
@@ -300,6 +301,7 @@ class Database:
             TransactionInvalid: the host's transaction cannot be joined.
         """
         if transaction is not None:
+            self._check_file()
             with self._outages.translated():
                 async with self._transactions.joined(transaction) as joined:
                     yield joined
@@ -332,7 +334,7 @@ class Database:
         return self._transactions.guarded(transaction)
 
     async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
-        """Return the rows of one query, also corrupt ones, with as few thread switches and round trips as possible.
+        """Return the rows of one query, with as few thread switches and round trips as possible.
 
         It is for what is asked again and again: on SQLite it may wait until a write is over.
 
@@ -345,7 +347,7 @@ class Database:
         """
 
         def work(connection: SyncConnection) -> Sequence[Row[Any]]:
-            return read_all(connection, query, given)
+            return connection.execute(query, given).all()
 
         if not self.sql.one_writer:
             return await self.in_transaction(work)
@@ -463,11 +465,10 @@ class Database:
         Raises:
             StorageUnavailable: the file cannot be watched.
         """
-        path = sqlite_path(self._url)
-        if path is None:
+        if self._path is None:
             raise StorageUnavailable("this database is no file")
         try:
-            await sqlite.watch_inserts(path, on_insert)
+            await sqlite.watch_inserts(self._path, on_insert)
         except sqlite3.Error as exc:
             raise StorageUnavailable(f"the file cannot be watched: {exc}") from exc
 
@@ -484,6 +485,7 @@ class Database:
 
     async def _prepare(self, deadline: Deadline) -> None:
         if self._prepared:
+            self._check_file()
             return
         try:
             with self._outages.translated():
@@ -493,7 +495,26 @@ class Database:
             if exc.code == INSUFFICIENT_PRIVILEGE:
                 raise SchemaOutdated(str(exc), code=exc.code) from exc
             raise
+        self._file = None if self._path is None else self._path.stat()
         self._prepared = True
+
+    def _check_file(self) -> None:
+        """Check that the path of an SQLite database still leads to the file that was opened.
+
+        Raises:
+            StorageUnavailable: it leads to none, or to another one: a new connection would open that.
+        """
+        if self._path is None or self._file is None:
+            return
+        try:
+            same = os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116  a third of the time of Path.stat
+        except OSError:
+            same = False
+        if not same:
+            raise StorageUnavailable(
+                f"the database file {self._path} was moved away or replaced while this process was using it: "
+                "move it back, or restart this process"
+            )
 
     @asynccontextmanager
     async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:

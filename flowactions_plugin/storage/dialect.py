@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Table, Text, bindparam, literal
+from sqlalchemy import ColumnElement, FromClause, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
 
 
@@ -89,19 +89,6 @@ class Dialect(ABC):
     @abstractmethod
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
         """Return the bytes that `bytes_value` has written to a column of a `values_table`."""
-
-    @staticmethod
-    def text_value(value: Any) -> Any:
-        """Return a text of `text.read_all` as the value of a `text_parameter`."""
-        return value
-
-    def text_parameter(self, name: str) -> ColumnElement[str]:
-        """Return a parameter for a text as it is stored: in SQLite, it may not be UTF-8."""
-        return bindparam(name, type_=Text)
-
-    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return a text as it is stored: in SQLite, it may be none that the driver can decode."""
-        return column
 
     @abstractmethod
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:

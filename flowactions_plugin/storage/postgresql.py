@@ -33,7 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
-from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
+from flowactions_plugin.storage.urls import asyncpg_arguments
 
 LASTING: Final = 5
 """How many connections of the plugin's own engine stay open when they are idle."""
@@ -41,6 +41,9 @@ LASTING: Final = 5
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
 
+
+CLOSE_SECONDS: Final = 0.5
+"""How long the server may take to close an idle connection. The pool closes one after the other."""
 
 OPEN_SECONDS: Final = 300
 """A transaction that is open for longer makes statements slower on a queue that carries much."""
@@ -143,7 +146,18 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
     Raises:
         OSError: a file that the URL names cannot be read.
     """
-    arguments = {**asyncpg_arguments(url), "command_timeout": statement_seconds}
+    import asyncpg  # noqa: PLC0415  with the first engine of a PostgreSQL
+
+    class Connection(asyncpg.Connection):  # type: ignore[misc]
+        async def close(self, *, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  the driver's
+            with suppress(TimeoutError):  # it has given up the connection then
+                await super().close(timeout=CLOSE_SECONDS)
+
+    arguments = {
+        **asyncpg_arguments(url),
+        "command_timeout": statement_seconds,
+        "connection_class": Connection,
+    }
     # Errors of statements are logged, and must not show the values of rows.
     engine = create_async_engine(
         URL.create("postgresql+asyncpg"),

@@ -246,10 +246,16 @@ chat_connections: Final = Table(
     Column("last_error_at", BigInteger),
     Column("last_error_flow", Text),
     Column("last_error_node", Text),
+    Column("revoked_at", BigInteger),
+    # When the provider is asked again about the token that it has refused. NULL: never, the workspace itself has revoked it.
+    Column("ask_at", BigInteger),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
 Index("ix_flowactions_chat_connections_team", chat_connections.c.team_id)
+_partial_index(
+    "ix_flowactions_chat_connections_ask", chat_connections.c.ask_at, where=text("ask_at IS NOT NULL")
+)
 
 oauth_states: Final = Table(
     "flowactions_oauth_states",
@@ -277,30 +283,26 @@ inbound_events: Final = Table(
     Column("repeated_at", BigInteger),
 )
 Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)
-REPEATED: Final = text("repeats > 0")
-_partial_index("ix_flowactions_inbound_events_repeated", inbound_events.c.received_at, where=REPEATED)
 
 inbound_requests: Final = Table(
     "flowactions_inbound_requests",
     metadata,
-    Column("id", String(36), primary_key=True),
-    Column("provider", String(32), nullable=False),
-    # The id of the event that the request names, which anybody can have written when it was refused. NULL: none that can be read.
+    Column("provider", String(32), primary_key=True),
+    Column("result", String(16), primary_key=True),
+    # The same for all requests of one reason.
+    Column("cause", Text, primary_key=True),
+    Column("first_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    # Of the last one: the event that it names, which anybody can have written when it was refused. NULL: none that can be read.
     Column("event_id", Text),
-    # The type of the event, as the provider names it. NULL: the request was refused before it was read.
+    # The type of that event, as the provider names it. NULL: the request was refused before it was read.
     Column("event_type", Text),
-    Column("received_at", BigInteger, nullable=False),
-    Column("result", String(16), nullable=False),
     Column("status_code", Integer, nullable=False),
     # Why it processed no event, for operators. NULL: it only had to be acknowledged.
     Column("reason", Text),
-    # How many requests before this one were refused for the same reason, and have no row, because they were too many.
-    Column("more", Integer, nullable=False),
 )
-Index("ix_flowactions_inbound_requests_received", inbound_requests.c.received_at)
-Index("ix_flowactions_inbound_requests_result", inbound_requests.c.result, inbound_requests.c.received_at)
-NAMED_EVENT: Final = text("event_id IS NOT NULL")
-_partial_index("ix_flowactions_inbound_requests_event", inbound_requests.c.event_id, where=NAMED_EVENT)
+Index("ix_flowactions_inbound_requests_last", inbound_requests.c.last_at)
 
 enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",

@@ -64,7 +64,7 @@ async ({ host, dead, waiting }) => {
     await new Promise((done) => Object.assign(new Image(), { onload: done, onerror: done, src: url }));
   }
   await quietly(fetch(`${chat}/connection`, { method: "DELETE", credentials: "include" }));
-  const channel = { method: "PUT", credentials: "include", body: '{"channelId":"C0RANDOM"}' };
+  const channel = { method: "PUT", credentials: "include", body: '{"channelId":"C00RANDOM"}' };
   await quietly(fetch(`${chat}/connection/default-channel`, channel));
   const install = `${chat}/install`;
   await new Promise((done) => Object.assign(new Image(), { onload: done, onerror: done, src: install }));

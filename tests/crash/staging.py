@@ -274,7 +274,7 @@ async def frozen_for_long(stage: Stage) -> None:
     await until(lambda: stage.field.query(f"{both} AND pid = {worker.pid}"))
     os.kill(worker.pid, signal.SIGSTOP)
     seen = "SELECT 1 FROM flowactions_workers WHERE last_seen_at < (SELECT max(last_seen_at) FROM flowactions_workers)"
-    await until(lambda: stage.field.query(f"{seen} - 46000"), 240)
+    await until(lambda: stage.field.query(f"{seen} - 46000"))
 
 
 async def two_workers(field: Field) -> Any:
@@ -336,7 +336,7 @@ async def channel_archived(stage: Stage) -> None:
     run = await connected(stage)
     assert (await run.message()).status == "sent"
     for channel in run.provider.state.workspaces[0].channels:
-        channel.is_archived = channel.is_archived or channel.id == "C0ORDERS"
+        channel.is_archived = channel.is_archived or channel.id == "C00ORDERS"
     assert (await run.message()).status == "failed"
 
 
@@ -346,7 +346,7 @@ async def key_lost(stage: Stage) -> None:
     stage.field.settings["FLOWACTIONS_ENCRYPTION_KEYS"] = OTHER_KEY
     actions = FlowActions.load(SmallHost(stage.field.settings))
     async with actions.lifespan():
-        data = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+        data = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
         result = await actions.reach(a_walk(), Node(id="n", type="chat_message", config=data))
         assert result.status == "failed"
 

@@ -375,7 +375,7 @@ async def is_seen(incident: Incident, pages: Pages) -> None:
         raise AssertionError(missing[0]) from None
 
 
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_a_worker_that_is_frozen_for_a_minute_is_found(stage: Stage) -> None:
     """In real time; when it continues, it is alive again."""

@@ -47,7 +47,7 @@ _TURN_SECONDS: Final = 0.02
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """Return all revisions, the oldest first: their files are named after them, ``0100_tables.py``."""
+    """Return all revisions, the oldest first: their files are named after them, ``0101_tables.py``."""
     files = (FOLDER / "versions").glob("[0-9]*_*.py")
     return tuple(sorted(file.name.partition("_")[0] for file in files))
 

@@ -126,6 +126,7 @@ class TestMasking:
                 "https://n8n.a.example/webhook/…",
             ),
             ("https://a.example/hooks/x7q1m3k9p5w2z8r4t6y0b1n3c5/v2", "https://a.example/hooks/…/v2"),
+            ("https://a.example/abc12def345ghijk", "https://a.example/…"),
             (
                 (
                     "https://a.webhook.office.com/webhookb2/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d@0b9f1c3e-7a52-4d06-9e88"
@@ -153,6 +154,7 @@ class TestMasking:
         "path",
         [
             "services/orders",
+            "a1b2c3d4e5f6g7h",
             "api/webhooks/12/orders",
             "bot12:x/sendMessage",
             "2026-summer-campaign-v2",

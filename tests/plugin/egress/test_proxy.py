@@ -248,7 +248,7 @@ class TestProxy:
                 await transport.aclose()
             assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
             row = await queue.row(row_id)
-            expected = "the egress proxy did not connect: it opened no tunnel (403)"
+            expected = "the egress proxy did not connect: it refuses this destination (403)"
             assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
 
     @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])

@@ -140,7 +140,7 @@ class TestOrganizationDeleted:
         async with chat_host(database_url, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as chat:
             await chat.connect()
             chat.sign_in("globex")
-            await chat.connect(workspace="T0GLOBEX")
+            await chat.connect(workspace="T00GLOBEX")
             run = Running(chat.host, chat.actions)
 
             async def fail(_: AuthEvent) -> None:

@@ -101,7 +101,7 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         value=value,
     )
     await site.execute(
-        "INSERT INTO flowactions_inbound_requests VALUES ('r', 'svix', :value, :value, 1, 'failed', 500, :value, 1)",
+        "INSERT INTO flowactions_inbound_requests VALUES ('svix', 'failed', :value, 1, 1, 1, :value, :value, 500, :value)",
         value=value,
     )
     await site.execute(

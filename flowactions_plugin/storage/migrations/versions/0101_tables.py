@@ -2,7 +2,7 @@
 
 Until the first release, a change of the tables edits this revision and gives it the next number.
 
-Revision ID: 0100
+Revision ID: 0101
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0100"
+revision = "0101"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -162,10 +162,12 @@ def upgrade() -> None:  # noqa: PLR0915  each is explicit
         *_optional(sa.Text(), "last_error"),
         *_optional(sa.BigInteger(), "last_error_at"),
         *_optional(sa.Text(), "last_error_flow", "last_error_node"),
+        *_optional(sa.BigInteger(), "revoked_at", "ask_at"),
         sa.CheckConstraint("status IN ('active', 'revoked')", name="status"),
         sa.PrimaryKeyConstraint("organization_id"),
     )
     _index("chat_connections_team", "chat_connections", "team_id")
+    _index("chat_connections_ask", "chat_connections", "ask_at", where="ask_at IS NOT NULL")
     op.create_table(
         "flowactions_oauth_states",
         *_needed(sa.String(64), "id"),
@@ -185,22 +187,18 @@ def upgrade() -> None:  # noqa: PLR0915  each is explicit
         sa.PrimaryKeyConstraint("provider", "event_id"),
     )
     _index("inbound_events_received", "inbound_events", "received_at")
-    _index("inbound_events_repeated", "inbound_events", "received_at", where="repeats > 0")
     op.create_table(
         "flowactions_inbound_requests",
-        *_needed(sa.String(36), "id"),
         *_needed(sa.String(32), "provider"),
-        *_optional(sa.Text(), "event_id", "event_type"),
-        *_needed(sa.BigInteger(), "received_at"),
         *_needed(sa.String(16), "result"),
+        *_needed(sa.Text(), "cause"),
+        *_needed(sa.BigInteger(), "first_at", "last_at", "requests"),
+        *_optional(sa.Text(), "event_id", "event_type"),
         *_needed(sa.Integer(), "status_code"),
         *_optional(sa.Text(), "reason"),
-        *_needed(sa.Integer(), "more"),
-        sa.PrimaryKeyConstraint("id"),
+        sa.PrimaryKeyConstraint("provider", "result", "cause"),
     )
-    _index("inbound_requests_event", "inbound_requests", "event_id", where="event_id IS NOT NULL")
-    _index("inbound_requests_received", "inbound_requests", "received_at")
-    _index("inbound_requests_result", "inbound_requests", "result", "received_at")
+    _index("inbound_requests_last", "inbound_requests", "last_at")
     op.create_table(
         "flowactions_enqueue_keys",
         *_needed(sa.Text(), "organization_id", "caller"),
