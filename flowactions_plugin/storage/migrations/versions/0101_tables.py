@@ -42,7 +42,7 @@ def _index(name: str, table: str, *columns: str, where: str | None = None) -> No
     )
 
 
-def upgrade() -> None:  # noqa: PLR0915  each is explicit
+def upgrade() -> None:
     """Create the tables."""
     op.create_table(
         "flowactions_outbox",
