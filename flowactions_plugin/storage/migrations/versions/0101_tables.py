@@ -8,6 +8,7 @@ Revision ID: 0101
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import sqlalchemy as sa
@@ -23,13 +24,13 @@ FAILED = "error_class IS NOT NULL"
 
 
 def _needed(
-    kind: sa.types.TypeEngine[object], *names: str, default: str | None = None
-) -> Iterator[sa.Column[object]]:
+    kind: sa.types.TypeEngine[Any], *names: str, default: str | None = None
+) -> Iterator[sa.Column[Any]]:
     for name in names:
         yield sa.Column(name, kind, nullable=False, server_default=default)
 
 
-def _optional(kind: sa.types.TypeEngine[object], *names: str) -> Iterator[sa.Column[object]]:
+def _optional(kind: sa.types.TypeEngine[Any], *names: str) -> Iterator[sa.Column[Any]]:
     for name in names:
         yield sa.Column(name, kind)
 
@@ -41,7 +42,7 @@ def _index(name: str, table: str, *columns: str, where: str | None = None) -> No
     )
 
 
-def upgrade() -> None:  # noqa: PLR0915  each is explicit
+def upgrade() -> None:
     """Create the tables."""
     op.create_table(
         "flowactions_outbox",
