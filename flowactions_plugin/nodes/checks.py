@@ -105,8 +105,8 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
     field, target = config.target_field, config.target
     if not target:
         found.append(_problem("missing_target", config.missing_target, field, severity="error"))
-    elif message := wrong_id(target, to_member=config.to_member):
-        found.append(_problem("not_an_id", message, field))
+    elif wrong := wrong_id(target, to_member=config.to_member):
+        found.append(_problem("not_an_id", wrong, field))
     found += _not_substituted(target, field)
     text = config.chat_message_text
     if not chat_message(text, variables):

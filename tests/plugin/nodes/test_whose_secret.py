@@ -185,8 +185,8 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
         assert (outcome.status, outcome.message) == ("delivered", UNSIGNED + why), node_id
         assert signature(run.receiver.requests[-1]) is None
         outcome = await run.test(node_id, address)
-        told = UNSIGNED + why if why == other else None
-        assert (outcome.status, outcome.message) == ("delivered", told), node_id
+        message = UNSIGNED + why if why == other else None
+        assert (outcome.status, outcome.message) == ("delivered", message), node_id
         assert signature(run.receiver.requests[-1]) is None
     assert len(host.asked) == asked
 
@@ -286,7 +286,7 @@ async def test_an_unsigned_test_stays_unsigned(
         assert [each.origin for each in run.host.finished] == [MARKED] * 3
         assert (await run.test("bare")).message == "The receiver answered 500."
         await run.has_ended(4)
-        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[attr-defined]
+        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[union-attr]
         assert [each["kind"] for each in await run.origins()] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text

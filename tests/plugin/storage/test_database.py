@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import aiosqlite
 import httpx
 import pytest
-from flowactions_plugin.storage.text import read_all
 from sqlalchemy import Connection, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, ProgrammingError
@@ -400,26 +398,6 @@ async def test_a_file_that_cannot_be_watched_is_told(sqlite_url: str, tmp_path: 
         opened._path = tmp_path / "missing" / "x.db"
         with pytest.raises(StorageUnavailable, match="cannot be watched"):
             await opened.watch_inserts(lambda: None)
-
-
-def test_a_cancelled_read_stays_cancelled() -> None:
-    """The connection is closed under it, and to set anything on it is an error by then."""
-
-    class Closed:
-        text_factory: Any = str
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if value is str:
-                raise ValueError("no active connection")
-
-    class Connected:
-        connection = SimpleNamespace(driver_connection=Closed())
-
-        def execute(self, *_: object) -> None:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        read_all(cast("Connection", Connected()), text("SELECT 1"))
 
 
 async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:

@@ -353,7 +353,7 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
     monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 0.0)
     usual = Fleet.beat
 
-    async def counted(*given: Any) -> None:
+    async def counted(*given: Any) -> bool:
         nonlocal beats
         beats += 1
         return await usual(*given)
