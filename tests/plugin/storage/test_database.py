@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import aiosqlite
@@ -23,7 +22,6 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import watch_inserts
-from flowactions_plugin.storage.text import read_all
 from tests.loopback import listening
 from tests.queueing import Queue
 from tests.recorder import recorder
@@ -400,26 +398,6 @@ async def test_a_file_that_cannot_be_watched_is_told(sqlite_url: str, tmp_path: 
         opened._path = tmp_path / "missing" / "x.db"
         with pytest.raises(StorageUnavailable, match="cannot be watched"):
             await opened.watch_inserts(lambda: None)
-
-
-def test_a_cancelled_read_stays_cancelled() -> None:
-    """The connection is closed under it, and to set anything on it is an error by then."""
-
-    class Closed:
-        text_factory: Any = str
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if value is str:
-                raise ValueError("no active connection")
-
-    class Connected:
-        connection = SimpleNamespace(driver_connection=Closed())
-
-        def execute(self, *_: object) -> None:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        read_all(cast("Connection", Connected()), text("SELECT 1"))
 
 
 async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:
