@@ -57,14 +57,11 @@ class AutomaticPauses:
         Raises:
             StorageUnavailable: the database failed.
         """
-        done = [await self._resume(row) for row in await self._rows(self._database.built(_recovered))]
+        done = [await self._resume(row) for row in await self._database.rows(self._database.built(_recovered))]
         if self._rule is not None:
             failing = self._database.built(_failing, self._rule)
-            done += [await self._pause(row) for row in await self._rows(failing)]
+            done += [await self._pause(row) for row in await self._database.rows(failing)]
         return 0.0 if sum(done) >= AT_ONCE else LOOK_SECONDS
-
-    async def _rows(self, query: Select[Any]) -> list[Row[Any]]:
-        return await self._database.rows(query)
 
     async def _pause(self, row: Row[Any]) -> bool:
         since = to_utc(row.failing_since)

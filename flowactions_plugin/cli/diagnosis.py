@@ -149,7 +149,7 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
 
 
 async def _clock(checks: Checks, context: CommandContext) -> None:
-    if not context.database.sql.has_clock:
+    if not context.database.sql.is_server:
         checks.skip("clock", "SQLite uses this machine's clock: no other clock to compare it with")
         return
     before = context.database.clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, delete, exists, select
+from sqlalchemy import Column, ColumnElement, delete, exists, select
 
 from flowactions_plugin.clock import id_at
 from flowactions_plugin.storage.conflicts import repeated
@@ -89,7 +89,7 @@ def _is_awaited(status: str) -> ColumnElement[bool]:
     )
 
 
-def _is_logged(row: Row[Any]) -> bool:
+def _is_logged(row: Any) -> bool:
     """Return whether the attempts log may hold attempts of a row: not of one that its first attempt has delivered."""
     return row.delivered_started_at is None or (row.attempts, row.earlier_attempts) != (1, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -23,7 +24,6 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin import clock
-from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import search
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.results import Page
@@ -63,7 +63,7 @@ class Read(NamedTuple):
         horizon: the last row that was looked at, when there are older ones.
     """
 
-    rows: list[Row[Any]]
+    rows: Sequence[Row[Any]]
     horizon: Row[Any] | None = None
 
 
@@ -147,7 +147,7 @@ class DeliverySearch:
 
     def _newest_of_each(
         self, connection: Connection, query: Select[Any], organizations: Sequence[Any], limit: int
-    ) -> list[Row[Any]]:
+    ) -> Sequence[Row[Any]]:
         """Return the newest of the rows that a query finds, which is run for one organization after the other."""
         ids = query.with_only_columns(outbox.c.id)
         heads = self._ids_of_each(connection, ids, organizations, 1)
@@ -244,16 +244,15 @@ def _horizon(
 
 def merged(reads: Sequence[Read], limit: int, *, for_operators: bool) -> Page:
     """Return the newest rows of all sources, as far back as each of them was read, and where the next page begins."""
-    horizons = [each.horizon for each in reads if each.horizon is not None and _is_position(each.horizon.id)]
-    horizon = max(horizons, key=_order, default=None)
-    rows = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)
+    horizons = [each.horizon for each in reads if each.horizon is not None]
+    horizon = max(horizons, key=attrgetter("id"), default=None)
+    rows = sorted((row for each in reads for row in each.rows), key=attrgetter("id"), reverse=True)
     if horizon is not None:
-        rows = [row for row in rows if _order(row) >= _order(horizon)]
+        rows = [row for row in rows if row.id >= horizon.id]
     following: str | None = None
     looked_back_to: int | None = None
     if len(rows) > limit:
-        # A corrupt id cannot be a cursor.
-        following = next((row.id for row in reversed(rows[:limit]) if _is_position(row.id)), None)
+        following = rows[limit - 1].id
     elif horizon is not None:
         following, looked_back_to = horizon.id, clock.time_of(horizon.id)
     return Page(
@@ -261,11 +260,3 @@ def merged(reads: Sequence[Read], limit: int, *, for_operators: bool) -> Page:
         next_cursor=following,
         looked_back_to=looked_back_to,
     )
-
-
-def _order(row: Row[Any]) -> bytes:
-    return row.id
-
-
-def _is_position(row_id: Any) -> bool:
-    return is_id(row_id)

@@ -115,7 +115,7 @@ class Fleet:
 
     def _ahead_ms(self) -> Any:
         """Return by how much this process's clock is ahead of the database's, in SQL; NULL where that is the same clock."""
-        if not self._database.sql.has_clock:
+        if not self._database.sql.is_server:
             return null()
         return literal(int(self._database.clock() * 1000), BigInteger) - self._database.now()
 

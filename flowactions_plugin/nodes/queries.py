@@ -124,7 +124,7 @@ class DeferredQueries:
             case((later, 1), else_=0).label("later"),
         ).where(*of_step(step))
         # No record's id is 0.
-        none = [literal(0), literal("", Text), *(literal(0) for _ in range(3))]
+        none: list[ColumnElement[Any]] = [literal(0), literal("", Text), *(literal(0) for _ in range(3))]
         both = union_all(waiting, select(*none).where(*of_run(halted_runs, step)))
         async with self._database.read(transaction) as connection:
             rows = sorted((await connection.execute(both)).all(), key=lambda row: row.id)
@@ -161,7 +161,7 @@ class DeferredQueries:
             .order_by(func.min(deferred.c.held_until))
             .limit(limit)
         )
-        return [Step(*row[1:]) for row in await self._database.rows(gone)]
+        return [Step._make(row[1:]) for row in await self._database.rows(gone)]
 
     def is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
         """Select records that somebody leases. A time that no lease can have come to does not count."""

@@ -301,7 +301,7 @@ class ClaimStore:
         self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]
     ) -> list[Row[Any]]:
         statement = self._database.built(self._claiming, shape._replace(in_doubt=bool(doubt)))
-        return connection.execute(statement, {**given, **doubt}).all()
+        return list(connection.execute(statement, {**given, **doubt}).all())
 
     def _doubt(self) -> dict[str, Any]:
         """Return the parameters of the condition for leases in doubt, empty when none is.

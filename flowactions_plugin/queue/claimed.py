@@ -144,7 +144,20 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
         lease_end: when the claim expires, by `lease_clock`.
     """
     row_id, token, organization, agent, event_id, event_type, origin_text, *rest = row[: len(COLUMNS)]
-    url, destination, method, headers_text, body, *counts, waiting_since, trace = rest
+    (
+        url,
+        destination,
+        method,
+        headers_text,
+        body,
+        attempts,
+        earlier_attempts,
+        max_attempts,
+        reclaims,
+        rounds,
+        waiting_since,
+        trace,
+    ) = rest
     origin, waits_for, defect = read_origin(origin_text)
     headers, wrong = read_headers(headers_text)
     defect = defect or wrong
@@ -162,7 +175,11 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
         method,
         headers,
         body,
-        *counts,
+        attempts,
+        earlier_attempts,
+        max_attempts,
+        reclaims,
+        rounds,
         waiting_since,
         None if defect is None else f"the stored row cannot be read: {defect}",
         waits_for,

@@ -92,7 +92,7 @@ class RecoveryStore:
             chosen = self.database.built(_quarantined, bool(doubt)).with_for_update(skip_locked=True)
             # Of such a row, the rounds that were begun are counted, and not the reclaims.
             statement = claiming(self.database.sql, chosen, self.contact.lease_seconds, count_reclaims=False)
-            return connection.execute(statement, {"token": token, **doubt}).all()
+            return list(connection.execute(statement, {"token": token, **doubt}).all())
 
         rows = await self.database.in_transaction(claim)
         return read_row(rows[0], lease_end) if rows else None

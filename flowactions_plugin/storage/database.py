@@ -398,11 +398,11 @@ class Database:
             StorageUnavailable: the database did not answer in time. A transaction of the plugin's own was rolled back,
                 unless ``may_be_written`` says otherwise; a host's stays usable, or its commit fails.
         """
-        return answering(waiting.ANSWER_SECONDS + more if self.sql.is_interruptible else None)
+        return answering(waiting.ANSWER_SECONDS + more if self.sql.is_server else None)
 
     def _limit(self, seconds: float) -> float | None:
         """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
-        return seconds if self.sql.is_interruptible and self._engines.shared is not None else None
+        return seconds if self.sql.is_server and self._engines.shared is not None else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
         """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks.

@@ -103,11 +103,9 @@ class PostgreSQL(Dialect):
     """SQL for PostgreSQL."""
 
     name = "postgresql"
-    has_clock = True
+    is_server = True
     has_lateral = True
-    is_interruptible = True
     keeps_index_entries = True
-    notifies = True
     one_writer = False
     writes_two_tables = True
 

@@ -63,11 +63,9 @@ class SQLite(Dialect):
     """SQL for SQLite."""
 
     name = "sqlite"
-    has_clock = False
+    is_server = False
     has_lateral = False
-    is_interruptible = False
     keeps_index_entries = False
-    notifies = False
     one_writer = True
     writes_two_tables = False
 

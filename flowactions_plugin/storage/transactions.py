@@ -73,7 +73,7 @@ class Joined:
         """Execute a statement, as `AsyncConnection.execute` does."""
         executing = self.connection.execute(statement, parameters, execution_options=OWN_SCHEMA)
         # A statement that runs in a thread continues after a cancellation. PostgreSQL's driver cancels it on the server.
-        return await (executing if self._sql.is_interruptible else shielded(executing))
+        return await (executing if self._sql.is_server else shielded(executing))
 
 
 class Transactions:
@@ -454,7 +454,7 @@ async def _give_up(connection: AsyncConnection) -> None:
 
 def _patience(sql: Dialect) -> float | None:
     """Return how long a statement may take that ends a SAVEPOINT: no limit would end one that runs in a thread."""
-    return waiting.RECOVERY_SECONDS if sql.is_interruptible else None
+    return waiting.RECOVERY_SECONDS if sql.is_server else None
 
 
 def _is_autocommit(connection: AsyncConnection) -> bool:

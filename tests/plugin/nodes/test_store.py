@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -327,44 +326,6 @@ class TestRecovery:
         await run.store.lease(step_of(walk, "s"))
         await run.run("UPDATE flowactions_deferred SET held_until = 9000000000000000")
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
-
-
-class TestUnreadable:
-    @pytest.mark.parametrize("column", ["walk", "node", "node_id", "visit", "node_type"])
-    @pytest.mark.parametrize("first", ["a", "b"])
-    async def test_text_that_is_none_is_dropped_and_blocks_nobody(
-        self, run: Paced, column: str, first: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """SQLite keeps any bytes as text: one ERROR line, and the others run at the same call."""
-        if run.database.dialect != "sqlite":
-            pytest.skip("PostgreSQL keeps no such text")
-        walk = a_walk()
-        for name in "abc":
-            await run.record(walk, name)
-        spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = :name"  # noqa: S608
-        await run.run(spoil, name=first)
-        advanced = await run.actions.advance(walk, "s")
-        assert (advanced.state, ran(advanced)) == ("done", [name for name in "abc" if name != first])
-        errors = [each for each in caplog.records if each.levelno == logging.ERROR]
-        assert ["cannot be read and is dropped" in each.getMessage() for each in errors] == [True]
-
-    @pytest.mark.parametrize("column", ["organization_id", "run_id", "flow_id", "step_id"])
-    async def test_a_key_that_is_no_text_does_not_end_recovery(
-        self, run: Paced, column: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Such a record is dropped, and the others are recovered."""
-        if run.database.dialect != "sqlite":
-            pytest.skip("PostgreSQL keeps no such text")
-        for name in ("spoilt", "fine"):
-            walk = a_walk(run_id=name)
-            await run.record(walk, name)
-            await run.store.lease(step_of(walk, "s"))
-        await run.expire()
-        spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = 'spoilt'"  # noqa: S608
-        await run.run(spoil)
-        assert await run.pacing.recover() == 1
-        assert await run.query("SELECT id FROM flowactions_deferred WHERE flow_id <> ''") == []
-        assert caplog.text.count("cannot be read") == 1
 
     async def test_counters_at_their_end_block_nobody(self, run: Paced) -> None:
         """A counter that cannot be raised ends its record, as one that was held too often."""
