@@ -21,7 +21,6 @@ from flowactions_plugin.chat.pickers import Page
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.errors import ConnectionChanged, NotConnected
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
@@ -125,10 +124,7 @@ async def disconnect(
     principal: NamedDependency[DashboardPrincipal], chat: NamedDependency[Chat], if_match: IfMatch = None
 ) -> None:
     """Revoke the token at the provider and forget the connection."""
-    try:
-        await chat.connections.disconnect(principal.organization_id, _seen(if_match))
-    except ConnectionChanged as exc:
-        raise Problem("changed", str(exc)) from None
+    await chat.connections.disconnect(principal.organization_id, _seen(if_match))
 
 
 @put(
@@ -152,12 +148,7 @@ async def choose_channel(
     if_match: IfMatch = None,
 ) -> Response[CardAnswer]:
     """Set the default channel, to which test messages are posted (§4.1)."""
-    try:
-        await chat.connections.set_default_channel(principal.organization_id, data.channel_id, _seen(if_match))
-    except ConnectionChanged as exc:
-        raise Problem("changed", str(exc)) from None
-    except NotConnected as exc:
-        raise Problem("not_connected", str(exc)) from None
+    await chat.connections.set_default_channel(principal.organization_id, data.channel_id, _seen(if_match))
     return await _card(host, chat.connections, principal.organization_id)
 
 
@@ -173,7 +164,7 @@ async def channels(
     cursor: Cursor = None,
 ) -> PickerPage:
     """List channels by name; the note says where the app still has to be invited (§2.3)."""
-    stored = await _connected(chat, principal)
+    stored = await chat.connections.existing(principal.organization_id)
     otherwise = None if lists_private_channels(stored) else NO_PRIVATE_CHANNELS
     return await _pick(chat.directory.channels(stored, search_text, cursor), otherwise)
 
@@ -190,7 +181,7 @@ async def members(
     cursor: Cursor = None,
 ) -> PickerPage:
     """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
-    stored = await _connected(chat, principal)
+    stored = await chat.connections.existing(principal.organization_id)
     return await _pick(chat.directory.members(stored, search_text, cursor))
 
 
@@ -240,13 +231,6 @@ def _last_error(stored: StoredConnection) -> LastError | None:
         flow_id=stored.last_error_flow,
         node_id=stored.last_error_node,
     )
-
-
-async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnection:
-    try:
-        return await chat.connections.existing(principal.organization_id)
-    except NotConnected as exc:
-        raise Problem("not_connected", str(exc)) from None
 
 
 async def _pick(searching: Awaitable[Page], otherwise: str | None = None) -> PickerPage:

@@ -6,6 +6,7 @@ are in `connection_routes`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -31,7 +32,7 @@ from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.oauth import FLOW_SECONDS, OAuthFailed
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import system_clock
-from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnected
+from flowactions_plugin.errors import ConnectionChanged, NoDefaultChannel, NotConfigured, NotConnected
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard, read_body, sign_in_url
 from flowactions_plugin.http.openapi import BodyRule, RouteRules, openapi_spec, with_description
@@ -42,6 +43,14 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+
+
+CODES: Final[Mapping[type[Exception], str]] = {
+    NotConnected: "not_connected",
+    NoDefaultChannel: "no_default_channel",
+    ConnectionChanged: "changed",
+}
+"""The problems of what the room raises."""
 
 
 class InstallUrl(msgspec.Struct):
@@ -207,10 +216,6 @@ async def send_message(
         raise Problem("invalid_request", "Write a text.", [{"path": "text", "message": "must not be empty"}])
     try:
         ts = await chat.messenger.send_test(principal.organization_id, data.text)
-    except NotConnected as exc:
-        raise Problem("not_connected", str(exc)) from None
-    except NoDefaultChannel as exc:
-        raise Problem("no_default_channel", str(exc)) from None
     except ChatRefused as refusal:
         return TestAnswer(TestResult(ok=False, ts="", error=refusal.code, message=str(refusal)))
     return TestAnswer(TestResult(ok=True, ts=ts))
@@ -242,6 +247,9 @@ def chat_router(
             raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
 
+    def refused(request: Request[Any, Any, Any], exc: Exception) -> Response[Any]:
+        return HANDLERS[Problem](request, Problem(CODES[type(exc)], str(exc)))
+
     def problem(request: Request[Any, Any, Any], exc: Problem) -> Response[Any]:
         is_page = RouteRules.of(request.route_handler).navigable and not _wants_json(request)
         if login_url is not None and exc.code == "unauthorized" and is_page:
@@ -264,6 +272,6 @@ def chat_router(
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,
-        exception_handlers={**HANDLERS, Problem: problem},
+        exception_handlers={**HANDLERS, Problem: problem, **dict.fromkeys(CODES, refused)},
         tags=["Chat connection"],
     )

@@ -7,7 +7,7 @@ import gzip
 import json
 import logging
 import tracemalloc
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -151,14 +151,20 @@ async def outcome_of(call: Awaitable[Any]) -> str:
 
 
 @asynccontextmanager
-async def answering(serve: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[SlackProvider]:
-    """Give a provider object whose requests are read whole and answered by ``serve``."""
+async def answering(
+    serve: Callable[[asyncio.StreamWriter], Awaitable[None]] | Sequence[bytes],
+) -> AsyncIterator[SlackProvider]:
+    """Give a provider object whose requests are read whole and answered by ``serve``, or with one after the other."""
+    waiting = [] if callable(serve) else list(serve)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n"):
             length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
             await reader.readexactly(int(length[0].partition(b":")[2]) if length else 0)
-            await serve(writer)
+            if callable(serve):
+                await serve(writer)
+            else:
+                writer.write(waiting.pop(0))
             await writer.drain()
 
     async with listening(handle) as port:
@@ -181,11 +187,7 @@ class TestReading:
     async def test_a_hostile_answer_is_refused_or_cleaned(self, method: str, name: str) -> None:
         """Every method returns a valid value or raises `ChatRefused`."""
         status, headers, body = HOSTILE[name]
-
-        async def serve(writer: asyncio.StreamWriter) -> None:
-            writer.write(raw(status, headers, body))
-
-        async with answering(serve) as provider:
+        async with answering([raw(status, headers, body)]) as provider:
             outcome = await outcome_of(CALLS[method](provider))
         # Lists that are empty, and what a method does not look at.
         unread = {"auth.revoke", "conversations.list", "users.conversations", "users.list", "auth.test"}
@@ -204,11 +206,7 @@ class TestReading:
             (JSON, body + b" " * (MAX_BYTES - len(body))),
         ]
         waiting = [raw(200, headers, content) for headers, content in dresses]
-
-        async def serve(writer: asyncio.StreamWriter) -> None:
-            writer.write(waiting.pop(0))
-
-        async with answering(serve) as provider:
+        async with answering(waiting) as provider:
             values = [await CALLS[method](provider) for _ in dresses]
         assert all(value == values[0] for value in values)
 
@@ -219,11 +217,7 @@ class TestReading:
         ids: tuple[Any, ...] = ("\ud800", "", "U 1", "U\n", 7, None, [], "U" * 256)
         odd = [{"id": each} for each in ids]
         body = json.dumps({"ok": True, "members": [*members, *odd, 7, None, []]}).encode()
-
-        async def serve(writer: asyncio.StreamWriter) -> None:
-            writer.write(raw(200, JSON, body))
-
-        async with answering(serve) as provider:
+        async with answering([raw(200, JSON, body)]) as provider:
             page = await provider.members("xoxb-1", None, 10)
         labels = [choice.label for choice in page.choices]
         assert labels == ["\ufffdAda", "x" * 200, "n", "n", "n", "n", "Zoë 👩‍💻"]
@@ -270,10 +264,7 @@ class TestReading:
         }
 
         async def ask() -> None:
-            async def serve(writer: asyncio.StreamWriter) -> None:
-                writer.write(raw(status, headers, body))
-
-            async with answering(serve) as provider:
+            async with answering([raw(status, headers, body)]) as provider:
                 assert await outcome_of(CALLS[method](provider)) in {"given", "refused"}
 
         asyncio.run(ask())
@@ -459,7 +450,7 @@ class TestEverywhere:
 
 
 def test_a_407_is_the_egress_proxys_whatever_it_says() -> None:
-    """A connection is not revoked because a proxy asks for credentials: the call may succeed later (§7.1)."""
+    """The provider has not spoken when a proxy asks for credentials: the call may succeed later (§7.1)."""
     with pytest.raises(ChatRefused) as refused:
-        read_answer(407, JSON, b'{"ok":false,"error":"invalid_auth"}')
+        read_answer(407, JSON, b'{"ok":false,"error":"is_archived"}')
     assert refused.value.code == "unreachable"

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
-from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
-from tests.chatting import JSON, SCOPES, ChatHost, chat_host, chat_settings
+from tests.chatting import JSON, SCOPES, ChatHost, adopted, chat_host, chat_settings
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development
+from tests.support import SmallHost, a_walk
 from tests.waiting import until
 
 
@@ -197,29 +196,12 @@ class TestTenancy:
     ) -> None:
         """A writer of the database cannot make one organization use another's token (§2.2)."""
         monkeypatch.chdir(tmp_path)
-        provider = FakeChatProvider()
-        token = provider.state.add_token(provider.state.workspaces[0])
-        async with serve(provider.app) as url:
-            settings = development(
-                f"sqlite:///{tmp_path / 'f.db'}",
-                CHAT_BOT_TOKEN=token.value,
-                CHAT_API_URL=f"{url}/api/",
-                BACKEND_PUBLIC_URL="http://host",
-            )
-            actions = FlowActions.load(SmallHost(settings))
-            async with actions.lifespan():
-                run = ChatHost(SmallHost(), actions, provider)
-                await run.end(await run.start())
-                with sqlite3.connect(tmp_path / "f.db") as database:
-                    database.execute("UPDATE flowactions_chat_connections SET organization_id = 'globex'")
-                node = Node(
-                    id="n",
-                    type="chat_message",
-                    config={"chatChannelId": "C00ORDERS", "chatMessageText": "x"},
-                )
-                result = await actions.reach(a_walk(organization_id="globex"), node)
-        assert result.reason == "send_failed"
-        assert provider.messages == []
+        async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            with sqlite3.connect(tmp_path / "f.db") as database:
+                database.execute("UPDATE flowactions_chat_connections SET organization_id = 'globex'")
+            config = {"chatChannelId": "C00ORDERS", "chatMessageText": "x"}
+            result = await run.reach(config, organization_id="globex")
+            assert (result.reason, run.provider.calls) == ("send_failed", [])
 
     async def test_two_organizations_can_share_a_workspace(self, run: ChatHost) -> None:
         """Cards and channels are separate; when one disconnects, the other continues to send."""
@@ -244,17 +226,11 @@ class TestTenancy:
     ) -> None:
         """Disconnecting does not revoke a token that no install created."""
         monkeypatch.chdir(tmp_path)
-        provider = FakeChatProvider()
-        token = provider.state.add_token(provider.state.workspaces[0])
-        async with serve(provider.app) as url:
-            settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url, CHAT_BOT_TOKEN=token.value)
-            actions = FlowActions.load(SmallHost(settings))
-            async with actions.lifespan():
-                run = ChatHost(SmallHost(), actions, provider)
-                assert await run.end(await run.start()) == {"chat": "connected"}
-                assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
-                assert await run.card() is None
-        assert token.dead is None
+        async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            browser = ChatHost(SmallHost(), run.actions, run.provider).browser
+            assert (await browser.delete("/integrations/chat/connection")).status_code == 204
+            assert (await browser.get("/integrations/chat/connection")).json() == {"data": None}
+            assert run.provider.calls == []
 
 
 class TestKeys:

@@ -13,16 +13,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from sqlalchemy import text
 
-from flowactions_conformance.chat_provider import FakeChatProvider, Fault
+from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
-from flowactions_conformance.serving import serve
-from flowactions_hookspecs import DashboardPrincipal, FlowActions, Node
+from flowactions_hookspecs import DashboardPrincipal, FlowActions
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.chatting import CALLBACK, JSON, SCOPES, ChatHost, chat_settings
+from tests.chatting import CALLBACK, JSON, SCOPES, ChatHost, chat_host, chat_settings
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, services_of
+from tests.support import SmallHost, services_of
 
 
 async def age_flows(database_url: str, seconds: int) -> None:
@@ -62,21 +61,14 @@ class TestInstall:
         assert "httponly" in cookie
         assert "samesite=lax" in cookie
 
-    async def test_a_cancelled_install_redirects_with_a_reason(self, run: ChatHost) -> None:
-        """Nothing is stored (§4.1.2)."""
-        url = await run.consent(await run.start(), decision="cancel")
-        assert await run.end(url) == {"chat": "error", "reason": "cancelled"}
-        assert await run.card() is None
-
     async def test_a_cancelled_install_cannot_be_taken_up_again(self, run: ChatHost) -> None:
-        """Its state is used up, whatever the first callback brought (§5.2)."""
+        """Nothing is stored, and its state is used up, whatever the first callback brought (§4.1.2, §5.2)."""
         url = await run.start()
-        assert await run.end(await run.consent(url, decision="cancel")) == {
-            "chat": "error",
-            "reason": "cancelled",
-        }
+        cancelled = await run.end(await run.consent(url, decision="cancel"))
+        assert cancelled == {"chat": "error", "reason": "cancelled"}
         assert await run.end(await run.consent(url)) == {"chat": "error", "reason": "already_used"}
         assert "oauth.v2.access" not in run.provider.calls
+        assert await run.card() is None
 
     async def test_a_callback_works_once(self, run: ChatHost) -> None:
         """A replayed callback is refused before any exchange (§4.1.2, §5.2)."""
@@ -169,8 +161,7 @@ class TestInstall:
         workspace = run.provider.state.workspaces[0]
         token = run.provider.state.add_token(workspace)
         body = {"ok": True, "access_token": token.value, "team": None, "is_enterprise_install": True}
-        headers = JSON
-        run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(body).encode(), headers))
+        run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(body).encode(), JSON))
         assert await run.connect() == {"chat": "error", "reason": "enterprise_install"}
         assert token.dead == "token_revoked"
         assert await run.card() is None
@@ -184,37 +175,27 @@ class TestInstall:
         self, run: ChatHost, code: str, said: str
     ) -> None:
         """Whatever the code is."""
-        headers = JSON
         body = json.dumps({"ok": False, "error": code}).encode()
-        run.provider.faults["oauth.v2.access"].append(Fault(200, body, headers))
+        run.provider.faults["oauth.v2.access"].append(Fault(200, body, JSON))
         assert await run.connect() == {"chat": "error", "reason": said}
 
-    async def test_the_callbacks_error_text_is_not_repeated(self, run: ChatHost) -> None:
+    @pytest.mark.parametrize(
+        ("more", "reason"),
+        [("&error=%3Cscript%3E", "provider_error"), ("", "no_code"), ("&code=x", "invalid_code")],
+    )
+    async def test_a_callback_that_brings_no_token_redirects_with_a_reason(
+        self, run: ChatHost, more: str, reason: str
+    ) -> None:
         """Text that anyone can write into the callback's URL does not reach the dashboard's URL."""
         query = parse_qs(urlsplit(await run.start()).query)
-        url = f"{CALLBACK}?state={query['state'][0]}&error=%3Cscript%3E"
-        assert await run.end(url) == {"chat": "error", "reason": "provider_error"}
-
-    async def test_a_callback_without_a_code_redirects_with_a_reason(self, run: ChatHost) -> None:
-        """Neither code nor error."""
-        query = parse_qs(urlsplit(await run.start()).query)
-        assert await run.end(f"{CALLBACK}?state={query['state'][0]}") == {"chat": "error", "reason": "no_code"}
+        url = f"{CALLBACK}?state={query['state'][0]}{more}"
+        assert await run.end(url) == {"chat": "error", "reason": reason}
 
     async def test_two_tabs_can_install_at_the_same_time(self, run: ChatHost) -> None:
         """Each flow has its own cookie."""
         first, second = await run.start(), await run.start()
         assert await run.end(await run.consent(second)) == {"chat": "connected"}
         assert await run.end(await run.consent(first)) == {"chat": "connected"}
-
-    async def test_a_scope_that_was_not_granted_redirects_with_a_reason(self, run: ChatHost) -> None:
-        """The reason is missing_scope."""
-        assert await run.connect(scope="chat:write") == {"chat": "error", "reason": "missing_scope"}
-
-    async def test_an_unknown_code_redirects_with_a_reason(self, run: ChatHost) -> None:
-        """The provider's own code is the reason."""
-        query = parse_qs(urlsplit(await run.start()).query)
-        answer = await run.browser.get(CALLBACK, params={"code": "made-up", "state": query["state"][0]})
-        assert "reason=invalid_code" in answer.headers["location"]
 
     async def test_reinstalling_replaces_and_keeps_the_default_channel(self, run: ChatHost) -> None:
         """The same workspace keeps its default channel; another workspace starts without."""
@@ -235,24 +216,14 @@ class TestInstall:
         """Code, state and token appear in no log line at any level, and the token in no database byte (§5.2)."""
         monkeypatch.chdir(tmp_path)
         caplog.set_level(logging.DEBUG)
-        provider = FakeChatProvider()
-        async with serve(provider.app) as url:
-            settings = chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url)
-            actions = FlowActions.load(SmallHost(settings))
-            async with actions.lifespan():
-                run = ChatHost(SmallHost(), actions, provider)
-                callback = await run.consent(await run.start())
-                caplog.clear()  # the test's own browser logs what it asks for
-                logging.getLogger("httpx").setLevel(logging.WARNING)
-                assert await run.end(callback) == {"chat": "connected"}
-                node = Node(
-                    id="n",
-                    type="chat_message",
-                    config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"},
-                )
-                assert (await actions.reach(a_walk(), node)).status == "sent"
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            callback = await run.consent(await run.start())
+            caplog.clear()  # the test's own browser logs what it asks for
+            logging.getLogger("httpx").setLevel(logging.WARNING)
+            assert await run.end(callback) == {"chat": "connected"}
+            assert (await run.message()).status == "sent"
         logging.getLogger("httpx").setLevel(logging.NOTSET)
-        (token,) = provider.state.tokens_of(provider.state.workspaces[0])
+        (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
         query = parse_qs(urlsplit(callback).query)
         for secret in (token.value, query["code"][0], query["state"][0], CLIENT_SECRET):
             assert secret not in caplog.text

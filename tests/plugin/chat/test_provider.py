@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import datetime as dt
-import ipaddress
 import logging
 import ssl
 import threading
@@ -16,10 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.chat_provider.app import CLIENT_SECRET
@@ -27,7 +21,8 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
-from tests.chatting import ChatHost, chat_settings
+from tests.authority import inner_authority
+from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.loopback import listening
 from tests.rings import sampled
 from tests.support import SmallHost
@@ -172,40 +167,12 @@ async def test_a_proxy_that_refuses_fails_the_call(
     assert not any(part in caplog.text for part in ("s3c", "0ther", "ada"))
 
 
-def authority(directory: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Make a server's TLS context for 127.0.0.1, and a client's that trusts it."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
-        )
-        .sign(key, hashes.SHA256())
-    )
-    path = directory / "server.pem"
-    certificate = made.public_bytes(serialization.Encoding.PEM)
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + certificate)
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(path)
-    return server, ssl.create_default_context(cadata=certificate.decode())
-
-
 async def test_https_uses_a_tunnel_that_hides_the_token(
     trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proxy sees neither token nor text."""
-    server, client = authority(tmp_path)
+    pem, server = inner_authority(tmp_path)
+    client = ssl.create_default_context(cadata=pem)
     monkeypatch.setattr("aiohttp.connector._SSL_CONTEXT_VERIFIED", client)
     arrived: list[bytes] = []
 
@@ -238,26 +205,22 @@ async def test_redirects_are_not_followed(
 ) -> None:
     """The target gets neither token nor client secret."""
     monkeypatch.chdir(tmp_path)
-    provider, elsewhere = FakeChatProvider(), FakeChatProvider()
-    async with serve(provider.app) as url, serve(elsewhere.app) as other:
-        actions = FlowActions.load(SmallHost(chat_settings(f"sqlite:///{tmp_path / 'f.db'}", url)))
-        async with actions.lifespan():
-            run = ChatHost(SmallHost(), actions, provider)
+    elsewhere = FakeChatProvider()
+    async with serve(elsewhere.app) as other, chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
 
-            def redirect(method: str) -> None:
-                location = ("location", f"{other}/api/{method}")
-                provider.faults[method].append(Fault(status, b'{"ok":true,"ts":"1"}', (location,)))
+        def redirect(method: str) -> None:
+            location = ("location", f"{other}/api/{method}")
+            run.provider.faults[method].append(Fault(status, b'{"ok":true,"ts":"1"}', (location,)))
 
-            redirect("oauth.v2.access")
+        for method in ("oauth.v2.access", "auth.test"):
+            redirect(method)
             assert await run.connect() == {"chat": "error", "reason": "unreachable"}
-            redirect("auth.test")
-            assert await run.connect() == {"chat": "error", "reason": "unreachable"}
-            assert await run.connect() == {"chat": "connected"}
-            for method in ("chat.postMessage", "users.conversations", "users.list"):
-                redirect(method)
-            assert (await run.message()).reason == "send_failed"
-            for list_ in ("channels", "members"):
-                assert (await run.browser.get(f"/integrations/chat/{list_}")).status_code == 502
+        assert await run.connect() == {"chat": "connected"}
+        for method in ("chat.postMessage", "users.conversations", "users.list"):
+            redirect(method)
+        assert (await run.message()).reason == "send_failed"
+        for list_ in ("channels", "members"):
+            assert (await run.browser.get(f"/integrations/chat/{list_}")).status_code == 502
     assert elsewhere.calls == []
     assert f"HTTP status {status}" in caplog.text
     assert CLIENT_SECRET not in caplog.text

@@ -117,6 +117,7 @@ class TestOneWrongAnswer:
             pytest.param(refusing("not_authed"), id="the token was lost on the way"),
             pytest.param(Fault(503), id="no answer"),
             pytest.param(refusing("invalid_auth", 401), id="a gateway's"),
+            pytest.param(refusing("invalid_auth", 407), id="the egress proxy's"),
             pytest.param(refusing("invalid_auth", ok=None), id="a portal's"),
             pytest.param(answering(team_id="T00GLOBEX"), id="about another workspace"),
         ],
