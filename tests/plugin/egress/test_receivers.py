@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import datetime as dt
 import gc
 import resource
-import ssl
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
-from flowactions_plugin.queue.rules import Timing
 from tests.loopback import black_hole
 from tests.plugin.egress.receivers import BOMB, HEAD, MISBEHAVIOUR, answering, never, request, serving
 from tests.queueing import Queue, a_schedule
 from tests.recorder import OK, recorder, status
+from tests.sending import Message, validate
 
 pytestmark = pytest.mark.ci
 
@@ -42,31 +39,14 @@ async def transport() -> AsyncIterator[OutboundTransport]:
         await made.aclose()
 
 
-def certificate(directory: Path, *, expired: bool) -> ssl.SSLContext:
-    """Make a server's TLS context with a certificate that nobody vouches for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    end = dt.datetime.now(dt.UTC) + dt.timedelta(days=-1 if expired else 1)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(end - dt.timedelta(days=2))
-        .not_valid_after(end)
-        .sign(key, hashes.SHA256())
-    )
-    path = directory / "server.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(path)
-    return context
+async def attempt(
+    transport: OutboundTransport, url: str, method: str = "POST", seconds: float = 300.0
+) -> Outcome:
+    """Make one attempt."""
+    made = Sender(transport, validate, time.time, time.monotonic, deadline_seconds=seconds)
+    outcome = await made.send(Message(url=url, method=method), None)
+    assert isinstance(outcome, Outcome)
+    return outcome
 
 
 async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queue) -> None:
@@ -95,14 +75,14 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_a_failure_and_is_not_followed(queue: Queue, code: int) -> None:
+async def test_a_redirect_is_a_failure_and_is_not_followed(code: int) -> None:
     """Where it leads hears nothing, though it would be allowed (§4.5)."""
-    async with recorder() as elsewhere, transport() as sender:
-        async with serving(answering(status(code, f"location: {elsewhere.url}"))) as url:
-            row_id = await queue.put(url=url, max_attempts=1)
-            await a_schedule(queue, sender).tick()
-        row = await queue.row(row_id)
-        assert (row.status, row.last_status_code, elsewhere.requests) == ("dead", code, [])
+    async with (
+        recorder() as elsewhere,
+        transport() as sender,
+        serving(answering(status(code, f"location: {elsewhere.url}"))) as url,
+    ):
+        assert ((await attempt(sender, url)).status_code, elsewhere.requests) == (code, [])
 
 
 async def test_a_receiver_that_does_not_read_ends_at_the_deadline(queue: Queue) -> None:
@@ -157,28 +137,11 @@ async def memory() -> AsyncIterator[Memory]:
         watching.cancel()
 
 
-@pytest.mark.parametrize("expired", [False, True])
-async def test_an_untrusted_certificate_is_refused(queue: Queue, tmp_path: Path, expired: bool) -> None:
-    """Self-signed and expired: the attempt fails and says why; the receiver sees no request."""
-    seen: list[bytes] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(await reader.read(100))
-
-    async with serving(serve, certificate(tmp_path, expired=expired)) as url, transport() as sender:
-        row_id = await queue.put(url=url)
-        await a_schedule(queue, sender).tick()
-        row = await queue.row(row_id)
-        assert row.status == "retrying"
-        assert "the TLS certificate of 127.0.0.1" in row.last_error
-        assert [each for each in seen if each] == []
-
-
 class TestIdleConnections:
     """What may happen to a connection between two deliveries."""
 
     @pytest.mark.parametrize("method", ["POST", "GET"])
-    async def test_one_closed_before_the_next_request_costs_no_attempt(self, queue: Queue, method: str) -> None:
+    async def test_one_closed_before_the_next_request_costs_no_attempt(self, method: str) -> None:
         """A receiver that closes after each answer gets each request once, on a fresh connection."""
         connections: list[int] = []
 
@@ -191,13 +154,11 @@ class TestIdleConnections:
 
         async with serving(serve) as url, transport() as sender:
             for _ in range(3):
-                row_id = await queue.put(url=url, max_attempts=1, method=method)
-                await a_schedule(queue, sender).tick()
-                assert (await queue.row(row_id)).status == "delivered"
+                assert (await attempt(sender, url, method)).status_code == 200
         assert connections == [1, 1, 1]
 
     @pytest.mark.parametrize("method", ["POST", "GET", "PUT", "DELETE"])
-    async def test_a_fresh_connection_is_tried_once(self, queue: Queue, method: str) -> None:
+    async def test_a_fresh_connection_is_tried_once(self, method: str) -> None:
         """A receiver that always closes without an answer gets one request an attempt, whatever the method."""
         count = 0
 
@@ -207,32 +168,10 @@ class TestIdleConnections:
             count += 1
 
         async with serving(serve) as url, transport() as sender:
-            row_id = await queue.put(url=url, max_attempts=1, method=method)
-            await a_schedule(queue, sender).tick()
-            assert ((await queue.row(row_id)).status, count) == ("dead", 1)
+            outcome = await attempt(sender, url, method)
+            assert (outcome.status_code, outcome.notes, count) == (None, (), 1)
 
-    async def test_a_response_that_has_begun_is_not_requested_again(self, queue: Queue) -> None:
-        """Broken off in its first line, it is a failed attempt: the receiver may have done its work."""
-        count = 0
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal count
-            while True:
-                await request(reader)
-                count += 1
-                writer.write(OK if count == 1 else b"HTTP/1.1 2")
-                await writer.drain()
-                if count > 1:
-                    return
-
-        async with serving(serve) as url, transport() as sender:
-            for state in ("delivered", "dead"):
-                row_id = await queue.put(url=url, max_attempts=1)
-                await a_schedule(queue, sender).tick()
-                assert (await queue.row(row_id)).status == state
-        assert count == 2
-
-    async def test_a_stray_answer_is_not_taken_for_the_next_deliverys(self, queue: Queue) -> None:
+    async def test_a_stray_answer_is_not_taken_for_the_next_deliverys(self) -> None:
         """Two answers to one request: the second is not what the next delivery gets."""
         connections, strays = 0, asyncio.Semaphore(0)
 
@@ -250,14 +189,12 @@ class TestIdleConnections:
 
         async with serving(serve) as url, transport() as sender:
             for expected in (1, 2):
-                row_id = await queue.put(url=url, max_attempts=1)
-                await a_schedule(queue, sender).tick()
-                assert (await queue.row(row_id)).status == "delivered"
+                assert (await attempt(sender, url)).status_code == 200
                 await strays.acquire()
                 await asyncio.sleep(0.1)  # it is on loopback, and read by this event loop
                 assert connections == expected
 
-    async def test_one_that_was_read_to_the_end_is_used_again(self, queue: Queue) -> None:
+    async def test_one_that_was_read_to_the_end_is_used_again(self) -> None:
         """Ten deliveries one after the other need one connection; a long answer needs a new one."""
         connections = 0
         answers = [OK] * 9 + [status(200, body=b"x" * 5_000_000), OK]
@@ -272,11 +209,10 @@ class TestIdleConnections:
 
         async with serving(serve) as url, transport() as sender:
             for number in range(11):
-                await queue.put(url=url)
-                await a_schedule(queue, sender).tick()
+                await attempt(sender, url)
                 assert connections == (1 if number < 10 else 2)
 
-    async def test_cookies_of_one_delivery_are_not_sent_with_the_next(self, queue: Queue) -> None:
+    async def test_cookies_of_one_delivery_are_not_sent_with_the_next(self) -> None:
         """Nothing that a receiver says reaches another delivery."""
         seen: list[bytes] = []
 
@@ -289,8 +225,7 @@ class TestIdleConnections:
 
         async with serving(serve) as url, transport() as sender:
             for _ in range(2):
-                await queue.put(url=url)
-                await a_schedule(queue, sender).tick()
+                await attempt(sender, url)
         assert len(seen) == 2
         assert not any(b"cookie" in head for head in seen)
 
@@ -299,18 +234,15 @@ class TestPhases:
     """What an attempt was doing when its time was up (§8)."""
 
     @staticmethod
-    async def error(queue: Queue, url: str, guard: EgressGuard | None = None) -> str:
+    async def error(url: str, guard: EgressGuard | None = None) -> str | None:
         guard = guard or EgressGuard(development=True, resolve=Resolver(8))
         made = OutboundTransport(guard, 100)
         try:
-            row_id = await queue.put(url=url)
-            await a_schedule(queue, made, timing=Timing(deadline_seconds=1.5)).tick()
+            return (await attempt(made, url, seconds=1.5)).error
         finally:
             await made.aclose()
-        said: str = (await queue.row(row_id)).last_error
-        return said
 
-    async def test_resolving(self, queue: Queue) -> None:
+    async def test_resolving(self) -> None:
         """A name server that is silent."""
         end = threading.Event()
 
@@ -319,30 +251,30 @@ class TestPhases:
             return ["127.0.0.1"]
 
         guard = EgressGuard(development=True, resolve=Resolver(8, lookup))
-        said = await self.error(queue, "http://slow.example.com/", guard)
+        said = await self.error("http://slow.example.com/", guard)
         end.set()
         assert said == "timed out after 1.5 s while resolving the name"
 
-    async def test_connecting(self, queue: Queue) -> None:
+    async def test_connecting(self) -> None:
         """A host that takes no more connections, and does not say so."""
         with black_hole() as port:
-            said = await self.error(queue, f"http://127.0.0.1:{port}/")
+            said = await self.error(f"http://127.0.0.1:{port}/")
         assert said == "timed out after 1.5 s while connecting"
 
-    async def test_tls(self, queue: Queue) -> None:
+    async def test_tls(self) -> None:
         """A server that takes the connection, and says nothing of TLS."""
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read()
 
         async with serving(serve) as url:
-            said = await self.error(queue, url.replace("http:", "https:"))
+            said = await self.error(url.replace("http:", "https:"))
         assert said == "timed out after 1.5 s while making the TLS handshake"
 
-    async def test_waiting_and_reading(self, queue: Queue) -> None:
+    async def test_waiting_and_reading(self) -> None:
         """A server that says nothing, on a fresh connection and on one used before, and one that stops half-way."""
         async with serving(never) as url:
-            assert await self.error(queue, url) == "timed out after 1.5 s while waiting for the answer"
+            assert await self.error(url) == "timed out after 1.5 s while waiting for the answer"
         half = answering(HEAD + b"content-length: 10\r\n\r\nhalf", b"", pause=20)
         async with serving(half) as url:
-            assert await self.error(queue, url) == "timed out after 1.5 s while reading the body"
+            assert await self.error(url) == "timed out after 1.5 s while reading the body"

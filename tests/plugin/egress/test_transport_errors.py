@@ -162,6 +162,11 @@ TLS_OF: Mapping[str, tuple[dict[str, Any], Callable[[ssl.SSLContext], None] | No
     "other names": ({}, unknown, "it does not know this name"),
     "a short key": ({"bits": 1024}, None, "its key is too short"),
     "a client's certificate": ({"purpose": ExtendedKeyUsageOID.CLIENT_AUTH}, None, "it is not for a server"),
+    "a certificate of another authority": (
+        {"trusted": False},
+        None,
+        "it comes from an authority that is not trusted here, or an intermediate certificate is missing",
+    ),
     "an expired certificate": ({"days": -1}, None, "it has expired"),
     "another name": ({"host": "other.example"}, None, "it is for another name"),
 }
@@ -171,7 +176,10 @@ TLS_OF: Mapping[str, tuple[dict[str, Any], Callable[[ssl.SSLContext], None] | No
 async def test_what_tls_refuses_is_told_in_words(tmp_path: Path, named: str) -> None:
     """By a real handshake; the same on all versions of Python."""
     about, change, said = TLS_OF[named]
+    trusted, about = about.get("trusted", True), {key: each for key, each in about.items() if key != "trusted"}
     authority, context = inner_authority(tmp_path, **{"host": "hooks.example.com", **about})
+    if not trusted:
+        authority, _ = inner_authority(tmp_path)
     if change is not None:
         change(context)
     found = await error_of("hooks.example.com", authority, context)
