@@ -106,7 +106,9 @@ class Services:
         # Tests give their hosts providers of OpenTelemetry's of their own: the global ones are set once in a process.
         self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
         self._settings = settings_of(host)
-        self._database = Database(self._settings.database_url, lambda: host.database)
+        self._database = Database(
+            self._settings.database_url, lambda: host.database, connections=self._settings.database_connections
+        )
         alerted = self._settings.alerts_url is not None
         lost = self._chat_disconnected if alerted else None
         self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
@@ -252,14 +254,15 @@ class Services:
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, alerts, and removes old rows."""
+        """Return what delivers, recovers deferred nodes and chat tokens, acts, pauses, alerts, and removes old rows."""
+        asks = None if isinstance(self._chat, NotConfigured) else self._chat.calls.ask_again
         return [
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
                 drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
             ),
-            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing)),
+            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing, asks)),
             BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
             BackgroundTask(name="flowactions pauses", run=partial(parking_loop, self._database)),
             BackgroundTask(name="flowactions automatic pauses", run=self._automatic.run),

@@ -14,8 +14,8 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.retention import Retention
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.egress.deadline import StallMonitor
 from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claim_store import ClaimStore
@@ -132,14 +132,14 @@ def an_executor(
     validate: Validate = validate,
     signing_secret: Any = None,
     delivery_finished: Any = None,
-    monitor: StallMonitor | None = None,
+    lag: LagMeter | None = None,
     timing: Timing | None = None,
     **options: Any,
 ) -> Executor:
     """Make an executor; ``answer`` is a transport, or what answers in place of one."""
     timing = timing or Timing()
     transport, clock = as_transport(answer), queue.database.clock
-    sender = Sender(transport, validate, clock, time.monotonic, monitor, timing.deadline_seconds)
+    sender = Sender(transport, validate, clock, time.monotonic, lag, timing.deadline_seconds)
     completer = Completer(queue.store, delivery_finished or nobody_listens)
     source = SecretSource(signing_secret or no_secret)
     return Executor(queue.store, sender, completer, source, timing, **options)

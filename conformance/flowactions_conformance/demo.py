@@ -81,7 +81,7 @@ async def running_demo(
     real = _has_real_workspace(environment)
     async with AsyncExitStack() as stack:
         provider = (
-            None if real else FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T0GLOBEX")])
+            None if real else FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T00GLOBEX")])
         )
         provider_url = None
         if provider is not None:
@@ -100,7 +100,7 @@ async def running_demo(
         sample = Sample(
             webhook_url=f"{receiver_url}/hooks/orders",
             webhook_secret=webhook_secret,
-            channel_id=channel_id or ("" if real else "C0ORDERS"),
+            channel_id=channel_id or ("" if real else "C00ORDERS"),
             dashboard_token=dashboard_token,
             api_token=api_token,
         )

@@ -13,7 +13,7 @@ import msgspec
 from flowactions_plugin.clock import lease_clock, system_clock, to_iso
 from flowactions_plugin.egress import attempt
 from flowactions_plugin.egress.attempt import Aborted, Outcome, Progress
-from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
@@ -136,18 +136,19 @@ async def send(
     guard = guard_of(settings, Resolver(threads=4))
     transport, validate = outbound(settings, guard, host_transport)
     timeline = Timeline()
-    with StallMonitor(lease_clock) as monitor:
+    with LagMeter(lease_clock) as lag:
         sender = Sender(
             transport,
             validate,
             system_clock,
             time.monotonic,
-            monitor,
+            lag,
             progress=timeline.begin,
             standard_webhooks=settings.standard_webhooks,
         )
         try:
             outcome = await sender.send(message, secret)
+            timeline.end()
         finally:
             await sender.aclose()
     phases = timeline.timed()
@@ -176,6 +177,7 @@ class Timeline(Progress):
     def __init__(self) -> None:
         super().__init__(time.perf_counter)
         self._poll: asyncio.Handle | None = None
+        self._refine: Callable[[], str] | None = None
         self._ended = 0.0
 
     def begin(self) -> Timeline:
@@ -183,16 +185,22 @@ class Timeline(Progress):
         self.enter("resolving the name")
         return self
 
+    def enter(self, phase: str) -> None:
+        """Record the start of a phase, which ends that of sending."""
+        self._refine = None
+        super().enter(phase)
+
     def sending(self, refine: Callable[[], str]) -> None:
         """Record that the request is being sent, and check the exact phase every millisecond."""
         super().sending(refine)
+        self._refine = refine
         if self._poll is not None:
             self._poll.cancel()
         self._poll = asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        if self.refine is not None:
-            phase = self.refine()
+        if self._refine is not None:
+            phase = self._refine()
             if phase != self._began[-1][0]:
                 self._began.append((phase, self._now()))
             self._poll = asyncio.get_running_loop().call_later(POLL_SECONDS, self._look)

@@ -14,7 +14,6 @@ from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import inbound_queries, search
 from flowactions_plugin.deliveries.explain import why_not_sent
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.inbound_queries import Inbound
 from flowactions_plugin.deliveries.resend import resent_as
 from flowactions_plugin.deliveries.results import (
     ActionState,
@@ -243,23 +242,22 @@ class OperatorQueries:
             found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
         return found
 
-    async def inbound(self, scope: Scope, wanted: Inbound, cursor: str | None, limit: int) -> InboundPage:
+    async def inbound(self, scope: Scope, event_id: str | None, cursor: str | None, limit: int) -> InboundPage:
         """Return inbound events, the latest first. They belong to no organization: a principal sees none.
 
         Args:
             scope: what may be seen.
-            wanted: which.
+            event_id: only this event; ``None``: any.
             cursor: `InboundPage.next_cursor` of the page before; ``None``: the first page.
-            limit: rows at the most.
+            limit: events at the most.
 
         Raises:
-            FilterInvalid: ``cursor`` is no cursor of this list.
+            FilterInvalid: the id is too long, or ``cursor`` is no cursor of this list.
             StorageUnavailable: the database failed.
         """
-        before = inbound_queries.read_cursor(cursor)
         if scope.organization_id is not None:
-            return InboundPage(rows=())
-        return await self._read(lambda connection: inbound_queries.page(connection, wanted, before, limit))
+            return InboundPage()
+        return await self._read(lambda connection: inbound_queries.page(connection, event_id, cursor, limit))
 
     async def audit(self, scope: Scope, before: str | None, limit: int) -> list[AuditEntry]:
         """Return who did what, the latest first.

@@ -1,4 +1,4 @@
-"""Sends delivered webhooks again: each as a new row with the same event, request and origin (decision 62).
+"""Sends delivered webhooks again: each as a new row with the same event, request and origin.
 
 The delivered row stays as it is. The new row names it inside the JSON of its origin, which says where a row comes from.
 """

@@ -87,49 +87,36 @@ class Progress:
     Attributes:
         phase: what is being done, to follow "while": ``resolving the name``, ``connecting``, …
         proxy: the host and port of the egress proxy, while it is what has to answer; for the log.
-        refine: returns the phase more exactly, where that costs something.
         relayed: the same of the proxy that the request goes through in clear; ``None``: it does not.
+        blamed: whether it is the destination's failure that the proxy gave no tunnel to it; ``None``: it was not asked, or gave one.
         response: the status and headers of the response, as soon as they are there.
         notes: the texts of `NOTES` that apply.
     """
 
-    __slots__ = ("_began", "_now", "notes", "phase", "proxy", "refine", "relayed", "response")
+    __slots__ = ("_began", "_now", "blamed", "notes", "phase", "proxy", "relayed", "response")
 
     def __init__(self, timer: Callable[[], float] = time.monotonic) -> None:
         self._now = timer
         self._began: list[tuple[str, float]] = []
         self.phase = "resolving the name"
         self.proxy: str | None = None
-        self.refine: Callable[[], str] | None = None
         self.relayed: str | None = None
+        self.blamed: bool | None = None
         self.response: Response | None = None
         self.notes: tuple[str, ...] = ()
 
     def enter(self, phase: str) -> None:
         """Record the start of a phase of `PHASES`."""
-        self.refine, self.phase = None, phase
+        self.phase = phase
         self._began.append((phase, self._now()))
 
-    def sending(self, refine: Callable[[], str]) -> None:
-        """Record that the request is being sent.
-
-        Args:
-            refine: returns the phase more exactly, until it is set to ``None``.
-        """
-        self.refine = refine
+    def sending(self, refine: Callable[[], str]) -> None:  # noqa: ARG002  for who shows each phase
+        """Record that the request is being sent; ``refine`` returns the phase more exactly."""
         self._began.append(("sending the request", self._now()))
-
-    def settle(self) -> None:
-        """Find out the exact phase, before the attempt is interrupted and its connection is gone."""
-        if self.refine is not None:
-            self.phase = self.refine()
 
     def sent(self) -> None:
         """Record that the request was sent."""
         self._began.append(("waiting for the answer", self._now()))
-
-    def end(self) -> None:
-        """Record the end of the attempt."""
 
     def phases(self) -> dict[str, float]:
         """Return how long each phase has taken until now, in seconds.

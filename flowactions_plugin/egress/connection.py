@@ -26,12 +26,6 @@ READ_BYTES: Final = 16 * 1024
 WRITE_BYTES: Final = 64 * 1024
 """How much of a large body is handed over at once, so that other requests proceed."""
 
-UNTHROTTLED_INTERIM: Final = 16
-"""How many interim responses (1xx) are read as they come. Of who sends more, little is read at once, with pauses."""
-
-THROTTLED_BYTES: Final = 1024
-PAUSE_SECONDS: Final = 0.1
-
 _CLOSED_BY_PEER: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a read or a write fails with when the other side has closed or reset the connection."""
 
@@ -85,7 +79,6 @@ class Connection(asyncio.BufferedProtocol):
         self._response: asyncio.Future[Response] | None = None
         self._is_closed_here = False
         self._lost: Exception | None = None
-        self._slowed: asyncio.TimerHandle | None = None
         self._writable: asyncio.Future[None] | None = None
         self._is_full = False
         self.opened_at = self.idle_since = 0.0
@@ -141,11 +134,9 @@ class Connection(asyncio.BufferedProtocol):
             progress.sent()
             return await response
         except BaseException:
+            progress.phase = self.phase()
             progress.response = self._interrupted(response)
             raise
-        finally:
-            # Otherwise the two refer to each other, and keep the body until the garbage collector runs.
-            progress.refine = None
 
     def _begin(self, data: bytes, *, head_only: bool) -> asyncio.Future[Response]:
         """Send the first bytes of a request; return what will be its response."""
@@ -231,10 +222,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the event loop's signature
         """Return where to read to."""
-        reader = self._reader
-        if reader is None or reader.interim <= UNTHROTTLED_INTERIM or reader.headers is not None:
-            return self._buffer
-        return self._buffer[:THROTTLED_BYTES]
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the bytes that were read."""
@@ -251,8 +239,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         if reader.complete:
             self._finish(reader)
-        elif reader.interim > UNTHROTTLED_INTERIM and reader.headers is None:
-            self._slow_down()
 
     def eof_received(self) -> bool:
         """Close the transport: nothing can follow."""
@@ -267,8 +253,6 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request that waits for a response."""
-        if self._slowed is not None:
-            self._slowed.cancel()
         reader = self._reader
         if self._response is not None and not self._response.done():
             self._settle(self._failure(exc))
@@ -299,16 +283,6 @@ class Connection(asyncio.BufferedProtocol):
             self._keeper.released(self)
         else:
             self.close()
-
-    def _slow_down(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
-            self._slowed = self._loop.call_later(PAUSE_SECONDS, self._read_on)
-
-    def _read_on(self) -> None:
-        self._slowed = None
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
 
 
 def _response(reader: ResponseReader) -> Response:

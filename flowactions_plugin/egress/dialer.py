@@ -54,8 +54,13 @@ class Dialer:
 
     @cached_property
     def tls(self) -> ssl.SSLContext:
-        """How certificates and names are verified. Made when it is first needed: it costs time and memory."""
+        """How certificates and names are verified. Made when it is first needed: it costs time and memory.
+
+        The flags are the same on all versions of Python. A certificate of the file is trusted although it is not a root. A chain
+        need not follow RFC 5280 to the letter, as many private ones do not, and as browsers and curl accept it.
+        """
         context = ssl.create_default_context()
+        context.verify_flags = (context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN) & ~ssl.VERIFY_X509_STRICT
         if self._authorities is not None:
             context.load_verify_locations(cadata=self._authorities)
         context.set_alpn_protocols(["http/1.1"])

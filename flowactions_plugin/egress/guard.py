@@ -82,6 +82,9 @@ PRIVATE: Final = _networks(
 GLOBAL_V6: Final = ipaddress.ip_network("2000::/3")
 """The only IPv6 addresses that are routed globally."""
 
+DNS64: Final = ipaddress.ip_network("64:ff9b::/96")
+"""The well-known prefix (RFC 6052): networks that have IPv6 alone synthesize such addresses for names that have only IPv4."""
+
 
 class EgressGuard:
     """The rules on addresses, for one host (§2.4).
@@ -102,24 +105,20 @@ class EgressGuard:
         self._verdict = lru_cache(maxsize=4096)(self._judged)
         self._parse = lru_cache(maxsize=4096)(parse_destination)
 
-    def refusal(self, address: Address) -> str | None:
-        """Return the rule that forbids an address; ``None`` when none does."""
-        return self._rule(address, development=self._development)
-
     def _rule(self, address: Address, *, development: bool) -> str | None:
         embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
         # Checked before the allowed networks: a wide one, of private addresses say, does not allow the metadata in it.
         for each in (address, *embedded):
             if rule := self._metadata_rule(each):
                 return rule if each is address else f"{rule}, as {each} in IPv6"
-        if _within(address, self._allow):
-            return None
+        allowed = _within(address, self._allow)
         if not embedded:
-            return _table_rule(address, development=development)
+            return None if allowed else _table_rule(address, development=development)
+        # An allowed network of IPv6 does not open what its addresses translate to.
         for each in embedded:
             if rule := self._rule(each, development=development):
                 return f"{rule}, as {each} in IPv6"
-        return None if development else f"IPv4, as {embedded[0]} in IPv6"
+        return None if allowed or development or address in DNS64 else f"IPv4, as {embedded[0]} in IPv6"
 
     def _metadata_rule(self, address: Address) -> str | None:
         for network, rule in METADATA:
@@ -144,7 +143,7 @@ class EgressGuard:
             address = ipaddress.ip_address(text.partition("%")[0])
         except ValueError:
             return f"{text!r} is not an address."
-        rule = self.refusal(address)
+        rule = self._rule(address, development=self._development)
         if rule is None:
             return None
         message = f"Requests to {address} are not allowed ({rule})."
@@ -185,7 +184,7 @@ class EgressGuard:
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 await self.addresses(destination.host, destination.port)
-        except TimeoutError:
+        except (TimeoutError, RuntimeError):  # no answer yet, or no thread that could ask
             return destination, False
         except OSError:
             return destination, True
@@ -246,6 +245,14 @@ def is_address(host: str) -> bool:
     return True
 
 
+def networks_of(text: str) -> str:
+    """Return the networks to allow, as the setting has them, so that an address may be reached; with what it embeds."""
+    address = ipaddress.ip_address(text)
+    embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
+    around = () if address in DNS64 else (address,)
+    return ",".join(str(ipaddress.ip_network(each)) for each in (*around, *embedded))
+
+
 def _table_rule(address: Address, *, development: bool) -> str | None:
     for network, rule in NEVER if development else (*NEVER, *PRIVATE):
         if address in network:
@@ -271,7 +278,8 @@ def _embedded_v4(address: ipaddress.IPv6Address) -> Sequence[ipaddress.IPv4Addre
         # A NAT64 prefix of a network's own (RFC 8215) may have 48, 56, 64 or 96 bits (RFC 6052 §2.2). The address follows
         # the prefix, around the eight zero bits from bit 64 on.
         around = number >> 64 << 56 | number & 0xFFFFFFFFFFFFFF
-        found = (number, around >> 40, around >> 32, around >> 24)
+        places = (number, around >> 40, around >> 32, around >> 24)
+        found = tuple(each for each in places if each & 0xFF000000)  # no address begins with 0
     elif number >> 112 == 0x2002:
         found = (number >> 80,)
     elif number >> 96 == 0x20010000:

@@ -9,11 +9,12 @@ from typing import Any
 import httpx
 
 from flowactions_hookspecs.tasks import is_being_cancelled
+from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Progress, Request, Response
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.resources import causes
 from flowactions_plugin.egress.transport_errors import PROXY_UNREACHABLE, broke, cannot_connect
-from flowactions_plugin.egress.tunnel import ProxyFailed
+from flowactions_plugin.egress.tunnel import ProxyFailed, Tunnels
 from flowactions_plugin.errors import HostFailed, SendFailed
 
 
@@ -28,6 +29,7 @@ class HostTransport:
 
     def __init__(self, transport: object) -> None:
         self._transport = transport
+        self._tunnels = Tunnels()
         self._name = f"Host.transport ({type(transport).__name__})"
 
     async def send(self, request: Request) -> Response:
@@ -43,6 +45,7 @@ class HostTransport:
         sent = _translated(request)
         try:
             response = self._checked(await self._transport.handle_async_request(sent))
+            self._tunnels.opened(request.destination.key, lease_clock())
             request.progress.response = Response(response.status_code, response.headers, b"")
             request.progress.enter("reading the body")
             try:
@@ -50,6 +53,8 @@ class HostTransport:
             finally:
                 await response.aclose()
         except httpx.ProxyError as exc:
+            if not str(exc).startswith(("401", "407")):
+                request.progress.blamed = self._tunnels.refused(request.destination.key, lease_clock())
             raise ProxyFailed(PROXY_UNREACHABLE, f"{self._name}: {exc}") from exc
         except (httpx.RequestError, OSError) as exc:
             # Failures of the network and the receiver, whether the transport has translated them or not.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -13,8 +13,6 @@ from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, EarlyClosers
 
 SWEEP_SECONDS: Final = 5.0
 """How often connections are closed that have become too old to be used again. Age is checked at each use anyway."""
-
-IDLE_PER_DESTINATION: Final = 100
 
 CONNECTIONS_A_SLOT: Final = 10
 """How many connections are open for each attempt that may be made at once. With one for each, none would be kept where there
@@ -54,7 +52,7 @@ class Pool:
         self._unused: OrderedDict[Connection, None] = OrderedDict()  # the idle ones, the longest idle first
         self._open: set[Connection] = set()
         self._opening = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self, key: str) -> Connection | None:
@@ -77,14 +75,13 @@ class Pool:
         """Wait until one more connection may be opened; each call is followed by `opened` or `failed`."""
         while len(self._open) + self._opening >= self._limit and not self._close_oldest():
             turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
+            self._waiting[turn] = None
             try:
                 await turn
             except asyncio.CancelledError:
-                if turn.done() and not turn.cancelled():
+                self._waiting.pop(turn, None)  # a release may have passed over it
+                if not turn.cancelled():
                     self._wake()
-                else:
-                    self._waiting.remove(turn)
                 raise
         self._opening += 1
 
@@ -108,11 +105,8 @@ class Pool:
         if not self._is_fit(connection, now):
             self._close(connection)
             return
-        idle = self._idle.setdefault(connection.key, [])
-        idle.append(connection)
+        self._idle.setdefault(connection.key, []).append(connection)
         self._unused[connection] = None
-        if len(idle) > IDLE_PER_DESTINATION:
-            self._close(idle[0])
         if self._sweep is None:
             self._sweep_later()
         self._wake()
@@ -170,7 +164,7 @@ class Pool:
 
     def _wake(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
+            turn, _ = self._waiting.popitem(last=False)
             if not turn.done():
                 turn.set_result(None)
                 return

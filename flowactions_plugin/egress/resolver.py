@@ -8,14 +8,14 @@ take no thread from deliveries.
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias, cast
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
@@ -33,20 +33,10 @@ def system_lookup(host: str, port: int) -> Sequence[str]:
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
-class _Lookup:
-    """A lookup that waits for a thread or runs, and how many callers wait for its result."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.host = host
-        self.port = port
-        self.answer: Future[Sequence[str]] = Future()
-        self.waiting = 0
-
-
 class Resolver:
-    """Looks names up in a limited number of daemon threads.
+    """Looks names up in a limited number of daemon threads: a lookup that hangs does not delay the end of the process.
 
-    Lookups for one name are coalesced. A lookup that nobody waits for before it has a thread is dropped.
+    Lookups for one name are coalesced. A lookup that nobody waits for when it gets a thread is dropped.
 
     Args:
         threads: concurrent lookups.
@@ -56,8 +46,8 @@ class Resolver:
     def __init__(self, threads: int, lookup: Lookup = system_lookup) -> None:
         self._limit = threads
         self._lookup = lookup
-        self._lookups: dict[str, _Lookup] = {}
-        self._queue: dict[str, _Lookup] = {}
+        self._waiting: dict[str, list[Future[Sequence[str]]]] = {}
+        self._queue: deque[tuple[str, int]] = deque()
         self._changed = threading.Condition()
         self._threads = 0
         self._idle = 0
@@ -67,82 +57,53 @@ class Resolver:
 
         Raises:
             OSError: there are none.
+            RuntimeError: this process cannot start a thread.
         """
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Sequence[str]] = loop.create_future()
+        answer: Future[Sequence[str]] = Future()
+        with self._changed:
+            if host not in self._waiting:
+                if self._idle > len(self._queue):
+                    self._changed.notify()
+                elif self._threads < self._limit:
+                    # Before anything is counted or waits: it may fail.
+                    threading.Thread(target=self._work, name="flowactions resolver", daemon=True).start()
+                    self._threads += 1
+                self._waiting[host] = []
+                self._queue.append((host, port))
+            self._waiting[host].append(answer)
+        return await asyncio.wrap_future(answer)
 
-        def settle() -> None:
-            if not answer.done():  # the caller may have been cancelled
-                error = lookup.answer.exception()
+    def _work(self) -> None:
+        while (asked := self._next()) is not None:
+            found, error = cast("Sequence[str]", ()), None
+            try:
+                found = self._lookup(*asked)
+            except Exception as exc:  # noqa: BLE001  raised where the result is awaited
+                error = exc
+            with self._changed:
+                waiting = self._waiting.pop(asked[0])
+            for answer in waiting:
+                if not answer.set_running_or_notify_cancel():
+                    continue
                 if error is None:
-                    answer.set_result(lookup.answer.result())
+                    answer.set_result(found)
                 else:
                     answer.set_exception(error)
 
-        def deliver(_: object) -> None:
-            with suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle)
-
-        lookup = self._join(host, port)
-        lookup.answer.add_done_callback(deliver)
-        try:
-            return await answer
-        finally:
-            self._leave(lookup)
-
-    def _join(self, host: str, port: int) -> _Lookup:
-        with self._changed:
-            lookup = self._lookups.get(host)
-            if lookup is None:
-                lookup = self._lookups[host] = _Lookup(host, port)
-                self._queue[host] = lookup
-                if self._idle >= len(self._queue):
-                    self._changed.notify()
-                elif self._threads < self._limit:
-                    self._threads += 1
-                    threading.Thread(target=self._work, name="flowactions resolver", daemon=True).start()
-            lookup.waiting += 1
-            return lookup
-
-    def _leave(self, lookup: _Lookup) -> None:
-        with self._changed:
-            lookup.waiting -= 1
-            if not lookup.waiting and self._queue.get(lookup.host) is lookup:
-                del self._queue[lookup.host], self._lookups[lookup.host]
-
-    def _work(self) -> None:
-        while (lookup := self._next()) is not None:
-            try:
-                found = self._lookup(lookup.host, lookup.port)
-            except Exception as exc:  # noqa: BLE001  raised where the result is awaited
-                self._forget(lookup)
-                lookup.answer.set_exception(exc)
-            else:
-                self._forget(lookup)
-                lookup.answer.set_result(found)
-
-    def _next(self) -> _Lookup | None:
+    def _next(self) -> tuple[str, int] | None:
         """Wait for the next lookup; ``None`` ends the thread."""
         with self._changed:
-            self._idle += 1
-            self._changed.wait_for(lambda: self._queue, IDLE_SECONDS)
-            self._idle -= 1
-            if self._queue:
-                return self._queue.pop(next(iter(self._queue)))
-            self._threads -= 1
-            return None
-
-    def _forget(self, lookup: _Lookup) -> None:
-        with self._changed:
-            del self._lookups[lookup.host]
-
-
-class _Cached(NamedTuple):
-    """The result of a lookup, and until when it is valid."""
-
-    until: float
-    addresses: Sequence[str]
-    error: str | None
+            while True:
+                self._idle += 1
+                self._changed.wait_for(lambda: self._queue, IDLE_SECONDS)
+                self._idle -= 1
+                if not self._queue:
+                    self._threads -= 1
+                    return None
+                host, port = self._queue.popleft()
+                if not all(each.cancelled() for each in self._waiting[host]):
+                    return host, port
+                del self._waiting[host]
 
 
 class CachingResolver:
@@ -167,7 +128,7 @@ class CachingResolver:
         self._seconds = seconds
         self._size = size
         self._timer = timer
-        self._cache: OrderedDict[str, _Cached] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[float, Sequence[str] | str]] = OrderedDict()
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a name.
@@ -175,22 +136,16 @@ class CachingResolver:
         Raises:
             OSError: there are none.
         """
-        cached = self._cache.get(host)
-        if cached is None or cached.until <= self._timer():
-            cached = await self._look_up(host, port)
+        until, found = self._cache.get(host, (-math.inf, ""))
+        if until <= self._timer():
+            try:
+                found = await self._resolve(host, port)
+            except OSError as exc:
+                found = str(exc)
+            self._cache[host] = self._timer() + self._seconds, found
+            if len(self._cache) > self._size:
+                self._cache.popitem(last=False)
         self._cache.move_to_end(host)
-        if cached.error is not None:
-            raise OSError(cached.error)
-        return cached.addresses
-
-    async def _look_up(self, host: str, port: int) -> _Cached:
-        addresses: Sequence[str] = ()
-        error = None
-        try:
-            addresses = await self._resolve(host, port)
-        except OSError as exc:
-            error = str(exc)
-        cached = self._cache[host] = _Cached(self._timer() + self._seconds, addresses, error)
-        while len(self._cache) > self._size:
-            self._cache.popitem(last=False)
-        return cached
+        if isinstance(found, str):
+            raise OSError(found)
+        return found

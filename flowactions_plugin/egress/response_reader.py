@@ -18,6 +18,9 @@ from flowactions_plugin.errors import SendFailed
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The status line and all headers of one response; and, apart from them, what frames the chunks of its body, with its trailers."""
 
+MOST_INTERIM: Final = 16
+"""How many interim responses (1xx) may come before a response."""
+
 _START: Final = b"HTTP/"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _BREAKS: Final = b"\r\n"
@@ -67,7 +70,7 @@ class Headers(Mapping[str, str]):
 class ResponseReader:
     """Reads the responses of one connection, one after the other.
 
-    Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over.
+    Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over, up to `MOST_INTERIM`.
 
     Args:
         head_only: whether the first request is one whose response has no body (HEAD, CONNECT).
@@ -75,7 +78,6 @@ class ResponseReader:
     Attributes:
         status: of the final response; 0 until its head has been read.
         headers: its headers, from then on.
-        interim: how many interim responses came before it.
         body: the first bytes of its body, at most `RESPONSE_KEPT_BYTES`.
         complete: whether all has been read that counts: the response, or as much of its body as is kept.
         clean: whether the response has ended, nothing came after it, and the connection stays open after it.
@@ -88,6 +90,7 @@ class ResponseReader:
         "_ended",
         "_head",
         "_head_only",
+        "_interim",
         "_keep_alive",
         "_parser",
         "_rest_bytes",
@@ -97,7 +100,6 @@ class ResponseReader:
         "clean",
         "complete",
         "headers",
-        "interim",
         "status",
     )
 
@@ -116,7 +118,7 @@ class ResponseReader:
         self.body = self._head = self._tail = b""
         self.complete = self.clean = False
         self._head_only = head_only
-        self.interim = self._empty_bytes = self._rest_bytes = self._body_bytes = 0
+        self._interim = self._empty_bytes = self._rest_bytes = self._body_bytes = 0
         self._chunked = self._ended = self._keep_alive = self._surplus = False
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
@@ -167,7 +169,9 @@ class ResponseReader:
             if not self._ended:
                 raise NotHttp(f"an interim response ({status}) has a body")
             self._head, self._ended = b"", False
-            self.interim += 1
+            self._interim += 1
+            if self._interim > MOST_INTERIM:
+                raise NotHttp(f"more than {MOST_INTERIM} interim responses came before it")
             return rest
         self.status, self.headers = status, Headers(self._head)
         if self._ended or upgraded or self._head_only or status in {204, 304}:

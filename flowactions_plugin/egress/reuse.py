@@ -6,10 +6,10 @@ import re
 from collections import OrderedDict
 from typing import Final
 
-IDLE_SECONDS: Final = 1.5
+IDLE_SECONDS: Final = 30.0
 """How long a connection may be idle before it is used again, if the receiver has not said how long it keeps it."""
 
-LONGEST_IDLE_SECONDS: Final = 15.0
+LONGEST_IDLE_SECONDS: Final = 60.0
 """The same, whatever the receiver has said."""
 
 LIFETIME_SECONDS: Final = 60.0
@@ -28,13 +28,13 @@ _MANY: Final = 5
 
 
 def idle_seconds(head: bytes) -> float:
-    """Return how long a connection may be idle after a response: ``Keep-Alive: timeout=N`` less a second, or 1.5 s.
+    """Return how long a connection may be idle after a response: ``Keep-Alive: timeout=N`` less a second, or 30 s.
 
     Args:
         head: the response's, as it came. What is not a number counts as not there; of several, the smallest counts.
 
     Returns:
-        Seconds, at most 15; 0 if the connection is not to be used again.
+        Seconds, at most 60; 0 if the connection is not to be used again.
     """
     if b"keep-alive:" not in head.lower():
         return IDLE_SECONDS

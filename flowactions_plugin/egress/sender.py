@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
@@ -23,15 +23,15 @@ from flowactions_plugin.egress.attempt import (
     Transport,
     retry_after,
 )
-from flowactions_plugin.egress.deadline import Deadline, StallMonitor
 from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import shortage
 from flowactions_plugin.egress.signature import attempt_headers, keyed, sign
 from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
 from flowactions_plugin.egress.standard_webhooks import keyed as keyed_standard
 from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
-from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY
-from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed, not_authorized
+from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY, no_tunnel
+from flowactions_plugin.egress.tunnel import REFUSALS, ProxyFailed, asks_for_credentials, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
 log = logging.getLogger("flowactions.outbox")
@@ -43,7 +43,7 @@ KEYS: Final = 64
 """How many signing secrets a sender keeps in the form that signs fastest."""
 
 NOTICEABLE: Final = 0.1
-"""Which part of the deadline this process may lose before a failure counts for nothing."""
+"""Which part of the deadline this process may lose before a failure is no attempt."""
 
 Validate: TypeAlias = Callable[[str], Awaitable[Destination]]
 """Parses a stored URL by the rules for an authored one; raises `EgressRefused`."""
@@ -57,14 +57,14 @@ class Sender:
         validate: parses a URL, and checks what the transport does not check itself.
         clock: Unix seconds, for the signature's timestamp.
         timer: monotonic seconds, for durations.
-        monitor: measures how long this process stood still; ``None``: it never does.
+        lag: measures how long this process stood still; ``None``: it never does.
         deadline_seconds: the total time of one attempt.
         progress: makes what says how far an attempt has got.
         times_all: whether the outcome of each attempt that delivers has the times of its phases, and not of slow ones only.
         standard_webhooks: whether requests carry the headers of Standard Webhooks, too (§5.3.8).
 
     Attributes:
-        monitor: the same, or one that measured nothing.
+        lag: the same, or one that measured nothing.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Sender:
         validate: Validate,
         clock: Clock,
         timer: Callable[[], float],
-        monitor: StallMonitor | None = None,
+        lag: LagMeter | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
         progress: Callable[[], Progress] = Progress,
         *,
@@ -84,7 +84,7 @@ class Sender:
         self._validate = validate
         self._clock = clock
         self._timer = timer
-        self.monitor = StallMonitor(lease_clock) if monitor is None else monitor
+        self.lag = LagMeter(lease_clock) if lag is None else lag
         self._deadline_seconds = deadline_seconds
         self._progress = progress
         self._times_all = times_all
@@ -93,13 +93,13 @@ class Sender:
         self._keyed_standard = lru_cache(KEYS)(keyed_standard)
         self._closed = False
 
-    async def send(self, message: Message, secret: str | None, latest: float = math.inf) -> Outcome | Aborted:
+    async def send(self, message: Message, secret: str | None, *, forgives: bool = True) -> Outcome | Aborted:
         """Make one attempt. Whatever the receiver does is an outcome, never an exception.
 
         Args:
             message: the exact bytes to send.
             secret: the signing secret; ``None`` sends unsigned.
-            latest: when the attempt ends at the latest, by the monitor's clock, however long this process stood still.
+            forgives: whether a failure while this process stood still is no attempt.
 
         Returns:
             The outcome; `Aborted` when the attempt failed for a reason of this side.
@@ -107,11 +107,14 @@ class Sender:
         now = self._clock()
         started = self._timer()
         progress = self._progress()
+        destination: Destination | None = None
         response: Response | None = None
         failure: Exception | None = None
-        deadline = Deadline(self.monitor, self._deadline_seconds, latest, progress.settle)
+        lost_before = self.lag.lost()
+        deadline = asyncio.timeout(self._deadline_seconds)
+        self.lag.deadlines.add(deadline)
         try:
-            with deadline:
+            async with deadline:
                 destination = await self._validate(message.url)
                 headers = self._headers(message, secret, int(now))
                 response = await self._transport.send(
@@ -119,7 +122,8 @@ class Sender:
                 )
         except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
             failure = exc
-        progress.end()
+        finally:
+            self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         code = failure.status_code if isinstance(failure, SendFailed) else None
         if code is not None and 200 <= code < 300:
@@ -128,14 +132,25 @@ class Sender:
         answer = response or progress.response
         seen = code if answer is None else answer.status_code
         if progress.relayed is not None and seen is not None:
-            if seen == PROXY_AUTHENTICATION_REQUIRED:
-                return _proxy_failed(not_authorized(progress.relayed))
+            if answer is not None and asks_for_credentials(seen, answer.headers):
+                return _proxy_failed(not_authorized(progress.relayed), "proxy")
             progress.notes += (THROUGH_PROXY,)
         if failure is not None:
-            refused = isinstance(failure, EgressRefused)
-            aborted = None if refused or code is not None else self._aborted(failure, deadline, progress)
-            if aborted is None:
-                error = self._error_message(failure, deadline, progress)
+            refused = isinstance(failure, EgressRefused) or (
+                progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
+            )
+            timed_out, lost = deadline.expired(), self.lag.lost() - lost_before
+            aborted = (
+                None
+                if refused or code is not None
+                else self._aborted(failure, progress, lost, timed_out=timed_out)
+            )
+            if aborted is not None:
+                response = progress.response  # one that was cut short counts by its status
+                if response is None and (forgives or aborted.cause != "stall"):
+                    return aborted
+            if response is None:
+                error = self._error_message(failure, progress, destination, timed_out=timed_out)
                 return Outcome(
                     started_at,
                     duration,
@@ -145,9 +160,6 @@ class Sender:
                     phases=progress.phases(),
                     notes=progress.notes,
                 )
-            response = progress.response  # a response that was cut short counts by its status
-            if response is None:
-                return aborted
         assert response is not None  # noqa: S101  there was no failure
         delivers = 200 <= response.status_code < 300
         asked = None
@@ -163,7 +175,9 @@ class Sender:
             notes=progress.notes,
         )
 
-    def _aborted(self, failure: Exception, deadline: Deadline, progress: Progress) -> Aborted | None:
+    def _aborted(
+        self, failure: Exception, progress: Progress, lost: float, *, timed_out: bool
+    ) -> Aborted | None:
         """Return why a failure is not the destination's or the network's; ``None`` when it is."""
         if isinstance(failure, HostFailed):
             return Aborted("host", str(failure), waits=True)
@@ -172,21 +186,23 @@ class Sender:
         lack = shortage(failure)
         if lack is not None:
             return Aborted("resources", f"this process has no resources left for it: {lack}")
-        timed_out = deadline.expired and deadline.elapsed >= self._deadline_seconds
         if timed_out and progress.proxy is not None:
-            failure = ProxyFailed(PROXY_SILENT, progress.proxy, of_tunnel=True)
-        if isinstance(failure, ProxyFailed):
-            return _proxy_failed(failure)
-        # Timed out: lost time was added, so the receiver had all of its time.
-        if not timed_out and deadline.lost >= NOTICEABLE * self._deadline_seconds:
-            return Aborted("stall", f"this process stood still for {deadline.lost:.1f} s meanwhile")
+            failure = ProxyFailed(PROXY_SILENT, progress.proxy)
+        if isinstance(failure, ProxyFailed) and not progress.blamed:
+            return _proxy_failed(failure, "proxy" if progress.blamed is None else "tunnel")
+        if lost >= NOTICEABLE * self._deadline_seconds:
+            return Aborted("stall", f"this process stood still for {lost:.1f} s meanwhile")
         return None
 
-    def _error_message(self, failure: Exception, deadline: Deadline, progress: Progress) -> str:
-        if deadline.expired and isinstance(failure, TimeoutError):
+    def _error_message(
+        self, failure: Exception, progress: Progress, destination: Destination | None, *, timed_out: bool
+    ) -> str:
+        if timed_out and isinstance(failure, TimeoutError):
             return f"timed out after {self._deadline_seconds:g} s while {progress.phase}"
         if isinstance(failure, EgressRefused):
             return str(failure)
+        if isinstance(failure, ProxyFailed) and destination is not None:
+            return no_tunnel(f"{destination.host}:{destination.port}", failure.reason)
         if isinstance(failure, SendFailed):
             return str(failure)[:ERROR_LENGTH]
         # Its text may be of Python or a library, and tenants read why an attempt failed.
@@ -210,6 +226,6 @@ class Sender:
         return with_standard_headers(self._signed(message, secret, timestamp), str(timestamp), signature)
 
 
-def _proxy_failed(failure: ProxyFailed) -> Aborted:
+def _proxy_failed(failure: ProxyFailed, cause: Literal["proxy", "tunnel"]) -> Aborted:
     """Return that a try was no attempt: the destination has had nothing, and the proxy is ours."""
-    return Aborted("tunnel" if failure.of_tunnel else "proxy", str(failure), waits=True, detail=failure.detail)
+    return Aborted(cause, str(failure), waits=True, detail=failure.detail)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TypeAlias
 
-from flowactions_plugin.egress.header_names import (
-    EVENT_ID_HEADER,
-    EVENT_TYPE_HEADER,
-    RESERVED_PREFIX,
-    SIGNATURE_HEADER,
-    TIMESTAMP_HEADER,
-    folded,
-)
+from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
 
 Keyed: TypeAlias = Callable[[str], hmac.HMAC]
 """Returns the HMAC of nothing yet. To take the key in costs more than to sign a small body, so senders cache it."""
@@ -54,11 +46,4 @@ def attempt_headers(
         signature: of this attempt; ``None`` when it is not signed (§5.3.7).
     """
     signed = [] if signature is None else [(SIGNATURE_HEADER, signature)]
-    kept = [header for header in headers if not _is_forged(header[0])]
-    return [*kept, (TIMESTAMP_HEADER, timestamp), *signed]
-
-
-@lru_cache(maxsize=1024)
-def _is_forged(name: str) -> bool:
-    """Return whether a stored header is one that a receiver may take for ours: an earlier release stored ``_`` for ``-``."""
-    return folded(name).startswith(RESERVED_PREFIX) and name not in {EVENT_ID_HEADER, EVENT_TYPE_HEADER}
+    return [*headers, (TIMESTAMP_HEADER, timestamp), *signed]

@@ -25,7 +25,7 @@ from flowactions_plugin.egress.transport_errors import (
     cannot_connect,
     no_address,
 )
-from flowactions_plugin.egress.tunnel import ProxyFailed, TunnelRequest
+from flowactions_plugin.egress.tunnel import ProxyFailed, TunnelRequest, Tunnels
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.origins import DEFAULT_PORTS
 from flowactions_plugin.settings.urls import parse_url
@@ -58,6 +58,8 @@ class OutboundTransport:
         self._tunnels_all = tunnels_all
         self._dialer = Dialer(guard if self._proxy is None else None, authorities)
         self._pool = Pool(limit, clock)
+        self._tunnels = Tunnels()
+        self._clock = clock
 
     async def send(self, request: Request) -> Response:
         """Send a request.
@@ -141,7 +143,13 @@ class OutboundTransport:
         if request is None:
             progress.proxy = None
             return
-        tunnel = await request.ask(connect_head(destination, self._authorization))
+        try:
+            tunnel = await request.ask(connect_head(destination, self._authorization))
+        except BaseException as exc:
+            if not isinstance(exc, ProxyFailed) or exc.of_tunnel:
+                progress.blamed = self._tunnels.refused(destination.key, self._clock())
+            raise
+        self._tunnels.opened(destination.key, self._clock())
         progress.proxy = None
         if destination.scheme == "http":
             tunnel.set_protocol(connection)

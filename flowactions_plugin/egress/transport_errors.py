@@ -1,7 +1,7 @@
 """What went wrong between here and a destination, in words for people who read why a delivery failed.
 
-Authors and tenants read them, so no message quotes an error of Python, of the operating system or of a library, and none
-has an address that only a lookup has found. ``where`` is the destination's host and port.
+Authors and tenants read them, so no message quotes an error of Python, of the operating system or of a library, except for
+OpenSSL's fixed names of errors, and none has an address that only a lookup has found. ``where`` is the destination's host and port.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 PROXY_FAILED: Final = "the egress proxy did not connect"
 """Without its name: tenants read the reasons of their deliveries, and the proxy is the operator's."""
 
-NOT_AUTHORIZED: Final = "it does not accept our user name and password (407)"
+NOT_AUTHORIZED: Final = "it does not accept our user name and password"
 PROXY_UNRESOLVED: Final = "its host name has no address now"
 PROXY_UNREACHABLE: Final = "it cannot be reached"
 PROXY_SILENT: Final = "it did not answer in time"
@@ -31,6 +31,8 @@ _LOOKUP_FAILED: Final[Mapping[int | None, str]] = {
     socket.EAI_SYSTEM: "the lookup failed",
 }
 
+_OTHER_NAME: Final = 62
+
 _CERTIFICATES: Final[Mapping[int, str]] = {
     9: "it is not valid yet",
     10: "it has expired",
@@ -38,14 +40,35 @@ _CERTIFICATES: Final[Mapping[int, str]] = {
     19: "it comes from an authority that is not trusted here",
     20: "it comes from an authority that is not trusted here, or an intermediate certificate is missing",
     21: "it comes from an authority that is not trusted here, or an intermediate certificate is missing",
-    62: "it is for another name",
+    26: "it is not for a server",
+    _OTHER_NAME: "it is for another name",
     64: "it is for another address",
+    66: "its key is too short",
+    67: "the key of its authority is too short",
+    68: "it is signed with a weak algorithm, such as SHA-1",
 }
 """OpenSSL's reasons (X509_V_ERR_…)."""
 
-_NO_TLS: Final = frozenset(
-    {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
-)
+_NO_TLS: Final = "it does not speak TLS"
+_TOO_OLD: Final = "it has no version of TLS from 1.2 on"
+
+_TLS: Final[Mapping[str, str]] = {
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "HTTP_REQUEST": _NO_TLS,
+    "RECORD_LAYER_FAILURE": _NO_TLS,
+    "PACKET_LENGTH_TOO_LONG": _NO_TLS,
+    "UNSUPPORTED_PROTOCOL": _TOO_OLD,
+    "TLSV1_ALERT_PROTOCOL_VERSION": _TOO_OLD,
+    "SSLV3_ALERT_HANDSHAKE_FAILURE": "it accepts none of our ciphers, or asks for a client certificate",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for a client certificate",
+    "DH_KEY_TOO_SMALL": "its Diffie-Hellman key is too short",
+    "TLSV1_UNRECOGNIZED_NAME": "it does not know this name",
+    "TLSV1_ALERT_NO_APPLICATION_PROTOCOL": "it does not offer HTTP/1.1",
+    "TLSV1_ALERT_INTERNAL_ERROR": "it reported an internal error of its TLS",
+    "UNSAFE_LEGACY_RENEGOTIATION_DISABLED": "its TLS has no secure renegotiation",
+    "UNEXPECTED_EOF_WHILE_READING": "it closed the connection during TLS",
+}
+"""OpenSSL's reasons that receivers cause most. Of the others its own text is shown, which is fixed."""
 
 
 _REASONS: Final[Mapping[type[OSError], str]] = {
@@ -65,9 +88,17 @@ def no_address(host: str, error: OSError) -> str:
 def cannot_connect(where: str, error: OSError) -> str:
     """Return the message when there is no connection, or no TLS on it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        why = _CERTIFICATES.get(getattr(error, "verify_code", 0), "it could not be verified")
+        code, own = getattr(error, "verify_code", 0), getattr(error, "verify_message", None)
+        why = _CERTIFICATES.get(code) or own or "it could not be verified"
+        if code == _OTHER_NAME and "_" in where:
+            why += "; a wildcard covers no name with an underscore"
         return f"the TLS certificate of {where} is not accepted: {why}"
     return f"cannot connect to {where}: {_reason(error)}"
+
+
+def no_tunnel(where: str, reason: str) -> str:
+    """Return the message when an egress proxy works, and does not connect to this destination."""
+    return f"cannot connect to {where} through the egress proxy: {reason}"
 
 
 def closed_unanswered(where: str) -> str:
@@ -98,7 +129,8 @@ def not_http(where: str, reason: str) -> str:
 def _reason(error: BaseException) -> str:
     """Return what an error of a connection means."""
     if isinstance(error, ssl.SSLError):
-        return "it does not speak TLS" if getattr(error, "reason", None) in _NO_TLS else "TLS failed"
+        reason = getattr(error, "reason", None) or ""
+        return _TLS.get(reason) or f"TLS failed: {reason.replace('_', ' ').lower()}".removesuffix(": ")
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return "no network leads to it"
     return next((said for kind, said in _REASONS.items() if isinstance(error, kind)), "the network failed")

@@ -1,8 +1,14 @@
-"""Connections to a destination through a proxy: CONNECT, then TLS with the destination where its scheme is https."""
+"""Connections to a destination through a proxy: CONNECT, then TLS with the destination where its scheme is https.
+
+Also whose failure it is when there is none (decision 51).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Final, cast
 
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
@@ -10,19 +16,27 @@ from flowactions_plugin.egress.transport_errors import NOT_AUTHORIZED, PROXY_FAI
 from flowactions_plugin.errors import SendFailed
 
 PROXY_AUTHENTICATION_REQUIRED: Final = 407
-"""Only a proxy answers so (RFC 9110 §15.5.8)."""
+"""With ``Proxy-Authenticate`` only a proxy answers so (RFC 9110 §15.5.8). Without, it refuses the destination."""
 
-MOST_INTERIM: Final = 16
-"""How many interim responses (1xx) may come before the answer. A proxy has no reason to send one."""
+REFUSALS: Final = frozenset({403, PROXY_AUTHENTICATION_REQUIRED})
+"""What a proxy answers whose rules forbid a destination."""
 
-READ_BYTES: Final = 1024
-"""How much is read at once, so that a flood of interim responses ends early."""
+PROOF_SECONDS: Final = 60.0
+"""A tunnel to another destination within this time shows that a proxy works."""
+
+BLAMED_SECONDS: Final = 300.0
+"""From so many seconds of refusals on, they are the destination's, whatever others get."""
+
+FORGOTTEN_SECONDS: Final = 900.0
+DESTINATIONS: Final = 4096
+"""Of how many destinations refusals are known, for so many seconds after the last one."""
 
 
 class ProxyFailed(SendFailed):
     """The egress proxy let nothing through, so the destination was not reached. Tenants read the message.
 
     Attributes:
+        reason: what it did.
         detail: which proxy, and what happened, for the log.
         of_tunnel: whether it was reached, and only a tunnel to this destination failed.
         status: of its answer, if there was one.
@@ -30,19 +44,53 @@ class ProxyFailed(SendFailed):
 
     def __init__(self, reason: str, detail: str, *, of_tunnel: bool = False, status: int | None = None) -> None:
         super().__init__(f"{PROXY_FAILED}: {reason}")
+        self.reason = reason
         self.detail = detail
         self.of_tunnel = of_tunnel
         self.status = status
 
 
-def not_authorized(proxy: str) -> ProxyFailed:
+def asks_for_credentials(status: int, headers: Mapping[str, str]) -> bool:
+    """Return whether an answer is a proxy's that wants credentials, or others."""
+    return status == PROXY_AUTHENTICATION_REQUIRED and "proxy-authenticate" in headers
+
+
+def not_authorized(proxy: str, status: int = PROXY_AUTHENTICATION_REQUIRED) -> ProxyFailed:
     """Return the failure of a proxy that asks for credentials, or for others.
 
     Args:
         proxy: its host and port.
+        status: of its answer.
     """
-    status = PROXY_AUTHENTICATION_REQUIRED
-    return ProxyFailed(NOT_AUTHORIZED, f"{proxy}: it answered {status}", status=status)
+    return ProxyFailed(f"{NOT_AUTHORIZED} ({status})", f"{proxy}: it answered {status}", status=status)
+
+
+class Tunnels:
+    """Knows whose failure it is when a proxy gives a destination no tunnel.
+
+    A proxy that has lost its network refuses everybody. So it is the destination's once another one got a tunnel after the
+    first refusal, within the last minute; or when the destination was refused for five minutes.
+    """
+
+    def __init__(self) -> None:
+        self._opened = -math.inf
+        self._refused: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def opened(self, key: str, now: float) -> None:
+        """Record a tunnel to a destination."""
+        self._refused.pop(key, None)
+        self._opened = now
+
+    def refused(self, key: str, now: float) -> bool:
+        """Record that a destination got no tunnel; return whether that is its own failure."""
+        first, last = self._refused.pop(key, (now, now))
+        if now - last > FORGOTTEN_SECONDS:
+            first = now
+        self._refused[key] = first, now
+        if len(self._refused) > DESTINATIONS:
+            self._refused.popitem(last=False)
+        # Its own last tunnel was before its first refusal, so a later one is another's.
+        return self._opened > max(first, now - PROOF_SECONDS) or now - first >= BLAMED_SECONDS
 
 
 class TunnelRequest(asyncio.Protocol):
@@ -81,26 +129,25 @@ class TunnelRequest(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read the proxy's answer."""
-        for start in range(0, len(data), READ_BYTES):
-            if self._answered.done():
-                return  # nobody has asked for what follows
-            self._read(data[start : start + READ_BYTES])
-
-    def _read(self, data: bytes) -> None:
         reader = self._reader
+        if self._answered.done():
+            return  # nobody has asked for what follows
         try:
             reader.feed(data)
         except NotHttp as exc:
             self._fail("its answer is not HTTP", str(exc))
             return
         status = reader.status
+        headers: Mapping[str, str] = reader.headers or {}
+        why = f": {headers['x-smokescreen-error'][:500]}" if "x-smokescreen-error" in headers else ""
         if not reader.complete:
-            if reader.interim > MOST_INTERIM:
-                self._fail("its answer is not HTTP", f"more than {MOST_INTERIM} interim responses")
-        elif status == PROXY_AUTHENTICATION_REQUIRED:
-            self._end(not_authorized(self._proxy))
+            return
+        if status == 401 or asks_for_credentials(status, headers):
+            self._end(not_authorized(self._proxy, status))
+        elif status in REFUSALS:
+            self._fail(f"it refuses this destination ({status})", f"it answered {status}{why}", status)
         elif not 200 <= status < 300:
-            self._fail(f"it opened no tunnel ({status})", f"it answered {status}", status)
+            self._fail(f"it opened no tunnel ({status})", f"it answered {status}{why}", status)
         else:
             self._answered.set_result(None)
 

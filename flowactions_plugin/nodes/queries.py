@@ -207,8 +207,7 @@ def step_of(walk: Walk, step_id: str | None) -> Step:
 def ran_prefix(flow_id: str) -> str:
     """Return what precedes the step of a record that has run, in its column ``step_id``.
 
-    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record;
-    processes of revision 0004 never do.
+    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record.
     """
     return f"{len(flow_id)}:{flow_id}"
 
@@ -240,8 +239,7 @@ def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any])
     try:
         walk = json.loads(columns["walk"])
         kept = msgspec.convert({name: walk[name] for name in WALK_FIELDS}, dict[str, str])
-        # Records of release 0.1.0 have no version. A config that is missing is none.
-        node = msgspec.convert({"config": None} | json.loads(columns["node"]), Node)
+        node = msgspec.convert(json.loads(columns["node"]), Node)
     except (ValueError, TypeError, LookupError, RecursionError, msgspec.ValidationError):
         return None
     if (node.id, node.type) != (columns["node_id"], columns["node_type"]):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
 import msgspec
 
 from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
-from flowactions_plugin.egress.deadline import GRACE_SECONDS
+from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
@@ -28,6 +29,12 @@ log = logging.getLogger("flowactions.outbox")
 
 LARGE_BYTES: Final = 64 * 1024
 """A body of this size is not kept until the outcome is written."""
+
+MOST_STALLS: Final = 5
+"""How often in a row a delivery is given back because its attempt failed while this process stood still."""
+
+STALLED_KNOWN: Final = 10_000
+"""Of how many deliveries it is counted. Beyond, all counts begin anew."""
 
 SURPLUS_SECONDS: Final = 1.0
 """The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
@@ -74,7 +81,7 @@ class Executor:
         self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
         self._timing = timing
-        self._end_margin = timing.margin_seconds / 2
+        self._stalls: Counter[str] = Counter()
         self._episodes = Episodes()
         self._in_flight = 0
         self._claimed = 0
@@ -90,7 +97,7 @@ class Executor:
     @property
     def behind(self) -> bool:
         """Whether something has to be written, or read after a stall, before anything else is claimed."""
-        return self.completer.behind or self._sender.monitor.longest() >= self._stall_seconds
+        return self.completer.behind or self._sender.lag.longest() >= self._stall_seconds
 
     async def catch_up(self) -> None:
         """After a stall that leases may not have outlasted, read and write what has arrived meanwhile.
@@ -100,7 +107,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        if self._sender.monitor.pop_longest() >= self._stall_seconds:
+        if self._sender.lag.pop_longest() >= self._stall_seconds:
             await asyncio.sleep(2 * GRACE_SECONDS)
             await self.completer.flush()
 
@@ -154,9 +161,9 @@ class Executor:
             raise
 
     async def _execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
-        begun = self._sender.monitor.now()
+        begun = self._sender.lag.now()
         secret = await self._secret(delivery, secrets)
-        waited = self._sender.monitor.now() - begun >= HELD_SECONDS
+        waited = self._sender.lag.now() - begun >= HELD_SECONDS
         dead, waits_for = _obstacles(delivery, secret)
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
@@ -219,14 +226,14 @@ class Executor:
 
     def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
         """Return whether the rest of a lease is too short for an attempt."""
-        return self._timing.is_too_late(self._sender.monitor.now(), delivery.lease_end)
+        return self._timing.is_too_late(self._sender.lag.now(), delivery.lease_end)
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
-        latest = delivery.lease_end - self._end_margin
+        forgives = self._stalls[delivery.id] < MOST_STALLS
         self._in_flight += 1
         try:
             message = with_traceparent(delivery) if self._sends_trace else delivery
-            outcome = await self._sender.send(message, secret.value, latest)
+            outcome = await self._sender.send(message, secret.value, forgives=forgives)
         except BaseException as exc:
             if not isinstance(exc, Exception):
                 self.abandon([delivery])
@@ -244,6 +251,7 @@ class Executor:
             return
         if secret.value is None:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
+        self._stalls.pop(delivery.id, None)
         self.limits.record(delivery.destination, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
@@ -260,6 +268,10 @@ class Executor:
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
         key: Hashable = aborted.cause
+        if aborted.cause == "stall":
+            if len(self._stalls) >= STALLED_KNOWN:
+                self._stalls.clear()
+            self._stalls[delivery.id] += 1
         if aborted.cause == "tunnel":
             key = (aborted.cause, delivery.destination)
         elif aborted.cause in {"host", "defect"}:

@@ -165,7 +165,7 @@ def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[An
 
     A row that is due later than §8 lets it may wait by a retry schedule, of whichever worker delivered it. The row itself
     says so: what made it due has written ``updated_at``, too, which lies ahead only if the clock was set back since. Its
-    delay then begins anew (decision 60).
+    delay then begins anew.
 
     Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
     were due, so they are searched for among the oldest `RESCUED_CLAIMS`.

@@ -69,6 +69,9 @@ PROBE_LONGEST_MS: Final = 3600_000
 
 DROPPED_NAME_LENGTH: Final = 80
 USER_AGENT: Final = "Service-Webhooks/1"
+ACCEPT: Final = ("accept", "*/*")
+"""Some servers refuse a request without it."""
+
 BODYLESS_METHODS: Final = frozenset({"GET", "HEAD"})
 
 MAX_HEADER_NAME_BYTES: Final = 256
@@ -324,10 +327,12 @@ def delivery_headers(
         size += len(name) + value_bytes
         check_headers_size(size)
         kept.append((name, value))
-    if has_body and not any(name.lower() == "content-type" for name, _ in kept):
+    authored = {name.lower() for name, _ in kept}
+    if has_body and "content-type" not in authored:
         kept.append(("content-type", "application/json"))
     own = (
         ("user-agent", USER_AGENT),
+        *(() if "accept" in authored else (ACCEPT,)),
         (EVENT_ID_HEADER, event_id),
         (EVENT_TYPE_HEADER, event_type),
     )

@@ -12,7 +12,7 @@ from typing import Final
 from flowactions_hookspecs import Host, provides
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
-from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
@@ -122,8 +122,8 @@ class OutboxService:
 
     async def deliver(self) -> None:
         """Deliver what is in the outbox until cancelled."""
-        monitor = StallMonitor(lease_clock)
-        sender = self._sender(monitor)
+        lag = LagMeter(lease_clock)
+        sender = self._sender(lag)
         listens = provides(self._host, "delivery_finished")
         finished = self._host.delivery_finished if listens else None
         limits = Limits(self._database.clock)
@@ -142,7 +142,7 @@ class OutboxService:
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
                 self.contact.token_prefix = token_prefix(worker_id)
-                with monitor, self.recorded.watching(executor.load):
+                with lag, self.recorded.watching(executor.load):
                     await Worker(recovery, executor, strategy, self._timing, probes=probes).run()
         finally:
             await sender.aclose()
@@ -154,14 +154,14 @@ class OutboxService:
             message: the exact bytes to send.
             secret: signs it.
         """
-        with StallMonitor(lease_clock) as monitor:
-            sender = self._sender(monitor)
+        with LagMeter(lease_clock) as lag:
+            sender = self._sender(lag)
             try:
                 return await sender.send(message, secret)
             finally:
                 await sender.aclose()
 
-    def _sender(self, monitor: StallMonitor) -> Sender:
+    def _sender(self, lag: LagMeter) -> Sender:
         """Build what makes the attempts, with a resolver of its own.
 
         So lookups that hang at enqueue take no thread from deliveries, and no address is cached.
@@ -175,7 +175,7 @@ class OutboxService:
             validate,
             clock,
             time.monotonic,
-            monitor,
+            lag,
             deadline,
             times_all=self._telemetry.is_open,
             standard_webhooks=self._settings.standard_webhooks,

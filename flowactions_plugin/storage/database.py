@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sqlite3
@@ -20,6 +21,7 @@ from sqlalchemy import Column, ColumnElement, Row, Select, Table, delete, func, 
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import AssertionPool, StaticPool
 
 from flowactions_hookspecs import HostInvalid
 from flowactions_plugin.clock import Clock, system_clock
@@ -28,7 +30,13 @@ from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.migrations import head, lock_schema, prepare_tables, upgrade_tables
+from flowactions_plugin.storage.migrations import (
+    UNTRANSLATABLE,
+    head,
+    lock_schema,
+    prepare_tables,
+    upgrade_tables,
+)
 from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
@@ -43,8 +51,14 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-FATAL_AT_START: Final = ("42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
+
+INSUFFICIENT_PRIVILEGE: Final = "42501"
+"""SQLSTATE."""
+
+ONE_CONNECTION: Final = (AssertionPool, StaticPool)
+"""Pools whose callers share a connection, and so a transaction."""
 
 
 class Database:
@@ -56,6 +70,7 @@ class Database:
         clock: the time on SQLite, and for ids. On PostgreSQL the server's clock decides what is due, so that workers
             on several machines agree.
         statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
+        connections: how many connections the plugin's own engine opens to PostgreSQL at the most; 2 or more.
 
     Attributes:
         clock: as given.
@@ -64,7 +79,7 @@ class Database:
         sql: builds the statements that differ between the databases.
 
     Raises:
-        HostInvalid: the host's engine is of a database in memory.
+        HostInvalid: the host's engine is of a database in memory, or has one connection for all.
     """
 
     def __init__(
@@ -74,10 +89,12 @@ class Database:
         clock: Clock = system_clock,
         *,
         statement_seconds: float | None = STATEMENT_SECONDS,
+        connections: int = 15,
     ) -> None:
         self._given = engine if callable(engine) else lambda: engine
         self._own_url = url
         self._statement_seconds = statement_seconds
+        self._connections = connections
         self.clock = clock
         self.outage_log = OutageLog()
         self._bind()
@@ -86,7 +103,7 @@ class Database:
         """Read which database it is: a host may set its engine as late as its own startup.
 
         Raises:
-            HostInvalid: the host's engine is of a database in memory.
+            HostInvalid: the host's engine is of a database in memory, or has one connection for all.
         """
         engine = self._given()
         self._url = make_url(self._own_url) if engine is None else engine.url
@@ -98,6 +115,11 @@ class Database:
             raise HostInvalid(
                 "Host.database is an SQLite database in memory, whose only connection all would have to share: "
                 "give it a file"
+            )
+        if engine is not None and isinstance(engine.sync_engine.pool, ONE_CONNECTION):
+            raise HostInvalid(
+                f"Host.database has a {type(engine.sync_engine.pool).__name__}, whose only connection all would have "
+                "to share: make the engine without poolclass"
             )
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url)
@@ -154,7 +176,7 @@ class Database:
         self._bind()
         try:
             with self._outages.translated():
-                self._engines.open(self._statement_seconds)
+                self._engines.open(self._statement_seconds, self._connections)
                 await self._prepare(Deadline())
         except StorageUnavailable as exc:
             refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
@@ -194,7 +216,7 @@ class Database:
             return None, head()  # to connect would make the file
         try:
             with self._outages.translated():
-                self._engines.open(None)
+                self._engines.open(None, self._connections)
                 async with self._schema_transaction(Deadline()) as transaction:
                     revisions = await upgrade_tables(transaction, dry=dry)
         finally:
@@ -427,14 +449,15 @@ class Database:
         await self.in_transaction(lambda connection: connection.execute(notifying))
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
-        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost.
+        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it.
 
         Raises:
             StorageUnavailable: the database failed.
         """
         with self._outages.translated():
             async with self._engines.connect() as connection:
-                await postgresql.listen(connection, channel, on_notify)
+                self._engines.unlisten = asyncio.Event()
+                await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
         """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.
@@ -464,8 +487,14 @@ class Database:
         if self._prepared:
             self._check_file()
             return
-        async with self._schema_transaction(deadline) as transaction:
-            await prepare_tables(transaction)
+        try:
+            with self._outages.translated():
+                async with self._schema_transaction(deadline) as transaction:
+                    await prepare_tables(transaction)
+        except StorageUnavailable as exc:
+            if exc.code == INSUFFICIENT_PRIVILEGE:
+                raise SchemaOutdated(str(exc), code=exc.code) from exc
+            raise
         self._file = None if self._path is None else self._path.stat()
         self._prepared = True
 

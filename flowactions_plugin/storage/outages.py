@@ -87,14 +87,17 @@ ADVICE: Final = {
     "25006": "the server is read-only: have the URL name the primary",
     "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
     "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
-    "3F": "run 'flowactions migrate'",
+    "3F": "have search_path name a schema that exists",
     "40001": "a serialization conflict with another transaction: repeat your transaction",
     "40P01": "a deadlock with another transaction: repeat your transaction",
-    "42501": "give the database role the rights on the tables named flowactions_…, or run 'flowactions migrate' "
-    "as a role that may make them",
+    "42501": "run 'flowactions migrate' as a role that may make the tables named flowactions_…, and give this one the "
+    "rights on them",
+    "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
+    "them back from a backup",
     "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
     "53100": "the server's disk is full",
-    "53300": "the server has no connection to spare: raise its max_connections, or run fewer processes",
+    "53300": "the server has no connection to spare: raise its max_connections or the role's limit, run fewer processes, or set "
+    "FLOWACTIONS_DATABASE_CONNECTIONS lower",
     "SQLITE_CANTOPEN": "see that the directory exists and that this process may write there",
     "SQLITE_FULL": "the disk is full",
     "SQLITE_NOTADB": "have FLOWACTIONS_DATABASE_URL name another file",
@@ -105,6 +108,8 @@ ADVICE: Final = {
 """Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
 
+SEARCH_PATH: Final = "search_path"
+"""With what a note on an exception begins that says in which schemas PostgreSQL has looked."""
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
 
@@ -173,6 +178,7 @@ class Outages:
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
+        parts += [note for note in getattr(exc, "__notes__", ()) if note.startswith(SEARCH_PATH)]
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)

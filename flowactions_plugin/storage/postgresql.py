@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -27,12 +27,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
 from flowactions_plugin.storage.urls import asyncpg_arguments
+
+LASTING: Final = 5
+"""How many connections of the plugin's own engine stay open when they are idle."""
 
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
@@ -129,12 +133,13 @@ class PostgreSQL(Dialect):
         return table.name
 
 
-def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
+def own_engine(url: URL, statement_seconds: float | None, connections: int) -> AsyncEngine:
     """Return an engine that connects to a URL's database.
 
     Args:
         url: parsed by `parse_database_url`.
         statement_seconds: how long a statement may take; ``None``: without limit.
+        connections: how many are opened at the most.
 
     Raises:
         OSError: a file that the URL names cannot be read.
@@ -152,14 +157,31 @@ def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
         "connection_class": Connection,
     }
     # Errors of statements are logged, and must not show the values of rows.
-    engine = create_async_engine(URL.create("postgresql+asyncpg"), connect_args=arguments, hide_parameters=True)
+    engine = create_async_engine(
+        URL.create("postgresql+asyncpg"),
+        connect_args=arguments,
+        hide_parameters=True,
+        pool_size=min(connections, LASTING),
+        max_overflow=max(0, connections - LASTING),
+    )
     event.listen(engine.sync_engine, "checkin", _mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
 
 
-async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[[str], None]) -> None:
-    """Listen on a channel until the connection, which is used for nothing else, is lost; see `Database.listen`.
+async def note_search_path(exc: DBAPIError, opening: AbstractAsyncContextManager[AsyncConnection]) -> None:
+    """Note on an error about a missing table, schema or right in which schemas the server looks for them."""
+    if (code_of(exc) or "").startswith(("3F", "42501", "42P01")):
+        with suppress(SQLAlchemyError):  # the connection was lost meanwhile
+            async with opening as connection:
+                path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
+                exc.add_note(f"{SEARCH_PATH} was {path}")
+
+
+async def listen(
+    connection: AsyncConnection, channel: str, on_notify: Callable[[str], None], lost: asyncio.Event
+) -> None:
+    """Listen on a channel until the connection, which is used for nothing else, is lost or needed; see `Database.listen`.
 
     Raises:
         StorageUnavailable: the host's driver cannot listen.
@@ -167,7 +189,6 @@ async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[
     driver: Any = (await connection.get_raw_connection()).driver_connection
     if not hasattr(driver, "add_termination_listener"):
         raise StorageUnavailable("the host's database driver cannot listen")
-    lost = asyncio.Event()
     driver.add_termination_listener(lambda *_: lost.set())
     await driver.add_listener(channel, lambda _connection, _pid, _channel, payload: on_notify(payload))
     try:

@@ -32,6 +32,7 @@ from flowactions_plugin.clock import Clock
 from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.urls import sqlite_path
+from flowactions_plugin.storage.waiting import shielded
 
 WAIT_SECONDS: Final = 10.0
 """How long a caller waits at most for other writers, in this process and in others together."""
@@ -53,6 +54,9 @@ AUTOCOMMIT: Final = "a transaction has to be one: this connection is in AUTOCOMM
 
 BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 """Key of a pooled connection's busy timeout in its ``info``."""
+
+SHORTENED_KEY: Final = "flowactions_shortened"
+"""The same of whether it has another one for now."""
 
 
 class SQLite(Dialect):
@@ -166,29 +170,29 @@ def _stop_once(driver: Any) -> None:
 @asynccontextmanager
 async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> AsyncIterator[None]:
     """Limit the busy timeout of a connection, which may be a host's, while the block runs."""
-    usual = await connection.run_sync(shorten_wait, deadline.left)
     try:
+        await connection.run_sync(shorten_wait, deadline.left)
         yield
     finally:
-        if usual is not None and not connection.closed and not connection.invalidated:
-            await connection.run_sync(set_busy_timeout, usual)
+        if not connection.closed and not connection.invalidated and SHORTENED_KEY in connection.info:
+            await shielded(connection.run_sync(restore_wait))
 
 
-def shorten_wait(connection: SyncConnection, seconds: float) -> int | None:
-    """Shorten the busy timeout of a connection; returns the former one, ``None`` when it stays."""
+def shorten_wait(connection: SyncConnection, seconds: float) -> None:
+    """Shorten the busy timeout of a connection until `restore_wait`."""
     usual = connection.info.get(BUSY_TIMEOUT_KEY)
     if usual is None:
         # Read once for each pooled connection, through the driver, so that no transaction begins.
         usual = connection.info[BUSY_TIMEOUT_KEY] = _pragma(connection, "PRAGMA busy_timeout")
-    if usual / 1000 - seconds < MIN_CHANGE_SECONDS:
-        return None
-    set_busy_timeout(connection, int(seconds * 1000))
-    return int(usual)
+    if usual / 1000 - seconds >= MIN_CHANGE_SECONDS:
+        connection.info[SHORTENED_KEY] = True  # first: a caller may be cancelled
+        _pragma(connection, f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
-def set_busy_timeout(connection: SyncConnection, milliseconds: int) -> None:
-    """Set the busy timeout of a connection."""
-    _pragma(connection, f"PRAGMA busy_timeout = {milliseconds}")
+def restore_wait(connection: SyncConnection) -> None:
+    """Set the busy timeout of a connection as it was before `shorten_wait`."""
+    if connection.info.pop(SHORTENED_KEY, False):
+        _pragma(connection, f"PRAGMA busy_timeout = {connection.info[BUSY_TIMEOUT_KEY]}")
 
 
 def _pragma(connection: SyncConnection, statement: str) -> int:

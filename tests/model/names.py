@@ -39,7 +39,7 @@ RULES: Final = {
     "groups": Rule(f"{_QUEUE}.suspects.Suspects.admit", "a row that kills", "quarantine"),
     "surplus first": Rule(f"{_QUEUE}.executor.Executor.admit", "a row that kills", "quarantine"),
     "room in the lease": Rule(f"{_QUEUE}.rules.Timing.is_too_late", "stalls", "in flight"),
-    "latest end": Rule("flowactions_plugin.egress.deadline.Deadline.check", "stalls", "in flight"),
+    "latest end": Rule("flowactions_plugin.egress.sender.Sender.send", "stalls", "in flight"),
     "token": Rule(f"{_QUEUE}.outcomes.completing", "crashes", "changes the row"),
     "settled": Rule(f"{_QUEUE}.outcome_store.OutcomeStore.complete", "crashes", "believes"),
     "outcomes are kept": Rule(f"{_QUEUE}.completer.Completer.write", "outages", "sent again"),

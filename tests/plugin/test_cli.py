@@ -487,16 +487,16 @@ class TestTrouble:
     async def test_older_tables_end_a_worker_in_one_line(
         self, postgres_url: str, hosts: str, tmp_path: Path
     ) -> None:
-        """It says what to run."""
+        """It says what to do."""
         settings = {"FLOWACTIONS_DATABASE_URL": postgres_url}
         assert (await run("migrate", cwd=tmp_path, **settings))[0] == 0
         engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
         async with engine.begin() as connection:
-            await connection.execute(text("UPDATE flowactions_version SET version_num = '0001'"))
+            await connection.execute(text("UPDATE flowactions_version SET version_num = '0009'"))
         await engine.dispose()
         code, shown = await run("worker", "--host", f"{hosts}:make", cwd=tmp_path, **settings)
         assert (code, shown.count("\n")) == (1, 1)
-        assert "run 'flowactions migrate'" in shown
+        assert "begin a new database" in shown
 
     @pytest.fixture
     def postgres_servers(self, postgres_url: str) -> Iterator[dict[str, str]]:

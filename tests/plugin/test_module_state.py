@@ -71,7 +71,6 @@ DEFINITIONS: Mapping[str, str] = {
 REASONS: Mapping[str, str] = {
     "flowactions_hookspecs.core:_MAKING_ROUTES": "a lock",
     "flowactions_hookspecs.openapi:OPENAPI_COMPONENTS": "a description; Litestar copies it for each document",
-    "flowactions_plugin.egress.signature:_is_forged": "caches a pure function of header names",
     "flowactions_plugin.queue.enqueue:_test": "a context variable: each task has its own value",
     "flowactions_plugin.egress.request_head:_is_free": "caches a pure function of header names",
     "flowactions_plugin.egress.request_head:_is_token": "caches a pure function of header names",

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import func, insert, select, text, update
 from sqlalchemy.engine import make_url
 
-from flowactions_plugin.cli.checks import Checks
-from flowactions_plugin.cli.context import CommandContext
+from flowactions_plugin.cli.checks import Checks, check_egress
+from flowactions_plugin.cli.context import CommandContext, context_with
 from flowactions_plugin.cli.diagnosis import _clock, _transactions, _writing
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.health.statistics import BUCKET_MS
@@ -20,6 +20,7 @@ from flowactions_plugin.storage.database import Database
 from tests.chatting import ChatHost, chat_host
 from tests.commanding import Ended, command
 from tests.outages import Outage
+from tests.plugin.egress.addresses import FORBIDDEN_EVERYWHERE, url_of
 from tests.queueing import Queue
 from tests.waiting import until
 
@@ -74,7 +75,7 @@ async def test_a_purge_takes_the_chat_connection_and_revokes_its_token(
     async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY) as run:
         await run.connect()
         run.sign_in("globex")
-        await run.connect(workspace="T0GLOBEX")
+        await run.connect(workspace="T00GLOBEX")
         purge = ("purge", "--organization", "acme", "--json")
         counted = await command(*purge, "--dry-run", cwd=tmp_path, **settings_of(run))
         assert counted.document["counts"]["chatConnection"] == 1
@@ -235,6 +236,36 @@ async def test_what_would_happen_to_a_url(tmp_path: Path) -> None:
     assert "FLOWACTIONS_ENVIRONMENT=development" in said[1]
     assert "must start with http" in said[2]
     assert "would be sent to directly" in said[3]
+
+
+@pytest.mark.parametrize(
+    ("address", "networks"),
+    [
+        ("10.0.0.1", "10.0.0.1/32"),
+        ("fd12::1", "fd12::1/128"),
+        ("64:ff9b::a00:1", "10.0.0.1/32"),
+        ("::ffff:10.0.0.1", "::ffff:a00:1/128,10.0.0.1/32"),
+    ],
+)
+async def test_the_advice_opens_the_address(address: str, networks: str) -> None:
+    """With what an IPv6 address embeds."""
+    refused = await advised(address)
+    assert refused == ("failed", f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks}")
+    assert (await advised(address, FLOWACTIONS_EGRESS_ALLOW=networks))[0] == "ok"
+
+
+async def test_it_is_never_advised_to_allow_what_is_nobodys() -> None:
+    """Such as metadata addresses."""
+    for address in FORBIDDEN_EVERYWHERE:
+        assert await advised(address) == ("failed", "no webhook should be sent there: correct the URL")
+
+
+async def advised(address: str, **settings: str) -> tuple[str, str]:
+    """Return the result and the advice of the check of an address."""
+    checks = Checks()
+    await check_egress(checks, context_with(None, read_settings(settings)), url_of(address))
+    (found,) = checks.found
+    return found.result, found.advice
 
 
 async def test_wrong_settings_are_told(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def attempt(error: str | None, status_code: int | None = None) -> Attempt:
         (transport_errors.cannot_connect(WHERE, ConnectionRefusedError()), "never connected"),
         (transport_errors.cannot_connect(WHERE, ssl.SSLCertVerificationError()), "never connected"),
         (f"{transport_errors.PROXY_FAILED}: it cannot be reached", "never connected"),
+        (transport_errors.no_tunnel(WHERE, "it opened no tunnel (503)"), "never connected"),
         ("Requests to 10.0.0.1 are not allowed (private).", "never connected"),
         (transport_errors.closed_unanswered(WHERE), "sent, no answer"),
         (transport_errors.broke(WHERE, OSError("reset")), "sent, no answer"),

@@ -126,6 +126,7 @@ class TestMasking:
                 "https://n8n.a.example/webhook/…",
             ),
             ("https://a.example/hooks/x7q1m3k9p5w2z8r4t6y0b1n3c5/v2", "https://a.example/hooks/…/v2"),
+            ("https://a.example/abc12def345ghijk", "https://a.example/…"),
             (
                 (
                     "https://a.webhook.office.com/webhookb2/0b9f1c3e-7a52-4d06-9e88-5c1d2a3b4c5d@0b9f1c3e-7a52-4d06-9e88"
@@ -153,6 +154,7 @@ class TestMasking:
         "path",
         [
             "services/orders",
+            "a1b2c3d4e5f6g7h",
             "api/webhooks/12/orders",
             "bot12:x/sendMessage",
             "2026-summer-campaign-v2",
@@ -288,7 +290,7 @@ def test_a_redirect_is_said_to_be_none_that_is_followed() -> None:
 
 
 async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> None:
-    """In lists and of one delivery, also where an earlier release has stored them (§2.5)."""
+    """In lists and of one delivery, also where they are stored (§2.5)."""
     row_id = await queue.put(url="http://name.example/")
     stored = "Requests to 10.0.0.1 are not allowed (private)."
     await queue.run(f"UPDATE flowactions_outbox SET last_error = '{stored}'")  # noqa: S608

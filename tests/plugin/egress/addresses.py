@@ -63,6 +63,7 @@ FORBIDDEN_EVERYWHERE = [
     "2001:0:0:0:0:0:5601:5601",
     "64:ff9b:1:a9fe:a9:fe00::",
     "64:ff9b::169.254.169.254",
+    "64:ff9b::198.51.100.7",
     "::ffff:168.63.129.16",
     "::ffff:100.100.100.200",
     "::168.63.129.16",
@@ -103,6 +104,8 @@ FORBIDDEN_IN_PRODUCTION = [
     "64:ff9b::7f00:1",
     "64:ff9b::10.0.0.1",
     "64:ff9b:1::10.0.0.1",
+    "64:ff9b:1::8.8.8.8",
+    "2002:808:808::",
     "2002:7f00:1::",
     "2002:a00:1::",
     "::ffff:8.8.8.8",
@@ -153,6 +156,8 @@ ALLOWED = [
     "223.255.255.254",
     "2606:4700::1111",
     "2a00:1450::1",
+    "64:ff9b::8.8.8.8",
+    "64:ff9b::168.63.129.15",
     "2001:200::1",
     "2001:4860:4860::8888",
     "2400:cb00::1",
@@ -295,7 +300,7 @@ REFUSED_IN_BOTH = [
         f"http://[{address}]:{{port}}/" if ":" in address else f"http://{address}:{{port}}/"
         for address in FORBIDDEN_EVERYWHERE
     ),
-    "http://metadata.example.com/",
+    "http://metadata.example.com:{port}/",
 ]
 
 
@@ -320,12 +325,32 @@ REFUSED_IN_PRODUCTION = [
         f"http://[{address}]:{{port}}/" if ":" in address else f"http://{address}:{{port}}/"
         for address in FORBIDDEN_IN_PRODUCTION
     ),
-    *(f"http://{name}:{{port}}/" for name in NAMES),
+    *(f"http://{name}:{{port}}/" for name in NAMES if not name.startswith("metadata")),
     "HTTP://LocalHost:{port}/",
     "https://127.0.0.1:{port}/",
     "http://127.0.0.1:{port}#@example.com",
     "http://127.0.0.1:{port}?@example.com",
 ]
+
+
+SAMPLE = [
+    "//127.0.0.1:{port}/",
+    "http://example.com@127.0.0.1:{port}/",
+    "http://127.0.0.1\t.example.com:{port}/",
+    "http://0x7f.1:{port}/",
+    "http://2130706433:{port}/",
+    "http://loc\u00adalhost:{port}/",
+    "http://127.0.0.1:{port}/",
+    "http://[::1]:{port}/",
+    "http://localhost:{port}/",
+    "http://both.example.com:{port}/",
+    "http://[::ffff:127.0.0.1]:{port}/",
+    "http://[64:ff9b::7f00:1]:{port}/",
+    "http://169.254.169.254:{port}/",
+    "http://198.51.100.7:{port}/",
+    "http://metadata.example.com:{port}/",
+]
+"""One of each kind, for what is asked of a whole delivery."""
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:

@@ -7,8 +7,6 @@ import contextlib
 import gc
 import resource
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,7 +20,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.outbound import outbound
-from flowactions_plugin.egress.pool import most_connections
+from flowactions_plugin.egress.pool import Pool, most_connections
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused, SendFailed
@@ -30,7 +28,6 @@ from flowactions_plugin.settings.model import read_settings
 from tests.authority import inner_authority
 from tests.loopback import black_hole, listening
 from tests.recorder import OK, recorder
-from tests.rings import sampled
 from tests.waiting import until
 
 
@@ -283,6 +280,19 @@ class TestPool:
             assert [isinstance(each, Response) for each in done] == [True, False, False, True]
             assert (await post(transport, url)).status_code == 200
 
+    async def test_who_gives_up_as_a_connection_is_released_is_cancelled_and_no_more(self) -> None:
+        """In the same round of the event loop, the release passes over it, to the next one who waits."""
+        pool = Pool(1, asyncio.get_running_loop().time)
+        await pool.reserve()
+        first, second = (asyncio.create_task(pool.reserve()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        pool.failed()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        async with asyncio.timeout(300):
+            await second
+
     async def test_an_attempt_that_is_interrupted_closes_its_connection(self) -> None:
         """The receiver may still answer it: not the next request."""
         connections = 0
@@ -405,49 +415,3 @@ async def test_the_dot_of_the_root_is_no_part_of_a_certificates_name(tmp_path: P
         port = parse_destination(receiver.url).port
         await post(transport, f"http://dotted.example.:{port}/")
         assert receiver.requests[0].header("host") == f"dotted.example.:{port}"
-
-
-FLOOD = """
-import socket, sys
-server = socket.create_server(("127.0.0.1", 0))
-server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
-print(server.getsockname()[1], flush=True)
-connection, _ = server.accept()
-connection.recv(65536)
-connection.sendall(sys.argv[1].encode())
-sent = 0
-try:
-    while True:
-        sent += connection.send(sys.argv[2].encode() * 100)
-except OSError:
-    print(sent, flush=True)
-"""
-
-
-@sampled(
-    "part",
-    ["HTTP/1.1 100 Continue\\r\\n\\r\\n", "HTTP/1.1 103 Early Hints\\r\\nlink: </x>\\r\\n\\r\\n"],
-    size=1,
-)
-async def test_of_a_flood_of_interim_responses_little_is_read(part: str) -> None:
-    """From a process that sends them without a pause, no more is taken than leaves time for others."""
-    part = part.encode().decode("unicode_escape")
-    command = [sys.executable, "-c", FLOOD, "", part]
-    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    try:
-        port = int(await process.stdout.readline())
-        async with a_transport() as transport:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(2):
-                    await transport.send(
-                        Request("POST", parse_destination(f"http://127.0.0.1:{port}/"), (), b"", Progress())
-                    )
-        sent = int(await process.stdout.readline())
-        assert (
-            sent < 2_000_000
-        )  # mostly what the kernels hold; without a limit it is as much as the processor can read
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -28,9 +27,9 @@ from flowactions_plugin.settings.model import read_settings
 from tests.authority import inner_authority
 from tests.loopback import listening
 from tests.proxying import pumped
-from tests.queueing import ORIGIN, Queue, a_delivery, a_schedule
+from tests.queueing import ORIGIN, a_delivery
 from tests.recorder import OK, Recorder, recorder, status
-from tests.sending import Message
+from tests.sending import Message, validate
 from tests.support import SmallHost, services_of
 from tests.waiting import until
 
@@ -178,108 +177,51 @@ class TestProxy:
                 assert asked == ["http://inside.example/", "http://missing.example/"]
             assert names.asked == []
 
-    @pytest.mark.parametrize("how", ["proxy", "transport"])
-    async def test_forbidden_addresses_are_refused_before_they_are_requested(
-        self, tmp_path: Path, how: str
-    ) -> None:
-        """Whoever dials, the guard's rules on literal and resolved addresses hold."""
-        asked: list[Any] = []
-        async with recorder() as proxy:
-            settings = {
-                "FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}",
-                "FLOWACTIONS_TICK_SECONDS": "0.05",
-            }
-            transport = None
-            if how == "proxy":
-                settings["FLOWACTIONS_EGRESS_PROXY"] = proxy.url.removesuffix("/hook")
-            else:
+    async def test_a_proxy_that_asks_for_a_password_gets_it(self) -> None:
+        """User name and password of the setting go to the proxy, decoded, with the request or with its tunnel.
 
-                def answer(request: httpx.Request) -> httpx.Response:
-                    asked.append(request)
-                    return httpx.Response(200)
-
-                transport = httpx.MockTransport(answer)
-            host = SmallHost(settings, transport=transport)
-            actions = FlowActions.load(host)
-            services = services_of(host)
-            async with actions.lifespan():
-                for url in ("http://127.0.0.1/", "http://169.254.169.254/", "http://[::1]/", "http://8.8.8.8/"):
-                    delivery = a_delivery(url=url)
-                    async with services._database.write() as connection:
-                        await services._outbox.write(delivery, connection)
-                await until(lambda: len(host.finished) == 4)
-            ended = {delivery.url: delivery.status for delivery in host.finished}
-            assert ended.pop("http://8.8.8.8/") == "delivered"
-            assert set(ended.values()) == {"dead"}
-            assert len(asked) + len(proxy.requests) == 1
-            if how == "proxy":
-                assert proxy.requests[0].line == "POST http://8.8.8.8/ HTTP/1.1"
-
-    async def test_a_proxy_that_asks_for_a_password_gets_it(self, queue: Queue) -> None:
-        """User name and password of the setting go to the proxy, decoded, with the request or with its tunnel."""
+        Of what goes through a tunnel, the proxy sees host and port.
+        """
         async with recorder() as proxy:
             address = proxy.url.removesuffix("/hook").replace("http://", "http://ada:s3%E2%82%AC:c%40ret@")
-            proxy.answer = lambda number: OK if number == 1 else status(407)
-            transport = OutboundTransport(guard(), 5, address)
-            try:
-                for url in ("http://example.com/x", "https://example.com/x"):
-                    await queue.put(url=url)
-                    await a_schedule(queue, transport).tick()
-            finally:
-                await transport.aclose()
+            proxy.answer = lambda number: OK if number == 1 else status(403)
+            assert isinstance(await attempt(address, "http://example.com/x"), Outcome)
+            refused = await attempt(address, "https://example.com:8443/secret-path")
+            assert isinstance(refused, Aborted)
             said = base64.b64encode("ada:s3€:c@ret".encode()).decode()
             assert [request.header("proxy-authorization") for request in proxy.requests] == [
                 f"Basic {said}"
             ] * 2
             assert [request.line for request in proxy.requests] == [
                 "POST http://example.com/x HTTP/1.1",
-                "CONNECT example.com:443 HTTP/1.1",
+                "CONNECT example.com:8443 HTTP/1.1",
             ]
 
-    async def test_tls_goes_through_a_tunnel(self, queue: Queue) -> None:
-        """For https the proxy is asked for a tunnel to the destination, and sees nothing of the request."""
-        async with recorder() as proxy:
-            proxy.answer = lambda number: status(403)
-            row_id = await queue.put(url="https://example.com:8443/secret-path")
-            transport = OutboundTransport(guard(), 5, proxy.url.removesuffix("/hook"))
-            try:
-                await a_schedule(queue, transport).tick()
-            finally:
-                await transport.aclose()
-            assert [request.line for request in proxy.requests] == ["CONNECT example.com:8443 HTTP/1.1"]
-            row = await queue.row(row_id)
-            expected = "the egress proxy did not connect: it opened no tunnel (403)"
-            assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
-
     @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])
-    async def test_a_proxy_without_an_address_is_reported_as_the_proxy(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch, url: str
+    @pytest.mark.parametrize(
+        ("proxy", "said"),
+        [("proxy.example:3128", "its host name has no address now"), ("127.0.0.1:1", "it cannot be reached")],
+    )
+    async def test_a_proxy_that_cannot_be_reached_is_no_attempt(
+        self, monkeypatch: pytest.MonkeyPatch, url: str, proxy: str, said: str
     ) -> None:
-        """The reason speaks of the proxy and not of the destination, and does not tell tenants its name."""
-        row_id = await queue.put(url=url)
-        transport = OutboundTransport(guard(), 5, "http://ada:s3cret@proxy.example:3128")
-        try:
-            with looking_up(monkeypatch) as (names, _):
-                await a_schedule(queue, transport).tick()
-                assert names.asked == ["proxy.example"]
-        finally:
-            await transport.aclose()
-        row = await queue.row(row_id)
-        expected = "the egress proxy did not connect: its host name has no address now"
-        assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
+        """The row waits; the reason speaks of the proxy, and shows neither its name nor its password."""
+        with looking_up(monkeypatch):
+            found = await attempt(f"http://ada:s3cret@{proxy}", url)
+        assert isinstance(found, Aborted)
+        assert (found.cause, found.waits) == ("proxy", True)
+        assert found.reason == f"the egress proxy did not connect: {said}"
+        assert proxy in found.detail
+        assert "s3cret" not in found.detail
 
-    @pytest.mark.parametrize("url", ["http://example.com/x", "https://example.com/x"])
-    async def test_a_proxy_that_is_away_is_no_attempt(self, queue: Queue, url: str) -> None:
-        """The row waits; the reason shows neither the proxy nor its password."""
-        row_id = await queue.put(url=url)
-        transport = OutboundTransport(guard(), 5, "http://ada:s3cret@127.0.0.1:1")
-        try:
-            await a_schedule(queue, transport).tick()
-        finally:
-            await transport.aclose()
-        row = await queue.row(row_id)
-        expected = "the egress proxy did not connect: it cannot be reached"
-        assert (row.status, row.attempts, row.last_error) == ("pending", 0, expected)
+
+async def attempt(proxy: str, url: str) -> Outcome | Aborted:
+    """Make one attempt through a proxy."""
+    transport = OutboundTransport(guard(), 5, proxy)
+    try:
+        return await Sender(transport, validate, lambda: 0.0, lambda: 0.0).send(Message(url=url), None)
+    finally:
+        await transport.aclose()
 
 
 class Names(dict[str, list[str]]):

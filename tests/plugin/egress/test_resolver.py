@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,27 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress import resolver as resolver_module
+from flowactions_plugin.egress.attempt import Aborted
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
+from flowactions_plugin.egress.sender import Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.queue import service
 from tests.queueing import a_delivery
 from tests.recorder import recorder
+from tests.sending import Message
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
+
+
+@contextmanager
+def no_thread_starts() -> Iterator[None]:
+    """Ask for stacks that no address space holds, so that the system starts no thread."""
+    threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(0)
 
 
 class TestResolver:
@@ -129,7 +144,77 @@ class TestResolver:
         go.set()
         assert [await first, await wanted[1]] == [["8.8.8.8"]] * 2
         assert asked == ["first", "wanted"]
-        assert resolver._lookups == {}
+        assert resolver._waiting == {}
+
+    @pytest.mark.parametrize("begun", [0, 1], ids=["the first thread", "a further thread"])
+    async def test_a_thread_that_cannot_start_takes_no_place(self, begun: int) -> None:
+        """Lookups fail while the system starts no thread, as often as it likes; later, all places are there."""
+        go = threading.Event()
+
+        def lookup(host: str, port: int) -> Sequence[str]:
+            if host.startswith("hangs"):
+                go.wait(300)
+            return [host]
+
+        resolver = Resolver(4, lookup)
+        hanging = [asyncio.create_task(resolver(f"hangs{number}", 80)) for number in range(begun)]
+        await until(lambda: not resolver._queue)
+        with no_thread_starts():
+            for _ in range(6):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    await resolver("name", 80)
+        try:
+            hanging += [asyncio.create_task(resolver(f"hangs{number}", 80)) for number in range(begun, 3)]
+            async with asyncio.timeout(300):
+                assert await resolver("name", 80) == ["name"]
+        finally:
+            go.set()
+        await asyncio.gather(*hanging)
+
+    async def test_without_a_thread_an_enqueue_goes_on_and_a_delivery_is_no_attempt(self) -> None:
+        """The name is looked up again at delivery, whoever dials; there, the lack is this process's."""
+        guard = EgressGuard(development=True, resolve=CachingResolver(Resolver(1)))
+        transport = OutboundTransport(guard, 1)
+        named = OutboundTransport(guard, 1, "http://localhost:1")
+        try:
+            with no_thread_starts():
+                for url in ("http://localhost:1/", "http://localhost:2/"):
+                    assert await guard.look_up(url) == (await guard.validate(url), False)
+                for made, check in (
+                    (transport, guard.validate),
+                    (transport, guard.resolve),
+                    (named, guard.validate),
+                ):
+                    sender = Sender(made, check, lambda: 0.0, lambda: 0.0)
+                    outcome = await sender.send(Message(url="http://localhost:1/"), None)
+                    assert isinstance(outcome, Aborted)
+                    assert (outcome.cause, outcome.reason[-7:]) == ("resources", "threads")
+            for made in (transport, named):
+                outcome = await Sender(made, guard.validate, lambda: 0.0, lambda: 0.0).send(
+                    Message(url="http://localhost:1/"), None
+                )
+                assert "refused" in str(outcome) or "cannot be reached" in str(outcome)
+        finally:
+            await transport.aclose()
+            await named.aclose()
+
+    @pytest.mark.ci
+    async def test_a_lookup_that_hangs_does_not_delay_the_end_of_the_process(self) -> None:
+        """Its thread ends with the process."""
+        code = (
+            "import asyncio, sys, threading\n"
+            "from flowactions_plugin.egress.resolver import Resolver\n"
+            "asked = threading.Event()\n"
+            "async def main():\n"
+            "    task = asyncio.create_task(Resolver(1, lambda *_: (asked.set(), sys.stdin.read()))('x', 80))\n"
+            "    await asyncio.to_thread(asked.wait)\n"
+            "asyncio.run(main())\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", code, stdin=asyncio.subprocess.PIPE
+        )
+        async with asyncio.timeout(300):
+            assert await process.wait() == 0
 
     def test_it_serves_one_event_loop_after_another(self) -> None:
         """A host that is opened again in another loop resolves names as before, even while old lookups hang."""

@@ -168,7 +168,7 @@ def test_responses_on_one_connection_are_read_like_the_first(before: str, after:
         for start in range(0, len(data), size):
             reader.feed(data[start : start + size])
         assert Read(reader.status, reader.complete, reader.clean, reader.body, False) == read(data)
-        assert reader.interim == data.count(b"HTTP/1.1 10")
+        assert reader._interim == data.count(b"HTTP/1.1 10")
 
 
 def test_a_head_alone_is_followed_by_another_response() -> None:

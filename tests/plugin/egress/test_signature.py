@@ -22,11 +22,9 @@ def test_the_signature_is_the_hmac_that_receivers_compute(secret: str, body: byt
 
 
 def test_stored_headers_that_servers_read_as_ours_are_not_sent() -> None:
-    """A row of an earlier release may have ``_`` for ``-`` in a name: many servers fold one into the other (§2.6)."""
+    """A row from before the setting may have names of the other scheme, with ``_`` for ``-`` (§2.6)."""
     own = [("x-service-webhook-id", "e"), ("x-service-webhook-event", "t"), ("x_other", "1")]
     forged = [
-        ("x_service_webhook_signature", "forged"),
-        ("X_Service-Webhook_Id", "forged"),
         ("Webhook_Signature", "forged"),
         ("content_length", "forged"),
         ("Transfer_Encoding", "forged"),

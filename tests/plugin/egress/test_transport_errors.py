@@ -7,14 +7,25 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.egress.dialer import Dialer
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import UNEXPECTED, Sender
+from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.egress.transport_errors import broke, cannot_connect, no_address
+from tests.authority import inner_authority
 from tests.loopback import listening
+from tests.recorder import OK
 from tests.sending import Message, own_transport, validate
 
 WHERE = "hooks.example.com:443"
@@ -26,6 +37,12 @@ def _certificate(code: int) -> ssl.SSLCertVerificationError:
         1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed (_ssl.c:1016)"
     )
     error.verify_code = code
+    return error
+
+
+def _tls(reason: str) -> ssl.SSLError:
+    error = ssl.SSLError(1, f"[SSL: {reason}] {reason.lower()} (_ssl.c:1016)")
+    error.reason = reason
     return error
 
 
@@ -41,6 +58,11 @@ def _certificate(code: int) -> ssl.SSLCertVerificationError:
         (OSError(errno.EHOSTUNREACH, "No route to host"), "no network leads to it"),
         (OSError("Multiple exceptions: [Errno 111] Connect call failed ('127.0.0.9', 443)"), "network failed"),
         (ssl.SSLError(1, "[SSL: TLSV1_ALERT_INTERNAL_ERROR] tlsv1 alert (_ssl.c:1016)"), "TLS failed"),
+        (_tls("TLSV1_ALERT_INTERNAL_ERROR"), "it reported an internal error of its TLS"),
+        (_tls("DH_KEY_TOO_SMALL"), "its Diffie-Hellman key is too short"),
+        (_tls("TLSV1_ALERT_NO_APPLICATION_PROTOCOL"), "it does not offer HTTP/1.1"),
+        (_tls("UNSAFE_LEGACY_RENEGOTIATION_DISABLED"), "its TLS has no secure renegotiation"),
+        (_tls("TLSV1_ALERT_DECODE_ERROR"), "TLS failed: tlsv1 alert decode error"),
         *((_certificate(code), "certificate") for code in (0, 9, 10, 18, 19, 20, 21, 62, 64, 99)),
         (RuntimeError("0x7f"), "network failed"),
     ],
@@ -99,6 +121,127 @@ async def test_what_a_real_receiver_does_is_told_in_words(
         outcome = await sender.send(Message(url=f"{scheme}://{where}/"), None)
     assert isinstance(outcome, Outcome)
     assert outcome.error == said.format(where)
+
+
+def old(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    with warnings.catch_warnings(action="ignore"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+
+
+def other_ciphers(context: ssl.SSLContext) -> None:
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE-ECDSA-AES128-SHA:@SECLEVEL=0")
+
+
+def asks(context: ssl.SSLContext) -> None:
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def asks_early(context: ssl.SSLContext) -> None:
+    asks(context)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+
+
+def unknown(context: ssl.SSLContext) -> None:
+    context.sni_callback = lambda *_: ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+
+TLS_OF: Mapping[str, tuple[dict[str, Any], Callable[[ssl.SSLContext], None] | None, str | None]] = {
+    # What the receiver has: its certificate, its settings, what is said.
+    "all in order": ({}, None, None),
+    "an authority that says nothing of its key": ({"strict": False}, None, None),
+    "TLS 1.1": ({}, old, "it has no version of TLS from 1.2 on"),
+    "no common cipher": ({}, other_ciphers, "it accepts none of our ciphers, or asks for a client certificate"),
+    "a question for our certificate": ({}, asks, "it asks for a client certificate"),
+    "the same before TLS 1.3": (
+        {},
+        asks_early,
+        "it accepts none of our ciphers, or asks for a client certificate",
+    ),
+    "other names": ({}, unknown, "it does not know this name"),
+    "a short key": ({"bits": 1024}, None, "its key is too short"),
+    "a client's certificate": ({"purpose": ExtendedKeyUsageOID.CLIENT_AUTH}, None, "it is not for a server"),
+    "an expired certificate": ({"days": -1}, None, "it has expired"),
+    "another name": ({"host": "other.example"}, None, "it is for another name"),
+}
+
+
+@pytest.mark.parametrize("named", TLS_OF)
+async def test_what_tls_refuses_is_told_in_words(tmp_path: Path, named: str) -> None:
+    """By a real handshake; the same on all versions of Python."""
+    about, change, said = TLS_OF[named]
+    authority, context = inner_authority(tmp_path, **{"host": "hooks.example.com", **about})
+    if change is not None:
+        change(context)
+    found = await error_of("hooks.example.com", authority, context)
+    assert (found or "").rpartition(": ")[2] == (said or "")
+
+
+async def test_a_wildcard_covers_no_name_with_an_underscore(tmp_path: Path) -> None:
+    """OpenSSL refuses it, and the reason says so."""
+    authority, context = inner_authority(tmp_path, host="*.example.com")
+    assert await error_of("hooks.example.com", authority, context) is None
+    found = await error_of("my_hooks.example.com", authority, context)
+    assert (found or "").endswith("it is for another name; a wildcard covers no name with an underscore")
+    authority, context = inner_authority(tmp_path, host="my_hooks.example.com")
+    assert await error_of("my_hooks.example.com", authority, context) is None
+
+
+async def test_a_certificate_of_the_file_is_trusted_although_it_is_no_root(tmp_path: Path) -> None:
+    """As the receiver's own; the flags are the same on all versions of Python."""
+    _, context = inner_authority(tmp_path, host="hooks.example.com")
+    own = (
+        "-----BEGIN CERTIFICATE-----"
+        + (tmp_path / "server.pem").read_text().partition("-----BEGIN CERTIFICATE-----")[2]
+    )
+    assert await error_of("hooks.example.com", own, context) is None
+    flags = Dialer(None).tls.verify_flags
+    assert flags & ssl.VERIFY_X509_PARTIAL_CHAIN
+    assert not flags & ssl.VERIFY_X509_STRICT
+
+
+@contextmanager
+def serving_tls(context: ssl.SSLContext) -> Iterator[int]:
+    """Answer one connection in a thread: of asyncio's servers, the alert of a failed handshake does not arrive."""
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False) as secured:
+            secured.settimeout(300)
+            with suppress(OSError):
+                secured.do_handshake()
+                while not secured.recv(65536).endswith(b"{}"):
+                    pass
+                secured.sendall(OK)
+            with suppress(OSError):
+                secured.shutdown(socket.SHUT_WR)
+                while secured.recv(65536):
+                    pass
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(300)
+
+
+async def error_of(host: str, authority: str, context: ssl.SSLContext) -> str | None:
+    """Return why an attempt at a receiver on loopback has failed; ``None``: it has not."""
+
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return ["127.0.0.1"]
+
+    transport = OutboundTransport(EgressGuard(development=True, resolve=resolve), 1, authorities=authority)
+    try:
+        with serving_tls(context) as port:
+            sender = Sender(transport, validate, lambda: 0.0, lambda: 0.0)
+            outcome = await sender.send(Message(url=f"https://{host}:{port}/"), None)
+            await transport.aclose()
+    finally:
+        await transport.aclose()
+    assert isinstance(outcome, Outcome)
+    return outcome.error
 
 
 async def test_what_nobody_has_foreseen_is_in_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, NodeType, Walk
+from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.queries import DeferredQueries, step_of
@@ -20,9 +19,8 @@ from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.pacing import Paced, Telling, paced, ran
-from tests.support import a_walk, development
-from tests.waiting import until
+from tests.pacing import Paced, paced, ran
+from tests.support import a_walk
 
 
 @pytest.fixture
@@ -365,20 +363,3 @@ class TestInTheHostsTransaction:
                     await (connection.commit() if commits else connection.rollback())
             assert (await run.actions.advance(walk, "t")).state == "halted"
         await engine.dispose()
-
-
-async def test_recovery_runs_as_a_task_and_tells(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task of a worker finds what a gone process held, without any call."""
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
-    async with paced(database_url) as gone:
-        walk = a_walk()
-        await gone.record(walk, "stop", halts=True)
-        await gone.store.lease(step_of(walk, "s"))
-        await gone.expire()
-    host = Telling(development(database_url))
-    actions = FlowActions.load(host)
-    async with actions.lifespan():
-        await until(lambda: host.told)
-        assert (await actions.advance(walk, "s")).state == "halted"
-    ((_, step, advanced),) = host.told
-    assert (step, advanced.state, json.dumps(ran(advanced))) == ("s", "halted", '["stop"]')

@@ -101,13 +101,13 @@ async def test_what_rows_hold_is_shown_as_text(site: Site, value: str) -> None:
         value=value,
     )
     await site.execute(
-        "INSERT INTO flowactions_inbound_requests VALUES ('r', 'svix', :value, :value, 1, 'failed', 500, :value, 1)",
+        "INSERT INTO flowactions_inbound_requests VALUES ('svix', 'failed', :value, 1, 1, 1, :value, :value, 500, :value)",
         value=value,
     )
     await site.execute(
         "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id, app_id, scopes,"
-        " installed_by_id, installed_by_name, installed_at, status, status_reason, sealed_token) VALUES (:value, :value,"
-        " :value, '', '', '', :value, :value, 1, 'revoked', :value, :sealed)",
+        " installed_by_id, installed_by_name, installed_at, install_id, status, status_reason, sealed_token) VALUES (:value, :value,"
+        " :value, '', '', '', :value, :value, 1, 'i', 'revoked', :value, :sealed)",
         value=value,
         sealed=b"x",
     )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from flowactions_plugin.bulk.purge import PurgeStore
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
-from flowactions_plugin.egress.deadline import StallMonitor
+from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Actor
@@ -286,8 +286,8 @@ async def test_what_arrived_while_a_worker_stood_still_is_written_before_it_clai
         slow.released.set()
 
     row_id = await queue.put()
-    with StallMonitor(lambda: now[0]) as monitor:
-        executor = an_executor(queue, slow, monitor=monitor)
+    with LagMeter(lambda: now[0]) as lag:
+        executor = an_executor(queue, slow, lag=lag)
         claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
         await claims.run_once()
         await slow.arrived.wait()

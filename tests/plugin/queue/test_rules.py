@@ -93,6 +93,7 @@ def test_headers_begin_with_those_of_the_service() -> None:
     )
     assert headers == (
         ("user-agent", "Service-Webhooks/1"),
+        ("accept", "*/*"),
         ("x-service-webhook-id", "evt_1"),
         ("x-service-webhook-event", "t"),
         ("X-One", "1"),
@@ -110,6 +111,16 @@ def test_a_custom_content_type_replaces_the_default_and_no_body_has_none() -> No
     ]
     headers, _ = delivery_headers([], event_id="e", event_type="t", has_body=False)
     assert "content-type" not in dict(headers)
+
+
+@pytest.mark.parametrize("name", ["accept", "Accept"])
+def test_an_authors_accept_replaces_ours(name: str) -> None:
+    """Another value, and even none."""
+    for value in ("application/json", ""):
+        headers, _ = delivery_headers(
+            [Header(key=name, value=value)], event_id="e", event_type="t", has_body=False
+        )
+        assert [each for each in headers if each[0].lower() == "accept"] == [(name, value)]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +160,7 @@ def test_an_entry_without_a_name_is_dropped_silently() -> None:
     headers, dropped = delivery_headers(
         [Header(value="x"), Header(key="  ", value="y")], event_id="e", event_type="t", has_body=False
     )
-    assert (len(headers), dropped) == (3, ())
+    assert (len(headers), dropped) == (4, ())
 
 
 @given(st.text())

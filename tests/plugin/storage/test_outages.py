@@ -28,6 +28,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.retention import pruning_loop
+from flowactions_plugin.storage.sqlite import Deadline
 from tests.commanding import running
 from tests.host_transactions import webhook
 from tests.recorder import recorder
@@ -352,7 +353,7 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
     monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 0.0)
     usual = Fleet.beat
 
-    async def counted(*given: Any) -> None:
+    async def counted(*given: Any) -> bool:
         nonlocal beats
         beats += 1
         return await usual(*given)
@@ -367,8 +368,8 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
         caplog.clear()
         beats = 0
         await until(lambda: beats >= 3 or "reachable again" in caplog.text)
-        await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
         assert "reachable again" not in caplog.text
+        await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
         await until(lambda: "reachable again" in caplog.text)
 
 
@@ -596,6 +597,51 @@ class TestWaiting:
                                 pass
                     assert not connection.in_transaction()
                     assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 3_000_000
+        await engine.dispose()
+
+    @pytest.mark.parametrize("how", ["in_transaction", "write", "joined", "cancelled"])
+    async def test_a_connection_has_its_usual_timeout_after_any_error(
+        self, tmp_path: Path, seconds: float, how: str
+    ) -> None:
+        """Also after an error that is not the database's, raised when the timeout was shortened."""
+        path = tmp_path / "f.db"
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 3000}, pool_size=1)
+        shared = None if how == "in_transaction" else engine
+        async with a_database(f"sqlite:///{path}", engine=shared) as database:
+
+            def fail(_: object = None) -> None:
+                raise LookupError
+
+            async def use() -> None:
+                if how == "in_transaction":
+                    await database.in_transaction(fail, Deadline(seconds / 2))
+                elif how == "joined":
+                    async with engine.begin() as transaction, database.write(transaction):
+                        fail()
+                else:
+                    async with database.write(deadline=Deadline(seconds / 2)):
+                        fail()
+
+            if how == "cancelled":
+                for turns in range(12):
+                    task = asyncio.create_task(use())
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait({task})
+            else:
+                with pytest.raises(LookupError):
+                    await use()
+            if how == "in_transaction":
+                thread = database._engines.thread
+                assert thread is not None
+                left = await thread.read(
+                    lambda opened: opened.execute(text("PRAGMA busy_timeout")).scalar_one()
+                )
+            else:
+                async with engine.connect() as connection:
+                    left = (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one()
+            assert left == (seconds * 1000 if how == "in_transaction" else 3_000_000)
         await engine.dispose()
 
     @sampled("how", ["write", "in_transaction"], size=1)

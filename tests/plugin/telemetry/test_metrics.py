@@ -250,6 +250,4 @@ def test_phases_add_up_to_the_attempt() -> None:
     after(16)
     progress.sent()
     after(32)
-    progress.settle()
-    progress.end()
     assert progress.phases() == {"connect": 5, "resolve": 2, "tls": 8, "send": 16, "wait": 32}
