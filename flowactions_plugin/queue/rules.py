@@ -29,9 +29,6 @@ HELD_SECONDS: Final = 0.5
 """How often a worker looks whether what it has claimed and not begun may still begin."""
 
 MAX_ATTEMPTS_CAP: Final = 10
-MAX_COUNT: Final = 1_000_000
-"""No counter of a row reaches this; a higher value was not written by this plugin."""
-
 CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
 """How long a claim holds: the attempts of a tick run concurrently under one deadline, the rest is margin."""
 

@@ -130,7 +130,10 @@ def _parse_postgresql(rest: str) -> str:
         query, hosts = f"host={quote(hosts)}" + (f"&{query}" if query else ""), ""
     try:
         url = make_url(f"postgresql+asyncpg://{userinfo}{at}{hosts}{slash}{path}")
-        options = dict(parse_qsl(query, strict_parsing=bool(query)))
+        pairs = parse_qsl(query, strict_parsing=bool(query))
+        options = dict(pairs)
+        if "host" in options:
+            options["host"] = ",".join(value for name, value in pairs if name == "host")
         if not 0 < (1 if url.port is None else url.port) < 65536 or not re.fullmatch(
             "[0-9,]*", options.get("port", "")
         ):
@@ -140,8 +143,10 @@ def _parse_postgresql(rest: str) -> str:
             f"must be a URL such as postgresql://user:password@host:5432/database, and {ENCODE.removeprefix('must ')}"
         ) from None
     for name, value in options.items():
-        if name not in POSTGRESQL_OPTIONS or (name in NUMBERS and not re.fullmatch("[0-9]{1,5}", value)):
+        if name not in POSTGRESQL_OPTIONS:
             raise ValueError(_unsupported(name))
+        if name in NUMBERS and not re.fullmatch("[0-9]{1,5}", value):
+            raise ValueError(f"must have a whole number as its option {name}")
     return url.set(query=options).render_as_string(hide_password=False)
 
 
@@ -226,4 +231,4 @@ def _wrong_sqlite_option(url: URL) -> str | None:
 def _unsupported(name: str) -> str:
     # Another name may be a part of a password that was not percent-encoded.
     shown = f"the option {name}" if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) else "one of its options"
-    return f"must not have {shown}, or not with this value, which is not supported"
+    return f"must not have {shown}, which is not supported"

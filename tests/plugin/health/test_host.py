@@ -4,19 +4,17 @@ import time
 
 import httpx
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.deliveries.filters import parse
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import destinations, statistics, workers
+from flowactions_plugin.storage.schema import workers
 from tests.rings import sampled
 from tests.support import AlertedHost, a_walk, development
 from tests.waiting import until
@@ -53,24 +51,6 @@ async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
             {"status": "dead", "error": "http_5xx", "from": "5m", "destination": "http://127.0.0.1:9/x"}
         )
         assert len((await queries.deliveries(Scope("acme"), wanted, None, 50)).rows) == 20
-
-
-async def test_a_time_that_no_worker_wrote_stops_no_statistics(database_url: str) -> None:
-    """The host is told all the same."""
-    settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
-    async with Database(settings.database_url) as database:
-        store = StatisticsStore(database)
-        for _ in range(2):
-            counts = Counts()
-            counts.failed = counts.failures_in_row = 19
-            counts.last_error = "http_5xx"
-            alerts = await store.add({("acme", "https://a.example:443"): counts}, 0.0)
-            assert all(each.failing_since is not None and each.failing_since.year == 9999 for each in alerts)
-            async with database.write() as connection:
-                await connection.execute(update(destinations).values(failing_since=1 << 62))
-        assert [alert.failures for alert in alerts] == [38]
-        async with database.read() as connection:
-            assert (await connection.execute(select(func.max(statistics.c.failed)))).scalar_one() == 38
 
 
 @sampled("ahead", [-600, 600, 0], 1)

@@ -69,7 +69,7 @@ async def database(database_url: str) -> AsyncIterator[Database]:
 async def execute(url: str, *statements: str) -> None:
     """Execute statements as an administrator does."""
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(str(make_url(url).database))) as connection:
+        with closing(sqlite3.connect(str(make_url(url).database), timeout=SAFETY_SECONDS)) as connection:
             for each in statements:
                 connection.execute(each)
             connection.commit()
@@ -349,7 +349,7 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
     monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.02)
     caplog.set_level(logging.INFO)
     beats = 0
-    monkeypatch.setattr("flowactions_plugin.health.monitor.WRITE_SECONDS", 0.05)
+    monkeypatch.setattr("flowactions_plugin.health.monitor.WRITE_SECONDS", 0.3)
     monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 0.0)
     usual = Fleet.beat
 

@@ -63,6 +63,7 @@ class TestPostgreSQL:
             ),
             ("postgresql://u:p@/d?host=/srv/x", (["/srv/x/.s.PGSQL.5432"], "u", "p", "d")),
             ("postgresql://u:p@%2Fsrv%2Fx/d", (["/srv/x/.s.PGSQL.5432"], "u", "p", "d")),
+            ("postgresql://u:p@/d?host=a:1&host=b:2", ([("a", 1), ("b", 2)], "u", "p", "d")),
             ("postgresql://u:p@/d?host=a,b&port=1,2", ([("a", 1), ("b", 2)], "u", "p", "d")),
             (
                 "postgresql://?host=h&port=7&user=u&password=p&dbname=d&ssl=true",
@@ -109,7 +110,7 @@ class TestPostgreSQL:
             ("postgresql://u:1?2@h/d", "percent-encoded"),
             ("postgresql://u:1#2@h/d", "percent-encoded"),
             ("postgresql://u:%00@h/d", "control characters"),
-            ("postgresql://h/d?connect_timeout=soon", "the option connect_timeout, or not with this value"),
+            ("postgresql://h/d?connect_timeout=soon", "a whole number as its option connect_timeout"),
             ("postgresql://h/d?pgbouncer=true", "the option pgbouncer"),
             ("postgresql://h/d?sslmode", "must be a URL such as"),
             ("mysql://h/d", "sqlite:// or postgresql://"),
