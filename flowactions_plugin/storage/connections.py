@@ -164,7 +164,10 @@ class Engines:
             stack.push_async_exit(connection)
             # No round trip: BEGIN says so. The pool puts back what the host has set.
             is_isolated = connection.dialect.name == "postgresql" and not as_host
-            await connection.execution_options(**(OWN_SCHEMA | READ_COMMITTED if is_isolated else OWN_SCHEMA))
+            if is_isolated or OWN_SCHEMA.keys() & connection.sync_engine.get_execution_options():
+                await connection.execution_options(
+                    **(OWN_SCHEMA | READ_COMMITTED if is_isolated else OWN_SCHEMA)
+                )
             try:
                 yield connection
             except DBAPIError:
