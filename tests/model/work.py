@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.rules import MAX_COUNT, transition
+from flowactions_plugin.queue.rules import transition
 from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.model.claim import Claims, Step, cannot_write, freed, put, spend, with_worker
@@ -147,7 +147,7 @@ class Model(Claims):
         if kind.is_endless and item.phase == "ok":
             return Row()
         number = item.attempts + 1
-        most = kind.attempts if self.has("cap") else MAX_COUNT
+        most = kind.attempts if self.has("cap") else 1_000_000
         change = transition(number, most, Outcome(0, 0, status_code=200 if item.phase == "ok" else 500))
         row = freed(row, item.token)._replace(
             status=change.status, attempts=number, due=ticks(change.delay_seconds), crashes=0
