@@ -98,7 +98,9 @@ async def test_channels_are_found_by_name(run: ChatHost) -> None:
 async def test_a_whole_id_finds_its_choice(run: ChatHost) -> None:
     """So an editor shows the name of an id that was saved; a part of an id finds nothing."""
     await run.connect()
-    assert [choice["label"] for choice in (await page(run, CHANNELS, search="c00orders"))["data"]] == ["#orders"]
+    assert [choice["label"] for choice in (await page(run, CHANNELS, search="c00orders"))["data"]] == [
+        "#orders"
+    ]
     assert await everything(run, MEMBERS, search="U000GRACE") == ["U000GRACE"]
     assert (await page(run, CHANNELS, search="C00ORD"))["data"] == []
 
