@@ -132,8 +132,8 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
     claims = a_schedule(queue, ok, delivery_finished=finished)
     send = claims._executor._sender.send
 
-    async def unstorable(delivery: Any, *others: Any) -> Any:
-        outcome = await send(delivery, *others)
+    async def unstorable(delivery: Any, *others: Any, **named: Any) -> Any:
+        outcome = await send(delivery, *others, **named)
         assert isinstance(outcome, Outcome)
         return msgspec.structs.replace(outcome, duration_ms=2**40) if delivery.url.endswith("/4") else outcome
 
