@@ -1,4 +1,4 @@
-"""The site of the documentation: the Markdown of this repository as it is, see decision 47.
+"""The site of the documentation: the Markdown of this repository as it is.
 
 ``python -m sphinx -W --keep-going -n -b html -c docs . build/site``, from the repository's root, which is the source
 directory: so links of the pages to each other, to CHANGELOG.md or to source files are the same here and there.

@@ -2,7 +2,7 @@
 
 FlowActionsError (of the contract)
 ├── StorageUnavailable     the database did not answer; the operation may be repeated
-│   └── SchemaOutdated     its tables are of an earlier release; the message says what to run
+│   └── SchemaOutdated     its tables are of an earlier release; the message says what to do
 ├── SchemaNewer            the database's tables are of a later release; commands that change them refuse
 ├── StorageMisplaced       the database cannot be where the settings say; the message says why
 ├── RowInvalid             a value of one row cannot be stored; other rows are not affected
@@ -126,7 +126,7 @@ class LeaseLost(FlowActionsError):
 
 
 class BodyInvalid(FlowActionsError):
-    """The body is not valid JSON.
+    """The body must be JSON.
 
     Attributes:
         line: of the first error, from 1; ``None`` when it is not known.

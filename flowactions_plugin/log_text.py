@@ -10,6 +10,7 @@ MOST_OF_A_MESSAGE: Final = 1000
 REASON_LENGTH: Final = 1000
 """Characters of a stored reason at the most."""
 
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -58,6 +59,11 @@ def escaped(text: str, keep: str = "") -> str:
         else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text from outside can be stored and encoded: not with half a surrogate pair."""
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def storable(text: str | None) -> str | None:

@@ -11,7 +11,6 @@ from litestar import Router
 from flowactions_hookspecs import FlowActions, Host
 from flowactions_plugin.bulk.actions import Actions
 from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.purge import Purges
 from flowactions_plugin.bulk.routes import bulk_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
@@ -85,7 +84,6 @@ def build(context: RouteContext) -> Sequence[Router]:
         context.operators,
         Actions(database),
         Pauses(database),
-        Purges(database, None if connections is None else connections.disconnect),
         Renderer(),
         database.clock,
         settings.undo_seconds,
@@ -97,7 +95,7 @@ def build(context: RouteContext) -> Sequence[Router]:
         outbox_router(guard, context.operators, database, context.keys),
         bulk_router(guard, Actions(database), context.keys, settings.undo_seconds),
         nodes_router(guard, context.actions),
-        chat_router(host, guard, context.chat, dashboard_url, database, context.telemetry),
+        chat_router(host, guard, context.chat, dashboard_url, login_url, database, context.telemetry),
         logic_router(host, guard, context.enqueuer),
         auth_events_router(
             guard,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -63,6 +65,13 @@ CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 HOUR_MS = 3600 * 1000
 
+STOP_SECONDS = 18.0
+"""How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
+process stops within 25 s, whatever its database does."""
+
+LOGGERS_SECONDS = 5.0
+"""How often the plugin's loggers are enabled: a host may run Alembic after the lifespan has begun."""
+
 
 class PluginRuntime:
     """The contract's `Runtime`: each method calls its part: pacing (§3.2), the outbox, tests of drafts."""
@@ -97,7 +106,9 @@ class Services:
         # Tests give their hosts providers of OpenTelemetry's of their own: the global ones are set once in a process.
         self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
         self._settings = settings_of(host)
-        self._database = Database(self._settings.database_url, lambda: host.database)
+        self._database = Database(
+            self._settings.database_url, lambda: host.database, connections=self._settings.database_connections
+        )
         alerted = self._settings.alerts_url is not None
         lost = self._chat_disconnected if alerted else None
         self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
@@ -243,15 +254,15 @@ class Services:
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Return what delivers, recovers deferred nodes whose leases expired, acts, pauses, alerts, and removes old rows."""
+        """Return what delivers, recovers deferred nodes and chat tokens, acts, pauses, alerts, and removes old rows."""
+        asks = None if isinstance(self._chat, NotConfigured) else self._chat.calls.ask_again
         return [
-            # A tick that is running is finished first, and none takes longer than its claims hold.
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
-                drain_seconds=self._timing.lease_seconds,
+                drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
             ),
-            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing)),
+            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing, asks)),
             BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
             BackgroundTask(name="flowactions pauses", run=partial(parking_loop, self._database)),
             BackgroundTask(name="flowactions automatic pauses", run=self._automatic.run),
@@ -289,13 +300,27 @@ class Services:
 
     async def __aenter__(self) -> None:
         self._opened_at = time.monotonic()
+        _enable_loggers()
         await self._open.enter_async_context(self._database)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
         self._open.enter_context(self._telemetry)
+        self._keep_loggers()
         self._is_running = True
+
+    def _keep_loggers(self) -> None:
+        _enable_loggers()
+        self._enabling = asyncio.get_running_loop().call_later(LOGGERS_SECONDS, self._keep_loggers)
 
     async def __aexit__(self, *_exc: object) -> None:
         self._is_running = False
+        self._enabling.cancel()
         await self._open.aclose()
+
+
+def _enable_loggers() -> None:
+    """Enable the plugin's loggers: by default `logging.config`, with which Alembic begins, disables all that exist."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if name.partition(".")[0] == "flowactions" and isinstance(logger, logging.Logger):
+            logger.disabled = False

@@ -40,7 +40,7 @@ class ChatHost:
         return started.headers["location"]
 
     async def consent(
-        self, url: str, *, decision: str = "allow", workspace: str = "T0ACME", **form: str
+        self, url: str, *, decision: str = "allow", workspace: str = "T0000ACME", **form: str
     ) -> str:
         """Decide on the consent page; give the callback's URL."""
         query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
@@ -73,7 +73,7 @@ class ChatHost:
 
     async def message(self, organization: str = "acme", **config: Any) -> NodeResult:
         """Let a walk of an organization reach a chat-message node."""
-        data = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", **config}
+        data = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", **config}
         walk = a_walk(organization_id=organization)
         return await self.actions.reach(walk, Node(id="n", type="chat_message", config=data))
 
@@ -84,11 +84,10 @@ def chat_settings(database_url: str, provider_url: str, **settings: str) -> dict
         database_url,
         CHAT_CLIENT_ID=CLIENT_ID,
         CHAT_CLIENT_SECRET=CLIENT_SECRET,
-        CHAT_SIGNING_SECRET=SIGNING_SECRET,
         CHAT_API_URL=f"{provider_url}/api/",
         CHAT_AUTHORIZE_URL=f"{provider_url}/oauth/v2/authorize",
         BACKEND_PUBLIC_URL="http://host",
-        **settings,
+        **{"CHAT_SIGNING_SECRET": SIGNING_SECRET, **settings},
     )
 
 
@@ -97,7 +96,7 @@ async def chat_host(
     database_url: str, workspaces: Sequence[Workspace] | None = None, **settings: str
 ) -> AsyncIterator[ChatHost]:
     """Run a host, and a provider with two workspaces when none are given."""
-    provider = FakeChatProvider(workspaces or [sample_workspace(), sample_workspace("Globex", "T0GLOBEX")])
+    provider = FakeChatProvider(workspaces or [sample_workspace(), sample_workspace("Globex", "T00GLOBEX")])
     async with serve(provider.app) as url:
         host = SmallHost(chat_settings(database_url, url, **settings))
         host.agents = [Agent(id="a1", name="Support", organization_id="acme")]
@@ -119,7 +118,7 @@ class Adopted:
         return await self.actions.reach(a_walk(**walk), Node(id="n1", type="chat_message", config=config))
 
     async def to_channel(self, **more: Any) -> NodeResult:
-        return await self.reach({"chatChannelId": "C0ORDERS", "chatMessageText": "hi", **more})
+        return await self.reach({"chatChannelId": "C00ORDERS", "chatMessageText": "hi", **more})
 
     @property
     def texts(self) -> list[tuple[str, str]]:

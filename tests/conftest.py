@@ -68,7 +68,6 @@ EMPTY = (
     "tests/packaging/",
     "tests/plugin/storage/",
     "tests/plugin/test_cli.py",
-    "tests/upgrades/",
 )
 """Where tests get a database without tables: they are about the first start, too. The others get a copy of a database
 with the tables, which takes a tenth of the time of making them."""

@@ -17,7 +17,6 @@ CI: Final = (
     "tests/benchmarks/",
     "tests/editor/",
     "tests/receivers/test_functions.py",
-    "tests/upgrades/",
 )
 """Whole folders that `.ci/run` adds."""
 
@@ -41,7 +40,6 @@ OWN_SQL: Final = (
     "tests/plugin/queue/test_event_ids.py::TestRate",
     "tests/plugin/queue/test_leases.py",
     "tests/plugin/queue/test_lost_answers.py",
-    "tests/plugin/queue/test_model.py",
     "tests/plugin/queue/test_own_webhooks.py",
     "tests/plugin/queue/test_plans.py",
     "tests/plugin/queue/test_scheduled.py",

@@ -45,7 +45,7 @@ def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> di
         ),
         # None of these is how a database is mostly run, so none repeats another.
         (OWN_SQL[0] + "test_a.py", ["sqlite-continuous", "postgresql-scheduled"], {}),
-        ("tests/upgrades/test_a.py", ["sqlite"], {"sqlite": "ci"}),
+        ("tests/editor/test_a.py", ["sqlite"], {"sqlite": "ci"}),
         ("tests/plugin/cli/test_a.py", ["a", "b"], {}),
     ],
 )
@@ -125,8 +125,8 @@ def test_each_clause_is_shown_in_the_readmes_ring() -> None:
 BOUND = re.compile(
     r"(?i)(?<!keep-alive: )(?<!keep-alive:)(?:asyncio\.timeout\(|\btimeout=|\.wait\(|\.wait, |\.join\(|wait_for\(.*, )(\d+)\b(?!_000)"
 )
-FIXED = ("tests/benchmarks/", "tests/upgrades/0.", "tests/conformance/hosts/")
-"""Measured, of another version, or how long a host waits for SQLite."""
+FIXED = ("tests/benchmarks/", "tests/conformance/hosts/")
+"""Measured, or how long a host waits for SQLite."""
 
 
 def test_what_bounds_a_hang_is_reached_by_a_hang_only() -> None:

@@ -67,6 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Who reads the report has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 1
+    except KeyboardInterrupt:
+        return 130
     except Exception as exc:  # noqa: BLE001  a defect of the kit is said in one line
         place = traceback.extract_tb(exc.__traceback__)[-1]
         return _failed(

@@ -12,7 +12,6 @@ import base64
 import logging
 import os
 import secrets
-import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from flowactions_conformance.chat_provider import FakeChatProvider, sample_works
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.reference_host import Sample, create_app
-from flowactions_conformance.serving import listen, serve, url_of
+from flowactions_conformance.serving import listen, serve, stopped, url_of
 from flowactions_conformance.walkthrough import WalkthroughFailed, call_in, connect_chat, walk_through
 
 TICK_SECONDS = "0.5"
@@ -82,7 +81,7 @@ async def running_demo(
     real = _has_real_workspace(environment)
     async with AsyncExitStack() as stack:
         provider = (
-            None if real else FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T0GLOBEX")])
+            None if real else FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T00GLOBEX")])
         )
         provider_url = None
         if provider is not None:
@@ -101,7 +100,7 @@ async def running_demo(
         sample = Sample(
             webhook_url=f"{receiver_url}/hooks/orders",
             webhook_secret=webhook_secret,
-            channel_id=channel_id or ("" if real else "C0ORDERS"),
+            channel_id=channel_id or ("" if real else "C00ORDERS"),
             dashboard_token=dashboard_token,
             api_token=api_token,
         )
@@ -140,9 +139,7 @@ def _has_real_workspace(environment: Mapping[str, str]) -> bool:
 
 
 async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    end = stopped()
     _say(STARTING)
     async with running_demo(os.environ, directory, channel_id=options.channel, port=options.port) as demo:
         connected = "connect yours on the Connections page"
@@ -171,7 +168,7 @@ Trigger the survey's webhook, as a customer's backend would (the second time it 
 Press Ctrl+C to stop. Nothing is kept.
 """
         )
-        await stopped.wait()
+        await end.wait()
 
 
 async def _once(options: argparse.Namespace, directory: Path) -> None:
@@ -208,6 +205,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except PortUnavailable as exc:
             sys.stderr.write(f"flowactions-demo: {exc}\n")
             return 1
+        except KeyboardInterrupt:
+            return 130
     return 0
 
 

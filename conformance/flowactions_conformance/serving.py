@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -34,6 +35,15 @@ NO_TIMEOUT: Final = httpx.Timeout(None)
 KEEP_ALIVE_SECONDS: Final = 3600
 """How long an idle connection is kept. The server's own five seconds would end some connections just as a client sends its
 next request, on a machine that is slow enough: that request would fail, and the host be blamed."""
+
+
+def stopped() -> asyncio.Event:
+    """Return an event that a signal sets: Ctrl+C, SIGTERM, or SIGHUP unless the command was started to ignore it."""
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, event.set)
+    return event
 
 
 class _Server(uvicorn.Server):

@@ -193,7 +193,7 @@ async def _install(client: httpx.AsyncClient) -> None:
     query = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     if "client_id" in query:
         _expect(urlsplit(url).hostname == "127.0.0.1", "a real workspace needs CHAT_BOT_TOKEN for --once")
-        workspace = "T0ACME"
+        workspace = "T0000ACME"
         form = {**query, "workspace": workspace, "decision": "allow"}
         # Another client: the provider never sees the dashboard's token.
         async with httpx.AsyncClient(trust_env=False) as browser:

@@ -14,7 +14,6 @@ from flowactions_plugin.operators.scope import Role
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FINISHED, audit, installation, outbox
-from flowactions_plugin.storage.text import as_text, read_all
 
 DEAD_READ: Final = 10_000
 """How many rows of a window are counted at the most."""
@@ -97,12 +96,12 @@ class AlertStore:
             total = connection.execute(select(func.count()).select_from(rows)).scalar_one()
             groups = [
                 DeadGroup(
-                    organization_id=as_text(row.organization_id),
-                    destination=as_text(row.destination),
-                    error=None if row.error_class is None else as_text(row.error_class),
+                    organization_id=row.organization_id,
+                    destination=row.destination,
+                    error=None if row.error_class is None else row.error_class,
                     deliveries=row.number,
                 )
-                for row in (read_all(connection, grouped) if total else ())
+                for row in (connection.execute(grouped).all() if total else ())
             ]
             return Dead(min(total, DEAD_READ), total <= DEAD_READ, groups)
 
@@ -133,11 +132,11 @@ class AlertStore:
                     row.id,
                     row.action,
                     row.at,
-                    as_text(row.organization_id) or None,
-                    as_text(row.destination),
+                    row.organization_id or None,
+                    row.destination,
                     cast("Role", row.actor_role),
                 )
-                for row in read_all(connection, query)
+                for row in connection.execute(query).all()
             ]
 
         async with self._database.read() as connection:

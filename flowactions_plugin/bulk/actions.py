@@ -1,4 +1,4 @@
-"""Bulk actions: changes to all rows of a filter, which workers execute (decision 38).
+"""Bulk actions: changes to all rows of a filter, which workers execute.
 
 An action is bound to the set that was shown. `Actions.preview` counts it and gives a token; `Actions.begin` takes the token
 and refuses when the set is another by then. Rows that come to meet the filter later are not in it. Nothing leaves before

@@ -12,8 +12,8 @@ from sqlalchemy import Row, Select, and_, func, or_, select
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.bulk.pauses import Pauses
+from flowactions_plugin.clock import to_utc
 from flowactions_plugin.errors import ActionInvalid, PauseChanged, TooManyPauses
-from flowactions_plugin.health.statistics_store import time_in_range
 from flowactions_plugin.health.status_queries import is_paused
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.probes import BY_ITSELF
@@ -22,7 +22,6 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
-from flowactions_plugin.storage.text import is_text
 
 LOOK_SECONDS: Final = 5.0
 """Seconds between looks: as often as workers write what has failed."""
@@ -58,22 +57,15 @@ class AutomaticPauses:
         Raises:
             StorageUnavailable: the database failed.
         """
-        done = [await self._resume(row) for row in await self._rows(self._database.built(_recovered))]
+        done = [await self._resume(row) for row in await self._database.rows(self._database.built(_recovered))]
         if self._rule is not None:
             failing = self._database.built(_failing, self._rule)
-            done += [await self._pause(row) for row in await self._rows(failing)]
+            done += [await self._pause(row) for row in await self._database.rows(failing)]
         return 0.0 if sum(done) >= AT_ONCE else LOOK_SECONDS
 
-    async def _rows(self, query: Select[Any]) -> list[Row[Any]]:
-        """Return the rows whose names are text: on SQLite there may be any bytes."""
-        rows = await self._database.rows(query)
-        return [row for row in rows if is_text(row.organization_id) and is_text(row.destination)]
-
     async def _pause(self, row: Row[Any]) -> bool:
-        since = time_in_range(row.failing_since)
-        # What no worker has written stops nothing.
-        number = row.failures_in_row if type(row.failures_in_row) is int else 0
-        reason = f"{number} failures in a row since {since:%Y-%m-%d %H:%M:%S}Z, the last one: {row.last_error}"
+        since = to_utc(row.failing_since)
+        reason = f"{row.failures_in_row} failures in a row since {since:%Y-%m-%d %H:%M:%S}Z, the last one: {row.last_error}"
         try:
             paused = await self._pauses.pause(Scope(row.organization_id), row.destination, AUTOMATIC, reason)
         except (TooManyPauses, ActionInvalid):
@@ -84,7 +76,7 @@ class AutomaticPauses:
                 destination=row.destination,
                 kind="paused",
                 failing_since=since,
-                failures=number,
+                failures=row.failures_in_row,
                 last_error=row.last_error,
             )
             self._tell(alert)

@@ -1,4 +1,4 @@
-"""Executes bulk actions, in batches, each in one transaction with its progress (decision 38).
+"""Executes bulk actions, in batches, each in one transaction with its progress.
 
 Every worker runs it. One process at a time carries an action on, under a short lease; when it is killed, its transaction is
 rolled back, and another continues after the last batch that was committed. So each row is changed once.

@@ -13,7 +13,6 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.bulk.engine import IDLE_POLL_SECONDS, POLL_SECONDS
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.results import Pause
 from flowactions_plugin.deliveries.views import pause_of
 from flowactions_plugin.egress.destination import parse_destination
@@ -28,7 +27,6 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, LIVE, destinations, outbox, pauses
-from flowactions_plugin.storage.text import is_text, read_all
 
 MOST_PAUSES: Final = 500
 """How many destinations may be paused for one organization, and how many for all."""
@@ -274,7 +272,7 @@ class Pauses:
         )
         given = self._database.sql.values_table("targets", organization_id=Text, destination=Text)
         waiting = (
-            select(*raw([outbox.c.id]))
+            select(outbox.c.id)
             .join_from(given, outbox, outbox.c.destination == given.c.destination)
             .where(
                 LIVE,
@@ -296,7 +294,7 @@ class Pauses:
                 return False
             return self._move(
                 connection,
-                read_all(connection, waiting, {"targets": self._database.sql.json_rows(found)}),
+                connection.execute(waiting, {"targets": self._database.sql.json_rows(found)}).all(),
                 PAUSED_OFFSET_MS,
             )
 
@@ -314,7 +312,7 @@ class Pauses:
         others = select(pauses.c.organization_id).where(
             pauses.c.destination == destination, pauses.c.resumed_at.is_(None)
         )
-        parked = select(*raw([outbox.c.id])).where(
+        parked = select(outbox.c.id).where(
             LIVE, outbox.c.destination == destination, _PARKED, outbox.c.organization_id.not_in(others)
         )
         if organization_id != EVERY_ORGANIZATION:
@@ -325,7 +323,7 @@ class Pauses:
             if connection.execute(mine).first() is None:
                 return False
             by_all = EVERY_ORGANIZATION in connection.execute(others).scalars().all()
-            if not by_all and self._move(connection, read_all(connection, parked), -PAUSED_OFFSET_MS):
+            if not by_all and self._move(connection, connection.execute(parked).all(), -PAUSED_OFFSET_MS):
                 return True
             connection.execute(delete(pauses).where(*here))
             return False
@@ -335,8 +333,7 @@ class Pauses:
 
     def _move(self, connection: Connection, rows: Sequence[Row[Any]], milliseconds: int) -> bool:
         """Move the due time of rows; return whether there may be more of them."""
-        # An id of SQLite that is not text cannot be a parameter; claims leave such a row out all the same.
-        ids = [{"id": row.id} for row in rows if is_text(row.id)]
+        ids = [{"id": row.id} for row in rows]
         if ids:
             given = self._database.sql.values_table("given", id=Text)
             moved = (
@@ -345,7 +342,7 @@ class Pauses:
                 .values(next_attempt_at=_DUE + inline(milliseconds))
             )
             connection.execute(moved, {"given": self._database.sql.json_rows(ids)})
-        return len(rows) == BATCH and bool(ids)
+        return len(rows) == BATCH
 
 
 def _any(_sql: Dialect) -> Select[Any]:

@@ -13,8 +13,8 @@ import msgspec
 from flowactions_plugin.clock import RANDOM_BYTES, new_id
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import ActionInvalid
+from flowactions_plugin.log_text import is_unicode
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.text import is_text
 
 T = TypeVar("T")
 
@@ -131,7 +131,7 @@ def check_filter(wanted: Filter, kind: Kind) -> None:
         )
     for value in msgspec.structs.astuple(wanted):
         for each in value if isinstance(value, tuple) else (value,):
-            if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not is_text(each)):
+            if isinstance(each, str) and (len(each) > _LONGEST or "\0" in each or not is_unicode(each)):
                 raise ActionInvalid(
                     "A value of the filter is too long, or holds characters that no row can hold."
                 )

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for mod
 from flowactions_plugin.bulk.ramp import Result
 from flowactions_plugin.bulk.sets import KINDS, MOST_RESENT, Selection, names_rows
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.changes import changeable, deleting, ending, raw, requeueing
+from flowactions_plugin.deliveries.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import SEARCH_COUNT_LIMIT
 from flowactions_plugin.deliveries.resend import DELIVERED, send_again
@@ -31,7 +31,6 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
 from flowactions_plugin.storage.schema import LIVE, OPEN_ACTION, actions, outbox, statistics
-from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 ActionRow: TypeAlias = Row[Any]
 """An action as it is stored."""
@@ -109,8 +108,8 @@ class ActionStore:
             func.max(found.c.id).label("last"),
         ).select_from(found)
         async with self._database.read() as connection:
-            (row,) = await connection.run_sync(read_all, query)
-        first, last = as_text(row.first or ""), as_text(row.last or "")
+            (row,) = (await connection.execute(query)).all()
+        first, last = (row.first or ""), (row.last or "")
         return row.number, f"{row.ages or 0}-{first}-{last}"
 
     async def aged(self, selection: Selection, now: int) -> Aged:
@@ -126,14 +125,14 @@ class ActionStore:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
         number = func.count().label("number")
         query = (
-            select(*raw([outbox.c[name]]), number)
+            select(outbox.c[name], number)
             .where(*_of_set(selection))
             .group_by(outbox.c[name])
             .order_by(number.desc(), outbox.c[name])
             .limit(MOST_SHARES)
         )
         async with self._database.read() as connection:
-            return [(as_text(row[0]), row.number) for row in await connection.run_sync(read_all, query)]
+            return [(row[0], row.number) for row in (await connection.execute(query)).all()]
 
     async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
         """Count the delivered rows that meet a filter, as a search counts them."""
@@ -265,7 +264,7 @@ class ActionStore:
         Of what is sent again, these are among the next few thousand rows, and have some megabytes of bodies at the most: a
         batch is soon done, however many other rows were delivered.
         """
-        query: Select[Any] = select(*raw([outbox.c.id])).where(*_of_set(selection))
+        query: Select[Any] = select(outbox.c.id).where(*_of_set(selection))
         if after is not None:
             query = query.where(outbox.c.id > after)
         query = query.order_by(outbox.c.id)
@@ -276,8 +275,8 @@ class ActionStore:
         if horizon is not None:
             query = query.where(outbox.c.id <= horizon)
         size = self._database.sql.size(outbox.c.body).label("size")
-        rows = read_all(connection, query.add_columns(size).limit(limit).with_for_update())
-        ids = [row.id for row in within_bytes(rows) if is_text(row.id)]
+        rows = connection.execute(query.add_columns(size).limit(limit).with_for_update()).all()
+        ids = [row.id for row in within_bytes(rows)]
         is_whole = len(rows) < limit and len(ids) == len(rows)
         if is_whole:
             return Batch(ids, horizon or (ids[-1] if ids else after), more=horizon is not None)
@@ -313,7 +312,7 @@ class ActionStore:
 
     def release(self, connection: Connection, action_id: str, limit: int) -> bool:
         """Make stopped rows of an action wait as before; return whether more rows may follow."""
-        query = select(*raw([outbox.c.id])).where(LIVE, _HELD, outbox.c.action_id == action_id)
+        query = select(outbox.c.id).where(LIVE, _HELD, outbox.c.action_id == action_id)
         ids, more = _ids(connection, query, limit, skip_locked=False)
         released = (
             update(outbox)
@@ -326,7 +325,7 @@ class ActionStore:
     def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> int:
         """End rows that wait; return how many."""
         ended = ending(self._database, self._id_in_params(), reason, action_id)
-        return len(read_all(connection, ended, self._given(ids)))
+        return len(connection.execute(ended, self._given(ids)).all())
 
     def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
         """Return what came of rows that an action has made due."""
@@ -373,16 +372,15 @@ def _horizon(connection: Connection, selection: Selection, after: str | None) ->
     """Return the last id of the next few thousand rows, in the set or not; ``None``: there are fewer, or the set names its rows."""
     if names_rows(selection.filter):
         return None
-    rows = select(*raw([outbox.c.id])).where(*_bounds(selection))
+    rows = select(outbox.c.id).where(*_bounds(selection))
     organization_id = selection.organization_id or selection.filter.organization_id
     if organization_id is not None:
         rows = rows.where(outbox.c.organization_id == organization_id)
     if after is not None:
         rows = rows.where(outbox.c.id > after)
     last = rows.order_by(outbox.c.id).offset(inline(READ_AHEAD - 1)).limit(inline(1))
-    found = read_all(connection, last)
-    # An id of SQLite that is not text cannot be a position: this batch reads more then.
-    return found[0].id if found and is_text(found[0].id) else None
+    found = connection.execute(last).all()
+    return found[0].id if found else None
 
 
 def within_bytes(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
@@ -424,10 +422,8 @@ def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:
 def _ids(
     connection: Connection, query: Select[Any], limit: int, *, skip_locked: bool
 ) -> tuple[list[str], bool]:
-    rows = read_all(connection, query.limit(limit).with_for_update(skip_locked=skip_locked))
-    # An id of SQLite that is not text cannot be a parameter; such a row is left as it is.
-    ids = [row.id for row in rows if is_text(row.id)]
-    return ids, len(rows) == limit and bool(ids)
+    rows = connection.execute(query.limit(limit).with_for_update(skip_locked=skip_locked)).all()
+    return [row.id for row in rows], len(rows) == limit
 
 
 def _result(status: str, error_class: str | None) -> Result:

@@ -10,55 +10,38 @@ import json
 import re
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.failures import AnswerTooLarge, ChatRefused
+from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused
 from flowactions_plugin.chat.pickers import Choice, Page
 
-MAX_BYTES: Final = 1 << 20
-"""The size limit of an answer's body, as received and decompressed."""
+MAX_BYTES: Final = 1 << 22
+"""The size limit of an answer's body, as received and decompressed. A record with pictures takes 2 to 2.5 KB, so a page
+of 999 members fits."""
 
 BUILT_IN_USER: Final = "USLACKBOT"
 MAX_NAME: Final = 200
 
 _ID = re.compile(r"[!-~]{1,255}", re.ASCII)
 _TOKEN = re.compile(r"[!-~]{1,2000}", re.ASCII)
-_CURSOR = re.compile(r"[!-~]{1,500}", re.ASCII)
+_CURSOR = re.compile(r"[!-~]{1,490}", re.ASCII)  # with what `directory` puts before it, a route's limit is 500
 _CODE = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _SECONDS = re.compile(r"[0-9]+", re.ASCII)
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class ChannelState(NamedTuple):
-    """A channel as the provider describes it; ``is_member`` of the app is ``None`` when it does not say."""
-
-    is_member: bool | None
-    is_archived: bool
-    is_private: bool
-
-
-class MemberState(NamedTuple):
-    """A member as the provider describes it."""
-
-    is_deleted: bool
-    is_bot: bool
-
-
 def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
-    """Parse an answer of the provider.
+    """Return the JSON object of a call that succeeded.
 
     Args:
         status: the HTTP status.
         headers: names in lower case.
-        body: the received bytes, at most one more than `MAX_BYTES`.
-
-    Returns:
-        The JSON object of a call that succeeded.
+        body: at most one byte more than `MAX_BYTES`.
 
     Raises:
-        AnswerTooLarge: the body, or the decompressed body, is larger than `MAX_BYTES`.
+        AnswerTooLarge: the body is larger than `MAX_BYTES`, as received or decompressed.
         ChatRefused: the call did not succeed; ``unreachable`` when the answer is malformed.
     """
     asked = headers.get("retry-after", "").strip()
@@ -79,6 +62,9 @@ def read_answer(status: int, headers: Mapping[str, str], body: bytes) -> Mapping
     code = answer.get("error")
     if not isinstance(code, str) or _CODE.fullmatch(code) is None:
         raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, no error code")
+    if code in REVOKED and (status != 200 or answer.get("ok") is not False):
+        # The provider would have said it in the way of its own answers: this is a gateway or a portal before it.
+        raise ChatRefused("unreachable", retry_after, detail=f"HTTP status {status}, {code}")
     provided = read_scopes(answer.get("provided"))
     needed = tuple(scope for scope in read_scopes(answer.get("needed")) if scope not in provided)
     raise ChatRefused(code[:100], retry_after, needed=needed)
@@ -153,20 +139,20 @@ def object_of(answer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
-def channel_page(answer: Mapping[str, Any]) -> Page:
+def channel_page(answer: Mapping[str, Any], *, joined: bool) -> Page:
     """Return a page of channels, without archived ones and those without an id or a name.
+
+    Args:
+        answer: lists the app's own channels, or all.
+        joined: whether it lists the app's own; otherwise, those are left out.
 
     Raises:
         ChatRefused: the cursor of the next page is malformed.
     """
-    return Page(
-        [
-            _channel(item)
-            for item in _items(answer, "channels")
-            if not item.get("is_archived") and _is(_ID, item.get("id")) and name_of(item, "name")
-        ],
-        _next_cursor(answer),
-    )
+    channels = [
+        _channel(item, joined) for item in _items(answer, "channels") if joined or not item.get("is_member")
+    ]
+    return Page([channel for channel in channels if channel is not None], _next_cursor(answer))
 
 
 def member_page(answer: Mapping[str, Any]) -> Page:
@@ -175,31 +161,28 @@ def member_page(answer: Mapping[str, Any]) -> Page:
     Raises:
         ChatRefused: the cursor of the next page is malformed.
     """
-    return Page([_member(item) for item in _items(answer, "members") if _is_person(item)], _next_cursor(answer))
+    members = map(member_choice, _items(answer, "members"))
+    return Page([member for member in members if member is not None], _next_cursor(answer))
 
 
-def channel_state(item: Mapping[str, Any]) -> ChannelState:
-    """Read what is said of one channel."""
-    is_member = item.get("is_member")
-    return ChannelState(
-        is_member if isinstance(is_member, bool) else None,
-        item.get("is_archived") is True,
-        item.get("is_private") is True,
-    )
+def channel_choice(item: Mapping[str, Any]) -> Choice | None:
+    """Return the choice that a channel is; ``None``: none, as in a list."""
+    return _channel(item, item.get("is_member") is True)
 
 
-def member_state(item: Mapping[str, Any]) -> MemberState:
-    """Read what is said of one member."""
-    return MemberState(item.get("deleted") is True, item.get("is_bot") is True)
+def member_choice(item: Mapping[str, Any]) -> Choice | None:
+    """Return the choice that a member is; ``None``: none, as in a list."""
+    return _member(item) if _is_person(item) else None
 
 
-def _channel(item: Mapping[str, Any]) -> Choice:
+def _channel(item: Mapping[str, Any], joined: bool) -> Choice | None:
     name = name_of(item, "name")
-    if not item.get("is_member"):
-        note: str | None = "The app has not joined this channel."
-    else:
-        note = "Private channel" if item.get("is_private") else None
-    return Choice(item["id"], f"#{name}", note, (name,))
+    if item.get("is_archived") or not _is(_ID, item.get("id")) or not name:
+        return None
+    private = "Private channel" if item.get("is_private") else None
+    return Choice(
+        item["id"], f"#{name}", private if joined else "The app has not joined this channel.", (name,)
+    )
 
 
 def _member(item: Mapping[str, Any]) -> Choice:

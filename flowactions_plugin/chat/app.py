@@ -29,21 +29,12 @@ _SCOPE = re.compile(r"[A-Za-z0-9:._-]{1,100}", re.ASCII)
 
 
 def routes_url(public_url: str, prefix: str) -> str:
-    """Return the URL to which the path of a route is added, without a slash at the end.
-
-    Args:
-        public_url: ``BACKEND_PUBLIC_URL``, without a slash at the end.
-        prefix: the facade's; the result ends in it once, whether ``public_url`` does or not.
-    """
+    """Return ``BACKEND_PUBLIC_URL`` with the facade's prefix once, whether it ends in it or not; both without a slash behind."""
     return public_url.removesuffix(prefix) + prefix
 
 
 def read_scopes(text: object) -> tuple[str, ...]:
-    """Parse a list of scopes of a header, an answer or a column.
-
-    Args:
-        text: scopes separated by commas. Other types give no scopes, and malformed scopes are ignored.
-    """
+    """Parse scopes separated by commas. Other types give none, and malformed scopes are ignored."""
     if not isinstance(text, str):
         return ()
     found = dict.fromkeys(scope for scope in _SEPARATOR.split(text) if _SCOPE.fullmatch(scope))
@@ -56,11 +47,7 @@ def write_scopes(scopes: Iterable[str]) -> str:
 
 
 def not_granted(granted: Sequence[str]) -> tuple[str, ...]:
-    """Return the requested scopes that are not among the granted ones (§2.3).
-
-    Args:
-        granted: as the provider reported; when it is empty, no scope counts as missing.
-    """
+    """Return the requested scopes that are not granted (§2.3); none if the provider did not report any."""
     return tuple(scope for scope in SCOPES if granted and scope not in granted)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
 
-from flowactions_plugin.chat.app import in_order, is_covered, not_granted, read_scopes
+from flowactions_plugin.chat.app import in_order, is_covered, read_scopes
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused
 from flowactions_plugin.chat.store import FAILURE_MS, ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
@@ -20,8 +22,15 @@ MAX_ATTEMPTS: Final = 4
 RETRY_DELAYS: Final = (0.25, 0.5, 1.0)
 """Seconds before attempts two, three and four (§8)."""
 
-MAX_RETRY_AFTER_SECONDS: Final = 3.0
-"""When the provider asks for a longer delay, there is no further attempt in this walk."""
+JITTER_SECONDS: Final = 0.25
+"""So much is added to a delay at the most, so that messages which failed together do not try again together."""
+
+TURN_SECONDS: Final = 1.0
+"""Between the attempts of two messages in a channel at its limit: the provider takes about one a second."""
+
+MAX_TURNS: Final = 10_000
+GIVEN_UP_SECONDS: Final = 10.0
+"""How long messages that were given up are counted for a line of the log."""
 
 SEND_SECONDS: Final = 6.0
 """How long one message may delay a walk: the database and all attempts together."""
@@ -30,6 +39,9 @@ RECORD_SECONDS: Final = 1.0
 """How long a walk waits for the write of what a refusal says about its connection."""
 
 MAX_REMEMBERED_FAILURES: Final = 10_000
+
+Channel: TypeAlias = tuple[str, str]
+"""A workspace, and a channel or member of it."""
 
 Origin: TypeAlias = tuple[str, str]
 """The flow and the node of a message."""
@@ -46,53 +58,92 @@ def seconds_from_now(seconds: float) -> float:
 
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Return the seconds before the next attempt; ``None`` when there is none (§8).
-
-    Args:
-        attempt: the number of the attempt that failed, counted from 1.
-        refusal: its error.
-    """
+    """Return the seconds before the next attempt; ``None`` when there is none (§8). Attempts are counted from 1."""
     if not refusal.transient or attempt >= MAX_ATTEMPTS:
         return None
-    asked = refusal.retry_after or 0.0
-    return max(RETRY_DELAYS[attempt - 1], asked) if asked <= MAX_RETRY_AFTER_SECONDS else None
+    return max(RETRY_DELAYS[attempt - 1], refusal.retry_after or 0.0)
 
 
-async def with_retries(attempt: Post, sleep: Sleep, until: float | None) -> str:
-    """Make up to four attempts.
+class Turns:
+    """Decides when attempts are made (§8): with jitter, from 0 to 1, and in a channel at its limit one after the other."""
 
-    Args:
-        attempt: makes one attempt.
-        sleep: waits between attempts.
-        until: a time of the event loop's clock after which no attempt begins; ``None`` for a single attempt.
+    def __init__(self, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random) -> None:
+        self._sleep = sleep
+        self._jitter = jitter
+        self._last: dict[Channel, float] = {}
+        self._given_up: Counter[Channel] = Counter()
 
-    Raises:
-        ChatRefused: the last attempt failed.
-    """
-    number = 1
-    while True:
-        try:
+    async def attempts(self, attempt: Post, channel: Channel, until: float | None) -> str:
+        """Make up to four attempts.
+
+        Args:
+            attempt: makes one attempt.
+            channel: where it posts.
+            until: a time of the event loop's clock after which no attempt begins; ``None`` for a single attempt.
+
+        Raises:
+            ChatRefused: the last attempt failed, or earlier messages to a channel at its limit leave no time for one.
+        """
+        if until is None:
             return await attempt()
-        except ChatRefused as refusal:
-            delay = None if until is None else retry_delay(number, refusal)
-            # The walk does not wait for an attempt that would begin too late.
-            if delay is None or until is None or seconds_from_now(delay) >= until:
-                raise
-        await sleep(delay)
-        number += 1
+        refusal = ChatRefused("ratelimited", detail="earlier messages wait")
+        number, mine = 0, None
+        now = earliest = seconds_from_now(0)
+        while True:
+            last = self._last.get(channel)
+            turn = earliest if last is None or last == mine else max(earliest, last + TURN_SECONDS)
+            if turn > now:
+                # The walk does not wait for an attempt that would begin too late.
+                if turn >= until:
+                    break
+                if refusal.throttled or last is not None:
+                    self._take(channel, turn)
+                    mine = turn
+                await self._sleep(turn - now)
+            try:
+                return await attempt()
+            except ChatRefused as exc:
+                refusal = exc
+            number += 1
+            delay = retry_delay(number, refusal)
+            if delay is None:
+                break
+            now = seconds_from_now(0)
+            earliest = now + delay + self._jitter() * JITTER_SECONDS
+        if refusal.throttled:
+            self._give_up(channel)
+        raise refusal
+
+    def _take(self, channel: Channel, turn: float) -> None:
+        if len(self._last) >= MAX_TURNS:
+            self._last.clear()  # then the provider limits them again
+        self._last[channel] = turn
+
+    def _give_up(self, channel: Channel) -> None:
+        """Count a message for a line of the log a little later."""
+        self._given_up[channel] += 1
+        if self._given_up[channel] == 1:
+            asyncio.get_running_loop().call_later(GIVEN_UP_SECONDS, self._log, channel)
+
+    def _log(self, channel: Channel) -> None:
+        log.warning(
+            "team %s: %s messages to %s were given up within %s s, because the provider takes about one a second",
+            printable(channel[0]),
+            self._given_up.pop(channel),
+            printable(channel[1]),
+            round(GIVEN_UP_SECONDS),
+            extra={"event": "chat.given_up"},
+        )
 
 
 class ProviderCalls:
-    """Limits calls in time, and records on connections that a token was revoked or lacks a scope (§8).
+    """Limits calls in time, and records on connections that a token was refused or lacks a scope (§8)."""
 
-    Args:
-        store: where connections are kept.
-    """
-
-    def __init__(self, store: ConnectionStore) -> None:
+    def __init__(self, store: ConnectionStore, verify: Callable[[StoredConnection], Awaitable[object]]) -> None:
         self._store = store
+        self._verify = verify
         self._background: set[asyncio.Task[Any]] = set()
-        self._failures: dict[tuple[str, str], float] = {}
+        self._failures: dict[tuple[str, str, str], float] = {}
 
     async def aclose(self) -> None:
         """Wait for the reads and writes in the background."""
@@ -119,39 +170,52 @@ class ProviderCalls:
         except TimeoutError:
             raise ChatRefused("unreachable", detail="no answer in time") from None
         except ChatRefused as refusal:
-            await self._record_refusal(stored, refusal, until)
+            if refusal.code in REVOKED:
+                # In the background, so that the walk does not wait: the answer may be somebody else's (§6.2).
+                if self._is_due("token", stored):
+                    self.start(self._record(stored, self._verify(stored)))
+            else:
+                await self._record_refusal(stored, refusal, until)
             raise
+        if self._failures.pop(("token", stored.organization_id, stored.install_id), None) is not None:
+            self.start(self._record(stored, self._store.accepted(stored)))
         if any(is_covered(scope, uses) for scope in read_scopes(stored.missing_scopes)):
             # The workspace has granted it meanwhile. The write happens in the background.
             write = self._store.change_missing_scopes(
                 stored, lambda recorded: [scope for scope in recorded if not is_covered(scope, uses)]
             )
-            self._start(self._record(stored, write))
+            self.start(self._record(stored, write))
         return result
 
     def record_failure(self, stored: StoredConnection, code: str, origin: Origin) -> None:
         """Write in the background why a message could not be sent, at most once in ten seconds for each connection."""
-        install, now = (stored.organization_id, stored.install_id), seconds_from_now(0)
-        if now - self._failures.get(install, -inf) < FAILURE_MS / 1000:
-            return
+        if self._is_due("error", stored):
+            self.start(self._record(stored, self._store.record_failure(stored, code, *origin)))
+
+    async def ask_again(self) -> None:
+        """Begin to ask the provider about the tokens that it has refused and whose time has come (§6.2)."""
+        for stored in await self._store.claim_refused():
+            self.start(self._record(stored, self._verify(stored)))
+
+    def _is_due(self, what: str, stored: StoredConnection) -> bool:
+        """Return whether something was not done with an installation within ten seconds; it counts as done now."""
+        key, now = (what, stored.organization_id, stored.install_id), seconds_from_now(0)
+        if now - self._failures.get(key, -inf) < FAILURE_MS / 1000:
+            return False
         if len(self._failures) >= MAX_REMEMBERED_FAILURES:
-            self._failures.clear()  # the statement compares times, too
-        self._failures[install] = now
-        self._start(self._record(stored, self._store.record_failure(stored, code, *origin)))
+            self._failures.clear()  # the statements compare, too
+        self._failures[key] = now
+        return True
 
     async def read_until(self, until: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for the database until a time, and cancel the read after that.
+        """Wait for the database until a time of the event loop's clock, and cancel the read after that.
 
         The cancellation is not waited for, because a statement that waits for a lock may take long to be cancelled.
-
-        Args:
-            until: a time of the event loop's clock.
-            work: reads from the database.
 
         Raises:
             StorageUnavailable: it did not answer in time.
         """
-        working = self._start(work)
+        working = self.start(work)
         try:
             await asyncio.wait({working}, timeout=max(0.0, until - seconds_from_now(0)))
         finally:
@@ -161,21 +225,18 @@ class ProviderCalls:
         return working.result()
 
     async def _record_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
-        if refusal.code in REVOKED:
-            write = self._store.revoke([stored], refusal.code)
-        elif refusal.code == "missing_scope" and set(refusal.needed) - set(missing_scopes(stored)):
-            write = self._store.change_missing_scopes(
-                stored, lambda recorded: in_order([*recorded, *refusal.needed])
-            )
-        else:
+        if refusal.code != "missing_scope" or not set(refusal.needed) - set(missing_scopes(stored)):
             return
+        write = self._store.change_missing_scopes(
+            stored, lambda recorded: in_order([*recorded, *refusal.needed])
+        )
         # The wait is limited: on SQLite, a host that reaches the node in its own transaction holds the lock that this
         # write needs.
-        recording = self._start(self._record(stored, write))
+        recording = self.start(self._record(stored, write))
         left = max(0.0, until - seconds_from_now(0))
         await asyncio.wait({recording}, timeout=min(RECORD_SECONDS, left))
 
-    async def _record(self, stored: StoredConnection, write: Awaitable[None]) -> None:
+    async def _record(self, stored: StoredConnection, write: Awaitable[object]) -> None:
         try:
             await write
         except Exception as exc:  # noqa: BLE001  it runs in the background
@@ -187,7 +248,8 @@ class ProviderCalls:
                 extra={"event": "chat.state_not_stored"},
             )
 
-    def _start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Begin work in the background, which `aclose` waits for."""
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._ended)
@@ -200,11 +262,5 @@ class ProviderCalls:
 
 
 def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
-    """Return the scopes that a connection is known to lack.
-
-    They were not granted, or the provider refused a call because of them.
-    """
-    recorded = read_scopes(stored.missing_scopes)
-    # Earlier releases stored only the granted scopes.
-    earlier = () if stored.install_id else not_granted(read_scopes(stored.scopes))
-    return in_order([*earlier, *recorded])
+    """Return the scopes that were not granted, or because of which the provider refused a call."""
+    return in_order(read_scopes(stored.missing_scopes))

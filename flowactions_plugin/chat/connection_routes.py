@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Awaitable, Sequence
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -18,7 +17,7 @@ from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused, advice
-from flowactions_plugin.chat.pickers import ListPage, search
+from flowactions_plugin.chat.pickers import Page
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
@@ -28,6 +27,8 @@ from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
 
 NODE_TYPE: Final = "chat_message"
+
+ASKED_AGAIN: Final = "The chat provider is asked about the token again at least once an hour: if it accepts it, you need not reconnect."
 
 NO_PRIVATE_CHANNELS: Final = (
     "Private channels are not listed, because the app was not granted groups:read. You can still enter an ID."
@@ -174,9 +175,7 @@ async def channels(
     """List channels by name; the note says where the app still has to be invited (§2.3)."""
     stored = await _connected(chat, principal)
     otherwise = None if lists_private_channels(stored) else NO_PRIVATE_CHANNELS
-    return await _pick(
-        partial(chat.directory.channels, stored, searched=bool(search_text)), search_text, cursor, otherwise
-    )
+    return await _pick(chat.directory.channels(stored, search_text, cursor), otherwise)
 
 
 @get(
@@ -192,7 +191,7 @@ async def members(
 ) -> PickerPage:
     """List people by name, without bots, deactivated accounts and the built-in user (§2.3)."""
     stored = await _connected(chat, principal)
-    return await _pick(partial(chat.directory.members, stored, searched=bool(search_text)), search_text, cursor)
+    return await _pick(chat.directory.members(stored, search_text, cursor))
 
 
 def _seen(if_match: str | None) -> str | None:
@@ -210,6 +209,8 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)
     hint = advice(reason) if reason else advice("missing_scope") if missing else None
+    if stored.ask_at is not None:
+        hint = f"{hint} {ASKED_AGAIN}"
     card = CardAnswer(
         Card(
             status="active" if reason is None else "revoked" if stored.status == "revoked" else "unusable",
@@ -248,10 +249,10 @@ async def _connected(chat: Chat, principal: DashboardPrincipal) -> StoredConnect
         raise Problem("not_connected", str(exc)) from None
 
 
-async def _pick(list_page: ListPage, text: str, cursor: str | None, otherwise: str | None = None) -> PickerPage:
+async def _pick(searching: Awaitable[Page], otherwise: str | None = None) -> PickerPage:
     """Make a page; its notice is ``otherwise`` when the search has none."""
     try:
-        found = await search(list_page, text, cursor)
+        found = await searching
     except ChatRefused as refusal:
         if refusal.code == "invalid_cursor":
             raise Problem(

@@ -23,15 +23,7 @@ log = logging.getLogger("flowactions.chat")
 
 
 class Connections:
-    """The chat connections of one host (§1.3, §2.2).
-
-    Args:
-        store: where they are kept.
-        provider: the chat provider.
-        keys: seals the tokens.
-        clock: Unix seconds.
-        static_token: ``CHAT_BOT_TOKEN``; it is never revoked.
-    """
+    """The chat connections of one host (§1.3, §2.2)."""
 
     def __init__(
         self,
@@ -39,14 +31,13 @@ class Connections:
         provider: SlackProvider,
         keys: KeyRing,
         clock: Clock,
-        *,
-        static_token: str | None = None,
+        revoker: Revoker,
     ) -> None:
         self._store = store
         self._provider = provider
         self._keys = keys
         self._clock = clock
-        self._revoker = Revoker(store, provider, keys, static_token)
+        self._revoker = revoker
 
     async def adopt(
         self, flow: OAuthFlow, installation: Installation, seen: StoredConnection | None
@@ -110,11 +101,7 @@ class Connections:
         return stored
 
     async def get(self, organization_id: str) -> StoredConnection | None:
-        """Return the organization's connection; ``None`` when it has none.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Return the organization's connection; ``None`` when it has none."""
         return await self._store.get(organization_id)
 
     async def existing(self, organization_id: str) -> StoredConnection:
@@ -131,13 +118,8 @@ class Connections:
     async def set_default_channel(self, organization_id: str, channel_id: str, seen: str | None = None) -> None:
         """Set the channel of test messages.
 
-        Args:
-            organization_id: whose.
-            channel_id: the channel.
-            seen: the version of the connection that its user has seen; ``None``: any.
-
         Raises:
-            ConnectionChanged: the connection is of another version.
+            ConnectionChanged: the connection is not of the version ``seen``; ``None``: any.
             NotConnected: there is no connection.
         """
         if not await self._store.set_default_channel(organization_id, channel_id, seen):
@@ -165,21 +147,12 @@ class Connections:
     async def organization_deleted(
         self, organization_id: str, transaction: Transaction
     ) -> Callable[[], Awaitable[None]] | None:
-        """Remove a deleted organization's connection, within the caller's transaction.
-
-        Returns:
-            A function that revokes the token at the provider, to be called after the commit; ``None`` when there was
-            no connection.
-        """
+        """Remove a deleted organization's connection, within the caller's transaction; return what revokes its token later."""
         stored = await self._store.pop(organization_id, transaction)
         return None if stored is None else partial(self._revoker.revoke, stored)
 
     async def revoked(self, revocation: Revocation) -> bool:
-        """Mark the connections that an event of the provider applies to as revoked, once (§6.2).
-
-        Returns:
-            Whether the event was processed before.
-        """
+        """Mark the connections that an event applies to as revoked (§6.2); return whether it was processed before."""
         organizations = await self._store.revoke_by_event(revocation)
         for organization_id in organizations or ():
             log.warning(

@@ -1,28 +1,37 @@
-"""A workspace's channels and members: lists them a page at a time, and says whether a message can reach one."""
+"""A workspace's channels and members: searches them, and says whether a message can reach one."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+from weakref import WeakValueDictionary
 
-from flowactions_plugin.chat.answers import BUILT_IN_USER, ChannelState, MemberState
+from flowactions_plugin.chat.answers import (
+    BUILT_IN_USER,
+    channel_choice,
+    member_choice,
+)
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, missing_scopes, seconds_from_now
 from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused, advice
-from flowactions_plugin.chat.pickers import Page, PageCache
+from flowactions_plugin.chat.pickers import FRESH_SECONDS, Choice, Page, PageCache, search
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.storage.sealing import KeyRing
 
-PAGE_SIZES: Final = (200, 40)
-SEARCH_PAGE_SIZES: Final = (999, *PAGE_SIZES)
-"""The provider's maximum first: a search reads thousands of names in few calls. A smaller size is used where the answer
-is larger than what is read of one."""
+PAGE_SIZE: Final = 999
+"""The provider's maximum, because it limits the calls."""
 
-MAX_REMEMBERED_SIZES: Final = 10_000
+SMALL_PAGE_SIZE: Final = 200
+"""For a page whose answer is larger than what is read of one."""
+
+CHANNEL_ID: Final = re.compile(r"[CG][A-Z0-9]{8,20}")
+MEMBER_ID: Final = re.compile(r"[UW][A-Z0-9]{8,20}")
 
 POSTS_EVERYWHERE: Final = "chat:write.public"
 """The scope with which an app posts to public channels that it has not joined. It is not asked for (§2.3)."""
@@ -52,7 +61,10 @@ class TargetFault(NamedTuple):
 
 
 class Directory:
-    """Lists channels and members for one host, and caches the pages (§2.3).
+    """Searches channels and members for one host (§2.3).
+
+    Pages are kept, and so is the delay that the provider asks for. Organizations that share a workspace share them, as
+    the provider gives all of them one token.
 
     Args:
         provider: the chat provider.
@@ -65,35 +77,47 @@ class Directory:
         self._calls = calls
         self._keys = keys
         self._pages = PageCache(time.monotonic)
-        self._page_sizes: dict[tuple[str, str, str], Sequence[int]] = {}
+        self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
-    async def channels(self, stored: StoredConnection, cursor: str | None, *, searched: bool) -> Page:
-        """Return a page of channels: the public ones and, where that was granted, the private ones.
+    async def channels(self, stored: StoredConnection, text: str, cursor: str | None) -> Page:
+        """Search the channels: first those that the app is in, then the other public ones.
 
         Args:
             stored: the organization's connection.
-            cursor: from the previous page; ``None`` for the first.
-            searched: whether most of the page is filtered out.
+            text: as for `search`; a channel's id is asked for by itself.
+            cursor: where to continue; ``None`` for the start.
 
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
         """
-        private = lists_private_channels(stored)
-        return await self._page(
-            stored,
-            ("channels", cursor, searched),
-            lambda token, size: self._provider.channels(token, cursor, size, private=private),
-            ("channels:read", "groups:read") if private else ("channels:read",),
-        )
+        provider, private = self._provider, lists_private_channels(stored)
+        uses = ("channels:read", "groups:read") if private else ("channels:read",)
 
-    async def members(self, stored: StoredConnection, cursor: str | None, *, searched: bool) -> Page:
-        """Return a page of members, as `channels` does."""
-        return await self._page(
-            stored,
-            ("members", cursor, searched),
-            lambda token, size: self._provider.members(token, cursor, size),
-            ("users:read",),
-        )
+        async def page(at: str | None) -> Page:
+            found = await self._by_id(stored, at, CHANNEL_ID, text, provider.channel, channel_choice, uses[:1])
+            if found is not None:
+                return found
+            kind, _, after = (at or "joined:").partition(":")
+            if kind == "joined":
+                fetch = partial(provider.joined_channels, private=private)
+                joined = await self._page(stored, (kind, private), after, fetch, uses)
+                return joined._replace(cursor=f"joined:{joined.cursor}" if joined.cursor else "others:")
+            if kind != "others":
+                raise ChatRefused("invalid_cursor")
+            others = await self._page(stored, kind, after, provider.other_channels, uses[:1])
+            return others._replace(cursor=others.cursor and f"others:{others.cursor}")
+
+        return await search(page, text, cursor)
+
+    async def members(self, stored: StoredConnection, text: str, cursor: str | None) -> Page:
+        """Search the members, as `channels` does."""
+        provider, uses = self._provider, ("users:read",)
+
+        async def page(at: str | None) -> Page:
+            found = await self._by_id(stored, at, MEMBER_ID, text, provider.member, member_choice, uses)
+            return found or await self._page(stored, "members", at, provider.members, uses)
+
+        return await search(page, text, cursor)
 
     async def target_fault(
         self, stored: StoredConnection, target: str, *, to_member: bool, until: float
@@ -122,43 +146,54 @@ class Directory:
         except TimeoutError:
             return _not_checked(ChatRefused("unreachable"))
 
+    async def _by_id(
+        self,
+        stored: StoredConnection,
+        at: str | None,
+        form: re.Pattern[str],
+        text: str,
+        call: Callable[[str, str], Awaitable[Mapping[str, Any]]],
+        read: Callable[[Mapping[str, Any]], Choice | None],
+        uses: Sequence[str],
+    ) -> Page | None:
+        """Ask for the choice whose id a new search's text is; ``None``: it is no id, or the provider does not know it."""
+        token, wanted, until = usable_token(self._keys, stored), text.strip(), seconds_from_now(SEND_SECONDS)
+        if at is not None or form.fullmatch(wanted) is None:
+            return None
+        try:
+            choice = read(await self._calls.make(stored, until, call(token, wanted), uses))
+        except ChatRefused:
+            return None  # it may be a name, and the list's answer says what is wrong
+        return Page([] if choice is None else [choice], None)
+
     async def _page(
         self,
         stored: StoredConnection,
-        which: tuple[str, str | None, bool],
-        fetch: Callable[[str, int], Awaitable[Page]],
+        which: Hashable,
+        cursor: str | None,
+        fetch: Callable[[str, str | None, int], Awaitable[Page]],
         uses: Sequence[str],
     ) -> Page:
+        """Return a page that is kept, or the largest whose answer can be read."""
         token = usable_token(self._keys, stored)
-        key = (stored.organization_id, stored.install_id, stored.installed_at, *which)
-        page = self._pages.get(key)
-        if page is None:
+        whole = (stored.team_id, stored.bot_user_id, which)
+        async with self._turns.setdefault(whole, asyncio.Lock()):
+            if (kept := self._pages.get((whole, cursor))) is not None:
+                return kept[0]
+            if (pause := self._pages.get(whole)) is not None:
+                raise ChatRefused("ratelimited", pause[1])
             until = seconds_from_now(SEND_SECONDS)
-            page = await self._calls.make(stored, until, self._fitting_page(stored, which, token, fetch), uses)
-            self._pages.put(key, page)
-        return page
-
-    async def _fitting_page(
-        self,
-        stored: StoredConnection,
-        which: tuple[str, str | None, bool],
-        token: str,
-        fetch: Callable[[str, int], Awaitable[Page]],
-    ) -> Page:
-        """Fetch the largest page whose answer can be read, and remember its size."""
-        largest = SEARCH_PAGE_SIZES if which[2] else PAGE_SIZES
-        key = (stored.organization_id, stored.install_id, which[0])
-        sizes = [size for size in self._page_sizes.get(key, largest) if size <= largest[0]]
-        while True:
             try:
-                return await fetch(token, sizes[0])
-            except AnswerTooLarge:
-                if len(sizes) == 1:
-                    raise
-                del sizes[0]
-                if len(self._page_sizes) >= MAX_REMEMBERED_SIZES:
-                    self._page_sizes.clear()
-                self._page_sizes[key] = tuple(sizes)
+                try:
+                    page = await self._calls.make(stored, until, fetch(token, cursor, PAGE_SIZE), uses)
+                except AnswerTooLarge:
+                    page = await self._calls.make(stored, until, fetch(token, cursor, SMALL_PAGE_SIZE), uses)
+            except ChatRefused as refusal:
+                if refusal.throttled and refusal.retry_after:
+                    self._pages.put(whole, Page((), None), min(refusal.retry_after, FRESH_SECONDS))
+                raise
+            self._pages.put((whole, cursor), page, FRESH_SECONDS)
+            return page
 
 
 def lists_private_channels(stored: StoredConnection) -> bool:
@@ -166,22 +201,21 @@ def lists_private_channels(stored: StoredConnection) -> bool:
     return "groups:read" not in missing_scopes(stored)
 
 
-def _channel_fault(stored: StoredConnection, channel: ChannelState) -> TargetFault | None:
-    if channel.is_archived:
+def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> TargetFault | None:
+    if channel.get("is_archived") is True:
         return _certain("is_archived")
-    if channel.is_member is None:
-        return TargetFault(
-            NOT_CHECKED, "The chat provider does not say whether the app is in it.", certain=False
-        )
-    if channel.is_member or (not channel.is_private and POSTS_EVERYWHERE in read_scopes(stored.scopes)):
+    is_public = channel.get("is_private") is not True
+    if channel.get("is_member") is True or (is_public and POSTS_EVERYWHERE in read_scopes(stored.scopes)):
         return None
-    return _certain("not_in_channel")
+    if channel.get("is_member") is False:
+        return _certain("not_in_channel")
+    return TargetFault(NOT_CHECKED, "The chat provider does not say whether the app is in it.", certain=False)
 
 
-def _member_fault(user: str, member: MemberState) -> TargetFault | None:
-    if member.is_deleted:
+def _member_fault(user: str, member: Mapping[str, Any]) -> TargetFault | None:
+    if member.get("deleted") is True:
         return _certain("user_disabled")
-    if member.is_bot:
+    if member.get("is_bot") is True:
         return _certain("cannot_dm_bot")
     # The provider does not say that it is one.
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +24,6 @@ VERSION: Final = "v0"
 
 REASONS: Final[Mapping[str, str]] = {"app_uninstalled": "app_uninstalled", "tokens_revoked": "token_revoked"}
 """The events that revoke connections, and the reason that such a connection shows (§6.2)."""
-
 
 CHALLENGE: Final = "url_verification"
 """The request with which the provider verifies a URL."""
@@ -48,26 +47,26 @@ class Acknowledged(msgspec.Struct, frozen=True):
     event_type: str | None
 
 
-def check_signature(secret: str, timestamp: str | None, signature: str | None, body: bytes, now: float) -> None:
-    """Check that the provider signed a request, scheme v0 (§5.4).
-
-    Args:
-        secret: ``CHAT_SIGNING_SECRET``.
-        timestamp: the header ``X-Slack-Request-Timestamp``: Unix seconds.
-        signature: the header ``X-Slack-Signature``.
-        body: the raw bytes.
-        now: Unix seconds.
+def check_signature(
+    secrets: Sequence[str], timestamp: str | None, signature: str | None, body: bytes, now: float
+) -> None:
+    """Check that the provider signed a request, scheme v0, with one of the secrets (§5.4). ``now`` is in Unix seconds.
 
     Raises:
-        NotAuthentic: the provider has not signed it, or the timestamp is more than five minutes off; whatever the bytes.
+        NotAuthentic: it has not, or the timestamp is more than five minutes off; whatever the bytes.
     """
     if timestamp is None or signature is None:
         raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")
     if TIMESTAMP.fullmatch(timestamp) is None:
         raise NotAuthentic("timestamp form", "X-Slack-Request-Timestamp is not Unix seconds")
     signed = f"{VERSION}:{timestamp}:".encode() + body
-    expected = f"{VERSION}={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
-    fits = hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace"))
+    given = signature.encode("utf-8", "replace")
+    fits = any(
+        hmac.compare_digest(
+            f"{VERSION}={hmac.new(each.encode(), signed, 'sha256').hexdigest()}".encode(), given
+        )
+        for each in secrets
+    )
     late = now - int(timestamp)
     if abs(late) > TOLERANCE_SECONDS:
         raise outside_window(late, fits=fits)
@@ -76,19 +75,13 @@ def check_signature(secret: str, timestamp: str | None, signature: str | None, b
 
 
 def read_event(body: bytes, now: float) -> Challenge | Revocation | Acknowledged:
-    """Parse an authentic request (§6.2).
-
-    Args:
-        body: the raw bytes.
-        now: Unix seconds; the event's time when that is missing.
-
-    Returns:
-        What is to be done.
+    """Parse an authentic request (§6.2). An event without a time has happened ``now``, in Unix seconds.
 
     Raises:
         EventInvalid: it is not a valid event.
     """
-    parsed = event_object(body)
+    # A text of an event that is not ours may be cut within a surrogate pair; what is used here is ASCII.
+    parsed = event_object(body, strictly=False)
     if parsed.get("type") == CHALLENGE:
         return Challenge(_text_field(parsed, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
     event = parsed.get("event")

@@ -24,8 +24,8 @@ TRANSIENT: Final = THROTTLING | frozenset(
 )
 """Codes after which the same call may succeed later."""
 
-REVOKED: Final = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"})
-"""Codes of a token that no longer works."""
+REVOKED: Final = frozenset({"invalid_auth", "account_inactive", "token_revoked", "token_expired"})
+"""Codes of a token that no longer works; not ``not_authed``: a token is sent with each call."""
 
 UNEXPECTED: Final = "send_failed"
 """The code of an error that is none of the provider's."""
@@ -44,7 +44,7 @@ ADVICE: Final = {
     "no_text": "The message is empty: write a text.",
     "msg_too_long": "The message is too long: shorten it.",
     "invalid_auth": f"The chat workspace no longer accepts the token. {RECONNECT}",
-    "not_authed": f"The chat workspace got no token. {RECONNECT}",
+    "not_authed": f"The chat provider got no token, which was lost on the way. {ASK_OPERATOR}",
     "account_inactive": f"The app was removed from the chat workspace. {RECONNECT}",
     "token_revoked": f"The token was revoked. {RECONNECT}",
     "token_expired": f"The token has expired. {RECONNECT}",
@@ -65,6 +65,7 @@ ADVICE: Final = {
     "fatal_error": PROVIDER_DOWN,
     "unreachable": "The chat provider did not answer: try again later.",
     "token_unreadable": f"The stored token cannot be opened any more. {RECONNECT}",
+    "token_rotation": f"The app gets tokens that expire, which are not supported. {ASK_OPERATOR}",
     "enterprise_install": "The app was installed for a whole organization at the provider: "
     "connect again and choose one workspace.",
     "connected_meanwhile": "Another workspace was connected at the same time: look at the connection, "
@@ -76,10 +77,13 @@ ADVICE: Final = {
     "bad_client_secret": f"The chat app's secret is set wrongly. {ASK_OPERATOR}",
     "invalid_client_id": f"The chat app's id is set wrongly. {ASK_OPERATOR}",
 }
-"""Code → what the author of a flow does. The provider's codes, and five of the plugin: ``unreachable``, ``token_unreadable``,
-``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
+"""Code → what the author of a flow does. The provider's codes, and six of the plugin: ``unreachable``, ``token_unreadable``,
+``token_rotation``, ``enterprise_install``, ``connected_meanwhile``, ``send_failed``."""
 
 FOR_OPERATORS: Final = {
+    "not_authed": "A proxy removes the header Authorization: look at that of FLOWACTIONS_EGRESS_PROXY, and at others.",
+    "token_rotation": "Turn off token rotation in the settings of the app of CHAT_CLIENT_ID. If the provider refuses, make "
+    "another app without it.",
     "token_unreadable": "The present encryption keys do not open the stored token: put the old key back into "
     "FLOWACTIONS_ENCRYPTION_KEYS, or let the workspace be connected again.",
     "bad_redirect_uri": "Add BACKEND_PUBLIC_URL with /integrations/chat/callback to the chat app's redirect URLs.",

@@ -11,9 +11,8 @@ from flowactions_plugin.chat.calls import (
     Origin,
     Post,
     ProviderCalls,
-    Sleep,
+    Turns,
     seconds_from_now,
-    with_retries,
 )
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused
@@ -26,20 +25,18 @@ from flowactions_plugin.storage.sealing import KeyRing
 CHANNEL_SCOPES: Final = ("chat:write",)
 DIRECT_SCOPES: Final = ("im:write", *CHANNEL_SCOPES)
 
+MAX_OPENED: Final = 10_000
+"""So many direct-message channels are remembered."""
+
+UNKNOWN_CHANNEL: Final = frozenset({"channel_not_found", "not_in_channel", "is_archived"})
+"""What the provider says of a direct-message channel that it no longer has."""
+
 TEST: Final[Origin] = ("", "")
 """The origin of test messages."""
 
 
 class Messenger:
-    """Sends messages for one host (§2.2).
-
-    Args:
-        connections: the organizations' connections.
-        provider: the chat provider.
-        calls: limits calls in time, and records what they say about a connection.
-        keys: open the tokens.
-        sleep: waits between attempts.
-    """
+    """Sends messages for one host (§2.2)."""
 
     def __init__(
         self,
@@ -47,23 +44,20 @@ class Messenger:
         provider: SlackProvider,
         calls: ProviderCalls,
         keys: KeyRing,
-        sleep: Sleep = asyncio.sleep,
+        turns: Turns | None = None,
     ) -> None:
         self._connections = connections
         self._provider = provider
         self._calls = calls
         self._keys = keys
-        self._sleep = sleep
+        self._turns = turns or Turns()
+        self._opened: dict[tuple[str, str, str], asyncio.Task[str]] = {}
 
     async def connection_of(self, organization_id: str, until: float) -> StoredConnection | None:
         """Return the organization's connection; ``None`` when it has none.
 
-        Args:
-            organization_id: the tenant.
-            until: a time of the event loop's clock.
-
         Raises:
-            StorageUnavailable: the database failed, or did not answer until then.
+            StorageUnavailable: the database failed, or did not answer until that time of the event loop's clock.
         """
         return await self._calls.read_until(until, self._connections.get(organization_id))
 
@@ -78,7 +72,7 @@ class Messenger:
         until: float | None = None,
         origin: Origin = TEST,
     ) -> str:
-        """Post a message.
+        """Post a message; return its timestamp.
 
         Args:
             stored: the organization's connection.
@@ -89,9 +83,6 @@ class Messenger:
             until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
             origin: what the message comes from, for the connection's last error.
 
-        Returns:
-            The message's timestamp.
-
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
         """
@@ -99,20 +90,17 @@ class Messenger:
         try:
             token = usable_token(self._keys, stored)
             if to_member:
-                attempt = self._direct_message(token, target, text)
+                attempt = self._direct_message(stored, token, target, text)
             else:
                 attempt = partial(self._provider.post_message, token, target, text)
-            sending = with_retries(attempt, self._sleep, ends if retry else None)
+            sending = self._turns.attempts(attempt, (stored.team_id, target), ends if retry else None)
             return await self._calls.make(stored, ends, sending, DIRECT_SCOPES if to_member else CHANNEL_SCOPES)
         except Exception as exc:
             self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)
             raise
 
     async def send_test(self, organization_id: str, text: str) -> str:
-        """Post to the default channel, which confirms token, scopes and membership (§4.1.3).
-
-        Returns:
-            The message's timestamp.
+        """Post to the default channel, which confirms token, scopes and membership (§4.1.3); return the timestamp.
 
         Raises:
             NotConnected: there is no connection.
@@ -124,13 +112,38 @@ class Messenger:
             raise NoDefaultChannel
         return await self.send(stored, stored.default_channel, text)
 
-    def _direct_message(self, token: str, user: str, text: str) -> Post:
-        """Return the attempt of a direct message: it opens the channel, unless an earlier attempt has, and posts."""
-        opened: list[str] = []
+    def _direct_message(self, stored: StoredConnection, token: str, user: str, text: str) -> Post:
+        """Return the attempt of a direct message: it opens the channel unless that is known, and posts."""
+        key = (stored.organization_id, stored.install_id, user)
 
         async def attempt() -> str:
-            if not opened:
-                opened.append(await self._provider.open_dm(token, user))
-            return await self._provider.post_message(token, opened[0], text)
+            known = key in self._opened
+            while True:
+                opened = self._opened.get(key) or self._open(key, token)
+                try:
+                    return await self._provider.post_message(token, await asyncio.shield(opened), text)
+                except ChatRefused as refusal:
+                    if not refusal.transient:
+                        self._forget(key, opened)
+                    if not known or refusal.code not in UNKNOWN_CHANNEL:
+                        raise
+                known = False
 
         return attempt
+
+    def _open(self, key: tuple[str, str, str], token: str) -> asyncio.Task[str]:
+        """Begin to open a channel, once for all messages that wait for it."""
+        if len(self._opened) >= MAX_OPENED:
+            del self._opened[next(iter(self._opened))]
+        opened = self._opened[key] = self._calls.start(self._provider.open_dm(token, key[2]))
+
+        def failed(task: asyncio.Task[str]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                self._forget(key, task)
+
+        opened.add_done_callback(failed)
+        return opened
+
+    def _forget(self, key: tuple[str, str, str], opened: asyncio.Task[str]) -> None:
+        if self._opened.get(key) is opened:
+            del self._opened[key]

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
 from flowactions_plugin.chat.answers import shown
-from flowactions_plugin.chat.app import CALLBACK_PATH, SCOPES
+from flowactions_plugin.chat.app import SCOPES
 from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, advice_for_operators, code_with_detail
@@ -60,7 +60,7 @@ class OAuthInstaller:
         connections: stores the token.
         provider: exchanges the code.
         keys: sign the state.
-        public_url: to which the path of a route is added (`flowactions_plugin.chat.app.routes_url`).
+        callback_url: where the provider sends the browser.
         authorize_url: ``CHAT_AUTHORIZE_URL``.
         client_id: ``CHAT_CLIENT_ID``.
         static_token: ``CHAT_BOT_TOKEN``; used directly, without the provider's consent page.
@@ -73,7 +73,7 @@ class OAuthInstaller:
         connections: Connections,
         provider: SlackProvider,
         keys: KeyRing,
-        public_url: str,
+        callback_url: str,
         authorize_url: str,
         client_id: str | None,
         static_token: str | None,
@@ -82,7 +82,7 @@ class OAuthInstaller:
         self._connections = connections
         self._provider = provider
         self._keys = keys
-        self._redirect_uri = public_url + CALLBACK_PATH
+        self._redirect_uri = callback_url
         self._authorize_url = authorize_url
         self._client_id = client_id or ""
         self._static_token = static_token
@@ -193,9 +193,6 @@ class OAuthInstaller:
         flow = await self._store.flow(flow_id)
         if flow is None:
             raise OAuthFailed("already_used")
-        if not flow.organization_id:
-            # It was started by an earlier release, whose states are no longer accepted.
-            raise OAuthFailed("invalid_state")
         return flow
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,11 +20,11 @@ MIN_PAUSE_SECONDS: Final = 0.5
 START: Final = "start"
 """The cursor of an answer that read no page."""
 
-FRESH_SECONDS: Final = 30.0
-"""How long a page is cached, so that a search while the user types reads the list once."""
+FRESH_SECONDS: Final = 300.0
+"""How long a page is kept. The provider allows 20 calls of a list in a minute: to read 50,000 members takes two and a half."""
 
-CACHED_CHOICES: Final = 50_000
-"""About 15 MiB."""
+MAX_CHOICES: Final = 100_000
+"""The most that is kept in a process: about 45 MiB. An answer counts as a hundred at least."""
 
 PAUSED: Final = "The chat provider has stopped answering: the list is incomplete."
 
@@ -72,6 +71,7 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Page:
     ends = clock() + SEARCH_SECONDS
     anything = False
     while True:
+        await asyncio.sleep(0)  # pages that are kept are read without a wait, and others want to run
         try:
             async with asyncio.timeout_at(ends):
                 page = await list_page(at)
@@ -97,7 +97,7 @@ def _matches(choice: Choice, wanted: str) -> bool:
 
 
 class PageCache:
-    """A cache of pages; the oldest are removed first.
+    """Keeps pages for a time; the oldest are removed first.
 
     Args:
         timer: monotonic seconds.
@@ -105,32 +105,22 @@ class PageCache:
 
     def __init__(self, timer: Callable[[], float]) -> None:
         self._timer = timer
-        self._pages: OrderedDict[Hashable, tuple[float, Page]] = OrderedDict()
-        self._choices = 0
+        self._kept: dict[Hashable, tuple[Page, float]] = {}
 
-    def get(self, key: Hashable) -> Page | None:
-        """Return a cached page; ``None`` when there is none or it is too old."""
-        self._drop_until(self._timer() - FRESH_SECONDS, CACHED_CHOICES)
-        kept = self._pages.get(key)
-        return None if kept is None else kept[1]
+    def get(self, key: Hashable) -> tuple[Page, float] | None:
+        """Return a page, and the seconds for which it is still kept; ``None`` when there is none."""
+        page, until = self._kept.get(key, (None, 0.0))
+        left = until - self._timer()
+        return (page, left) if page is not None and left > 0 else None
 
-    def put(self, key: Hashable, page: Page) -> None:
-        """Add a page."""
-        old = self._pages.pop(key, None)
-        if old is not None:
-            self._choices -= _weight(old[1])
-        self._pages[key] = (self._timer(), page)
-        self._choices += _weight(page)
-        self._drop_until(self._timer() - FRESH_SECONDS, CACHED_CHOICES)
-
-    def _drop_until(self, oldest: float, most: int) -> None:
-        while self._pages:
-            at, page = next(iter(self._pages.values()))
-            if at >= oldest and self._choices <= most:
-                return
-            self._pages.popitem(last=False)
-            self._choices -= _weight(page)
-
-
-def _weight(page: Page) -> int:
-    return len(page.choices) + 1
+    def put(self, key: Hashable, page: Page, seconds: float) -> None:
+        """Keep a page for a time."""
+        now = self._timer()
+        self._kept.pop(key, None)
+        self._kept[key] = (page, now + seconds)
+        self._kept = {other: kept for other, kept in self._kept.items() if kept[1] > now}
+        weight = sum(max(100, len(kept.choices)) for kept, _ in self._kept.values())
+        for oldest in list(self._kept):
+            if weight <= MAX_CHOICES:
+                break
+            weight -= max(100, len(self._kept.pop(oldest)[0].choices))

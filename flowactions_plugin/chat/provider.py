@@ -17,13 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from flowactions_plugin.chat.answers import (
     MAX_BYTES,
-    ChannelState,
-    MemberState,
     channel_page,
-    channel_state,
     id_of,
     member_page,
-    member_state,
     name_of,
     object_of,
     optional_id,
@@ -134,6 +130,10 @@ class SlackProvider:
             ),
         )
         token = token_of(answer.data, "access_token")
+        if "expires_in" in answer.data:
+            raise ChatRefused(
+                "token_rotation"
+            )  # not revoked, for that may uninstall the app: it expires by itself
         if answer.data.get("is_enterprise_install"):
             with contextlib.suppress(ChatRefused):
                 await self.revoke(token)
@@ -144,11 +144,11 @@ class SlackProvider:
         """Revoke a token."""
         await self._call(token, lambda client: client.auth_revoke())
 
-    async def channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
-        """Return a page of the channels that are not archived."""
+    async def joined_channels(self, token: str, cursor: str | None, size: int, *, private: bool) -> Page:
+        """Return a page of the channels that the app is in, without archived ones."""
         answer = await self._call(
             token,
-            lambda client: client.conversations_list(
+            lambda client: client.users_conversations(
                 types="public_channel,private_channel" if private else "public_channel",
                 exclude_archived=True,
                 limit=size,
@@ -156,7 +156,18 @@ class SlackProvider:
             ),
             needs="groups:read" if private else "channels:read",
         )
-        return channel_page(answer.data)
+        return channel_page(answer.data, joined=True)
+
+    async def other_channels(self, token: str, cursor: str | None, size: int) -> Page:
+        """Return a page of the other channels. They are public: a private one is listed only if the app is in it."""
+        answer = await self._call(
+            token,
+            lambda client: client.conversations_list(
+                types="public_channel", exclude_archived=True, limit=size, cursor=cursor or None
+            ),
+            needs="channels:read",
+        )
+        return channel_page(answer.data, joined=False)
 
     async def members(self, token: str, cursor: str | None, size: int) -> Page:
         """Return a page of the members, without bots, deactivated accounts and the built-in user (§2.3)."""
@@ -165,29 +176,20 @@ class SlackProvider:
         )
         return member_page(answer.data)
 
-    async def channel(self, token: str, channel: str) -> ChannelState:
-        """Return the state of one channel."""
+    async def channel(self, token: str, channel: str) -> Mapping[str, Any]:
+        """Return the record of one channel; `answers` reads it."""
         answer = await self._call(
             token, lambda client: client.conversations_info(channel=channel), needs="channels:read"
         )
-        return channel_state(object_of(answer.data, "channel"))
+        return object_of(answer.data, "channel")
 
-    async def member(self, token: str, user: str) -> MemberState:
-        """Return the state of one member."""
+    async def member(self, token: str, user: str) -> Mapping[str, Any]:
+        """Return the record of one member; `answers` reads it."""
         answer = await self._call(token, lambda client: client.users_info(user=user), needs="users:read")
-        return member_state(object_of(answer.data, "user"))
+        return object_of(answer.data, "user")
 
     async def _call(self, token: str | None, call: Call, *, needs: str | None = None) -> Any:
-        """Make a call.
-
-        Args:
-            token: the bot token; ``None`` for calls without one.
-            call: uses the SDK's client.
-            needs: the scope to report when the provider answers that one is missing and does not name it.
-
-        Raises:
-            ChatRefused: the call did not succeed.
-        """
+        """Make a call; ``needs`` is the scope to report when one is missing and the provider does not name it."""
         try:
             if self._client is None:
                 # In a thread, for it takes some hundred milliseconds, in which the event loop must go on.
@@ -231,11 +233,7 @@ class _Answer(NamedTuple):
 
 
 class _Session:
-    """Sends the SDK's requests, in place of an `aiohttp.ClientSession`.
-
-    Args:
-        proxy: the URL of a forward proxy, with its user name and password if needed.
-    """
+    """Sends the SDK's requests, in place of an `aiohttp.ClientSession`."""
 
     closed: Final = False
     """The SDK would replace a closed session with one of its own."""
@@ -251,17 +249,7 @@ class _Session:
 
     @asynccontextmanager
     async def request(self, method: str, url: str, **options: Any) -> AsyncIterator[_Answer]:
-        """Send a request, and read its answer.
-
-        Args:
-            method: the HTTP method.
-            url: the address.
-            options: the SDK's; its proxy from the environment is ignored.
-
-        Raises:
-            ChatRefused: the call did not succeed.
-            aiohttp.ClientError: there is no answer.
-        """
+        """Send a request, and read its answer. The SDK's proxy, from the environment, is ignored."""
         options |= {"proxy": self._proxy, "allow_redirects": False}
         response = await self._opened().request(method, url, **options)
         try:

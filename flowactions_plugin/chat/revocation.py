@@ -11,7 +11,7 @@ from typing import Final
 
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import SlackProvider
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection, usable_of
 from flowactions_plugin.chat.tokens import unseal_token
 from flowactions_plugin.clock import new_id, system_clock
 from flowactions_plugin.errors import StorageUnavailable
@@ -28,18 +28,11 @@ TURN_POLL_SECONDS: Final = 0.05
 
 
 class Revoker:
-    """Revokes the tokens of connections that were removed or replaced.
+    """Tests tokens, and revokes those of connections that were removed or replaced, except ``CHAT_BOT_TOKEN``.
 
     The provider issues the same token for every install of one workspace, and revoking it uninstalls the app. So a token
-    is revoked only while no connection of that workspace is active, and in a workspace's turn: meanwhile no install stores
-    its token. Processes of revision 0004 take no turns. So connections that became active while the provider revoked are
-    still checked, and marked as revoked when their token does not work.
-
-    Args:
-        store: where connections are kept.
-        provider: the chat provider.
-        keys: open the tokens.
-        static_token: ``CHAT_BOT_TOKEN``; it is never revoked.
+    is revoked only while no connection of that workspace can be used, and in the workspace's turn: meanwhile no install
+    stores its token. Other connections are tested afterwards.
     """
 
     def __init__(
@@ -51,18 +44,14 @@ class Revoker:
         self._static_token = static_token
 
     async def revoke(self, stored: StoredConnection) -> None:
-        """Revoke the token of a connection that is no longer stored; best effort.
-
-        Args:
-            stored: the removed or replaced connection, after the commit.
-        """
+        """Revoke the token of a connection that is no longer stored, after the commit; best effort."""
         team = printable(stored.team_id)
         try:
             token = unseal_token(self._keys, stored)
-            if stored.status != "active" or token == self._static_token:
+            if (stored.status != "active" and stored.ask_at is None) or token == self._static_token:
                 return
             async with self.turn(stored.team_id):
-                if await self._store.active_of_team(stored.team_id, 1):
+                if await self._store.some(usable_of(stored.team_id), 1):
                     log.info(
                         "team %s stays connected: no token is revoked", team, extra={"event": "chat.token_kept"}
                     )
@@ -71,20 +60,14 @@ class Revoker:
                     await self._provider.revoke(token)
                 finally:
                     # Also without an answer, because the token may have been revoked.
-                    for other in await self._store.active_of_team(stored.team_id):
-                        await self._verify(other)
-        except ChatRefused as refusal:
-            if refusal.code in REVOKED:
-                return  # by an install that lost against another one, or by the workspace
-            log.warning(
-                "the token of team %s could not be revoked: %s: %s",
-                team,
-                code_with_detail(refusal),
-                refusal,
-                extra={"event": "chat.token_not_revoked"},
-            )
+                    for other in await self._store.some(usable_of(stored.team_id)):
+                        await self.verify(other)
         except Exception as exc:  # noqa: BLE001  the connection is removed already
             reason = exc if isinstance(exc, StorageUnavailable) else type(exc).__name__
+            if isinstance(exc, ChatRefused):
+                if exc.code in REVOKED:
+                    return  # by an install that lost against another one, or by the workspace
+                reason = f"{code_with_detail(exc)}: {exc}"
             log.warning(
                 "the token of team %s could not be revoked: %s",
                 team,
@@ -113,17 +96,37 @@ class Revoker:
             with suppress(StorageUnavailable):
                 await self._store.end_turn(team_id, holder)
 
-    async def _verify(self, stored: StoredConnection) -> None:
+    async def verify(self, stored: StoredConnection) -> ChatRefused | None:
+        """Ask the provider about a connection's token, and store the answer (§6.2).
+
+        A refused token is asked about again later: the answer may be somebody else's, such as a proxy's, or be about where
+        the call comes from.
+
+        Returns:
+            Why the token is not accepted, or not known to be; ``None``: it is accepted.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        whose = printable(stored.organization_id)
         try:
-            await self._provider.identify(unseal_token(self._keys, stored))
+            identity = await self._provider.identify(unseal_token(self._keys, stored))
         except ChatRefused as refusal:
-            if refusal.code not in REVOKED:
-                return
-            await self._store.revoke([stored], refusal.code)
-            log.warning(
-                "organization %s connected team %s while its token was being revoked: %s",
-                printable(stored.organization_id),
-                printable(stored.team_id),
-                refusal,
-                extra={"event": "chat.connected_meanwhile"},
+            if refusal.code in REVOKED and stored.ask_at is None:
+                await self._store.refused(stored, refusal.code)
+                log.warning(
+                    "the provider refuses the token of organization %s: %s: it is asked again in a minute",
+                    whose,
+                    refusal.code,
+                    extra={"event": "chat.token_refused"},
+                )
+            return refusal
+        if identity.team_id != stored.team_id:
+            return ChatRefused("unreachable", detail="the answer is about another workspace")
+        if await self._store.accepted(stored):
+            log.info(
+                "the provider accepts the token of organization %s again",
+                whose,
+                extra={"event": "chat.token_accepted"},
             )
+        return None

@@ -33,8 +33,8 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import system_clock
 from flowactions_plugin.errors import NoDefaultChannel, NotConfigured, NotConnected
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard, read_body
-from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
+from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard, read_body, sign_in_url
+from flowactions_plugin.http.openapi import BodyRule, RouteRules, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived
 from flowactions_plugin.inbound.routes import Intake
@@ -51,7 +51,7 @@ class InstallUrl(msgspec.Struct):
 
 
 class InstallAnswer(msgspec.Struct):
-    """Where to send the browser, for callers that ask for JSON."""
+    """The same for callers that ask for JSON."""
 
     data: InstallUrl
 
@@ -61,7 +61,10 @@ class InstallAnswer(msgspec.Struct):
     summary="Connect a workspace",
     **openapi_spec(
         "dashboard",
-        {302: (None, "To the provider's consent page.")},
+        {
+            302: (None, "To the provider's consent page."),
+            303: (None, "To the sign-in page of FLOWACTIONS_LOGIN_PATH."),
+        },
         "not_configured",
         changes=True,
         navigable=True,
@@ -84,9 +87,13 @@ async def install(
         samesite="lax",
         secure=dashboard_url.startswith("https:"),
     )
-    if "application/json" in request.headers.get("accept", ""):
+    if _wants_json(request):
         return Response(InstallAnswer(InstallUrl(started.url)), cookies=[cookie], headers=PRIVATE_HEADERS)
     return Redirect(started.url, status_code=302, cookies=[cookie], headers=PRIVATE_HEADERS)
+
+
+def _wants_json(request: Request[Any, Any, Any]) -> bool:
+    return "application/json" in request.headers.get("accept", "")
 
 
 @get(
@@ -138,11 +145,11 @@ async def events(
     timestamp = request.headers.get("x-slack-request-timestamp")
     signature = request.headers.get("x-slack-signature")
     async with intake.refusing():
-        if chat.signing_secret is None:
+        if not chat.signing_secrets:
             raise NotConfigured("Set CHAT_SIGNING_SECRET to take the chat provider's events.")
         body = await read_body(request)
         now = system_clock()
-        check_signature(chat.signing_secret, timestamp, signature, body, now)
+        check_signature(chat.signing_secrets, timestamp, signature, body, now)
         event = read_event(body, now)
     if isinstance(event, Challenge):
         await intake.acknowledge(None, CHALLENGE)
@@ -214,6 +221,7 @@ def chat_router(
     guard: RouteGuard,
     chat: Chat | NotConfigured,
     dashboard_url: str,
+    login_url: str | None,
     database: Database,
     telemetry: Telemetry,
 ) -> Router:
@@ -224,6 +232,7 @@ def chat_router(
         guard: checks requests.
         chat: the chat part, or the error because of which every route answers 503.
         dashboard_url: the page to which an install returns.
+        login_url: where people sign in; ``None``: the host has said nothing.
         database: where the provider's requests are recorded that process no event.
         telemetry: counts the provider's events.
     """
@@ -232,6 +241,12 @@ def chat_router(
         if isinstance(chat, NotConfigured):
             raise NotConfigured(str(chat))  # a new one, because a traceback grows each time that it is raised
         return chat
+
+    def problem(request: Request[Any, Any, Any], exc: Problem) -> Response[Any]:
+        is_page = RouteRules.of(request.route_handler).navigable and not _wants_json(request)
+        if login_url is not None and exc.code == "unauthorized" and is_page:
+            return Redirect(sign_in_url(request, login_url), status_code=303, headers=PRIVATE_HEADERS)
+        return HANDLERS[Problem](request, exc)
 
     intake = Intake(database, telemetry, "chat", "flowactions.chat", EVENTS_PATH)
 
@@ -249,6 +264,6 @@ def chat_router(
         },
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,
-        exception_handlers=HANDLERS,
+        exception_handlers={**HANDLERS, Problem: problem},
         tags=["Chat connection"],
     )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from flowactions_plugin.chat.app import routes_url
+from flowactions_plugin.chat.app import CALLBACK_PATH, routes_url
 from flowactions_plugin.chat.calls import ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import Directory
+from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
-from flowactions_plugin.chat.store import ConnectionStore, Disconnected
+from flowactions_plugin.chat.revocation import Revoker
+from flowactions_plugin.chat.store import ConnectionStore, Disconnected, StoredConnection
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
@@ -19,24 +22,15 @@ from flowactions_plugin.storage.sealing import KeyRing, key_ring
 
 
 class Chat(NamedTuple):
-    """What the chat node and the chat routes use.
-
-    Attributes:
-        connections: the organizations' connections.
-        messenger: sends messages.
-        directory: lists channels and members.
-        installer: connects a workspace by OAuth.
-        signing_secret: verifies the provider's events; ``None`` when it is not configured.
-        calls: the calls of the provider.
-        provider: the chat provider.
-    """
+    """What the chat node, the chat routes and ``doctor`` use. Without signing secrets, the provider's events are refused."""
 
     connections: Connections
     messenger: Messenger
     directory: Directory
     installer: OAuthInstaller
-    signing_secret: str | None
+    signing_secrets: Sequence[str]
     calls: ProviderCalls
+    verify: Callable[[StoredConnection], Awaitable[ChatRefused | None]]
     provider: SlackProvider
 
     def __repr__(self) -> str:
@@ -51,11 +45,7 @@ class Chat(NamedTuple):
 
 
 def keys_of(settings: Settings, database: Database) -> KeyRing:
-    """Return the key ring of these settings.
-
-    Raises:
-        NotConfigured: there is no key.
-    """
+    """Return the key ring of these settings; raises `NotConfigured` without a key."""
     return key_ring(
         settings.encryption_keys, database.directory if settings.environment == "development" else None
     )
@@ -64,17 +54,7 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
 def build_chat(
     settings: Settings, database: Database, prefix: str = "", on_disconnected: Disconnected | None = None
 ) -> Chat | NotConfigured:
-    """Return the chat part, or an error that names the missing or wrong setting (§5.5).
-
-    Everything else works without it.
-
-    Args:
-        settings: those of the host.
-        database: holds the connections.
-        prefix: the facade's; the URL to which the provider sends browsers back has it once, whether
-            ``BACKEND_PUBLIC_URL`` names it or not.
-        on_disconnected: as for `ConnectionStore`.
-    """
+    """Return the chat part, or an error that names the missing or wrong setting, without which all else works (§5.5)."""
     if settings.chat_bot_token is not None and settings.environment != "development":
         return NotConfigured(
             "CHAT_BOT_TOKEN is for local development only: remove it, or set FLOWACTIONS_ENVIRONMENT=development."
@@ -92,14 +72,15 @@ def build_chat(
         settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
     store = ConnectionStore(database, on_disconnected)
-    connections = Connections(store, provider, keys, database.clock, static_token=settings.chat_bot_token)
-    calls = ProviderCalls(store)
+    revoker = Revoker(store, provider, keys, settings.chat_bot_token)
+    connections = Connections(store, provider, keys, database.clock, revoker)
+    calls = ProviderCalls(store, revoker.verify)
     installer = OAuthInstaller(
         store=store,
         connections=connections,
         provider=provider,
         keys=keys,
-        public_url=routes_url(settings.public_url, prefix),
+        callback_url=routes_url(settings.public_url, prefix) + CALLBACK_PATH,
         authorize_url=settings.chat_authorize_url,
         client_id=settings.chat_client_id,
         static_token=settings.chat_bot_token,
@@ -109,7 +90,8 @@ def build_chat(
         messenger=Messenger(connections, provider, calls, keys),
         directory=Directory(provider, calls, keys),
         installer=installer,
-        signing_secret=settings.chat_signing_secret,
+        signing_secrets=settings.chat_signing_secrets,
         calls=calls,
+        verify=revoker.verify,
         provider=provider,
     )

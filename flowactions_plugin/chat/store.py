@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, delete, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, not_, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.chat.app import read_scopes, write_scopes
@@ -40,27 +40,18 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: int | None = None
     last_error_flow: str | None = None
     last_error_node: str | None = None
+    revoked_at: int | None = None
+    ask_at: int | None = None
 
     @property
     def version(self) -> str:
         """What a person decides about: the install and the default channel. What messages write is not in it."""
-        decided = msgspec.json.encode((self.install_id, self.installed_at, self.default_channel))
+        decided = msgspec.json.encode((self.install_id, self.default_channel))
         return hashlib.sha256(decided).hexdigest()[:16]
-
-    def is_same_install(self, other: StoredConnection | None) -> bool:
-        """Return whether both are of one installation; see `_installed_as`."""
-        return other is not None and (self.install_id, self.installed_at) == (
-            other.install_id,
-            other.installed_at,
-        )
 
 
 class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
-    """A started OAuth flow: the user, the tenant and the browser.
-
-    Attributes:
-        browser: SHA-256, in hex, of the cookie that binds the flow to one browser.
-    """
+    """A started OAuth flow: the user, the tenant, and SHA-256, in hex, of the cookie that binds it to one browser."""
 
     id: str
     organization_id: str
@@ -69,11 +60,21 @@ class OAuthFlow(msgspec.Struct, frozen=True, kw_only=True):
     browser: str
 
 
+ACTIVE: Final = chat_connections.c.status == "active"
+ASKED_AGAIN: Final = chat_connections.c.ask_at.is_not(None)
+"""The provider has refused the token, and is asked about it again."""
+
 EXPIRED_FLOW_MS: Final = 24 * 3600 * 1000
 """How long an expired flow is kept, so that a late callback is answered with ``expired``."""
 
 FAILURE_MS: Final = 10_000
 """How often a connection's last error is written at the most."""
+
+ASKED_AFTER_MS: Final = (60_000, 600_000, 3_600_000)
+"""So long after a token was refused, the provider is asked about it again; then as often as the last says."""
+
+ASKED_AT_ONCE: Final = 20
+"""How many tokens it is asked about at the most in one look."""
 
 PROVIDER: Final = "chat"
 """The provider's name in the table of inbound events."""
@@ -114,12 +115,7 @@ Disconnected: TypeAlias = Callable[[Transaction, str, str, str], Awaitable[None]
 
 
 class ConnectionStore:
-    """The chat connections of one database, and the started OAuth flows.
-
-    Args:
-        database: which.
-        on_disconnected: called for each connection that is marked as revoked; ``None``: nothing is.
-    """
+    """The chat connections of one database, and the started OAuth flows."""
 
     def __init__(self, database: Database, on_disconnected: Disconnected | None = None) -> None:
         self._database = database
@@ -136,9 +132,7 @@ class ConnectionStore:
     async def replace(
         self, stored: StoredConnection, seen: StoredConnection | None
     ) -> StoredConnection | Literal["lost"] | None:
-        """Store a connection, replacing the organization's current one.
-
-        The default channel is kept when both are of the same workspace.
+        """Store a connection, replacing the organization's current one, whose default channel is kept if the workspace is.
 
         Args:
             stored: the new connection.
@@ -164,25 +158,17 @@ class ConnectionStore:
                 before = _stored(row)
                 if before.team_id == stored.team_id:
                     values["default_channel"] = before.default_channel
-                elif before.status == "active" and not before.is_same_install(seen):
+                elif before.status == "active" and (seen is None or before.install_id != seen.install_id):
                     return "lost"
                 await transaction.execute(update(chat_connections).where(mine).values(values))
                 return before
 
     @repeated
     async def take_turn(self, team_id: str, holder: str, lease_ms: int) -> bool:
-        """Take the turn of a workspace, which one install or revocation has at a time.
+        """Take the turn of a workspace, which one install or revocation has at a time; return whether it was free.
 
         It is a row among the OAuth flows, of no organization: no callback finds it, and what a killed process leaves behind
-        is deleted with expired flows.
-
-        Args:
-            team_id: the workspace.
-            holder: new for each turn.
-            lease_ms: when it ends at the latest, if its process was killed.
-
-        Returns:
-            Whether it was free.
+        ends with its lease, and is deleted with expired flows.
         """
         now = self._database.now()
         turn = oauth_states.c.id == _turn_of(team_id)
@@ -228,24 +214,11 @@ class ConnectionStore:
                 "The connection or its default channel was changed since you looked. Look at it again, then decide."
             )
 
-    async def active_of_team(self, team_id: str, limit: int | None = None) -> Sequence[StoredConnection]:
-        """Return the active connections of a workspace, of all organizations, at most ``limit``."""
-        query = select(chat_connections).where(
-            chat_connections.c.team_id == team_id, chat_connections.c.status == "active"
-        )
-        async with self._database.read() as connection:
-            return [_stored(row) for row in (await connection.execute(query.limit(limit))).all()]
-
     @repeated
     async def change_missing_scopes(
         self, stored: StoredConnection, change: Callable[[Sequence[str]], Sequence[str]]
     ) -> None:
-        """Change the stored missing scopes of a connection, unless it was replaced meanwhile.
-
-        Args:
-            stored: the connection that a call was made with.
-            change: the stored ones → the new ones.
-        """
+        """Change the stored missing scopes of a connection, unless it was replaced meanwhile."""
         query = select(chat_connections.c.missing_scopes).where(*_installed_as(stored)).with_for_update()
         async with self._database.write() as transaction:
             noted = (await transaction.execute(query)).scalar_one_or_none()
@@ -259,14 +232,7 @@ class ConnectionStore:
 
     @repeated
     async def record_failure(self, stored: StoredConnection, code: str, flow_id: str, node_id: str) -> None:
-        """Keep why a message could not be sent, unless another one failed less than ten seconds ago.
-
-        Args:
-            stored: the connection that it was to be sent with.
-            code: why.
-            flow_id: of the message's flow; empty for a test message.
-            node_id: of its node.
-        """
+        """Keep why a message could not be sent, unless another one failed less than ten seconds ago; test messages have no flow."""
         now = self._database.now()
         at = chat_connections.c.last_error_at
         # A time in the future is none: a clock was set back.
@@ -285,10 +251,39 @@ class ConnectionStore:
             await transaction.execute(failed)
 
     @repeated
-    async def revoke(self, revoked: Sequence[StoredConnection], reason: str) -> None:
-        """Mark connections as revoked, except those that were replaced meanwhile."""
+    async def refused(self, stored: StoredConnection, reason: str) -> None:
+        """Mark an active connection as revoked until the provider accepts its token, unless it was replaced meanwhile."""
         async with self._database.write() as transaction:
-            await self._revoke(transaction, revoked, reason)
+            await self._revoke(transaction, stored, reason, self._database.now() + ASKED_AFTER_MS[0])
+
+    @repeated
+    async def accepted(self, stored: StoredConnection) -> bool:
+        """Undo `refused`, unless the connection was replaced or the workspace has revoked it; return whether it was."""
+        active = (
+            update(chat_connections)
+            .where(*_installed_as(stored), ASKED_AGAIN)
+            .values(status="active", status_reason=None, revoked_at=None, ask_at=None)
+        )
+        async with self._database.write() as transaction:
+            return (await transaction.execute(active)).rowcount == 1
+
+    @repeated
+    async def claim_refused(self) -> Sequence[StoredConnection]:
+        """Return connections whose provider is to be asked again now: of any number of processes, one gets each."""
+        now, table = self._database.now(), chat_connections
+        due = select(table.c.organization_id).where(table.c.ask_at <= now).limit(ASKED_AT_ONCE)
+        times = [table.c.revoked_at + after for after in ASKED_AFTER_MS]
+        claimed = (
+            update(table)
+            .where(table.c.organization_id.in_(due.with_for_update(skip_locked=True)))
+            .values(ask_at=case(*((at > now, at) for at in times), else_=now + ASKED_AFTER_MS[-1]))
+            .returning(*table.c)
+        )
+        async with self._database.read() as connection:
+            if (await connection.execute(due.limit(1))).first() is None:
+                return ()  # nothing is written
+        async with self._database.write() as transaction:
+            return [_stored(row) for row in (await transaction.execute(claimed)).all()]
 
     @repeated
     async def revoke_by_event(self, event: Revocation) -> Sequence[str] | None:
@@ -297,9 +292,7 @@ class ConnectionStore:
         Returns:
             The organizations of the revoked connections; ``None`` when the event was recorded before.
         """
-        of_team = select(chat_connections).where(
-            chat_connections.c.team_id == event.team_id, chat_connections.c.status == "active"
-        )
+        of_team = select(chat_connections).where(usable_of(event.team_id))
         async with self._database.write() as transaction:
             if not await inbound_store.record(
                 self._database, transaction, PROVIDER, event.event_id, event.event_type
@@ -307,42 +300,35 @@ class ConnectionStore:
                 return None
             rows = [_stored(row) for row in (await transaction.execute(of_team)).all()]
             revoked = [stored for stored in rows if event.applies_to(stored)]
-            await self._revoke(transaction, revoked, event.reason)
+            for stored in revoked:
+                await self._revoke(transaction, stored, event.reason, None)
         return [stored.organization_id for stored in revoked]
 
-    async def _revoke(self, transaction: Transaction, revoked: Sequence[StoredConnection], reason: str) -> None:
-        for stored in revoked:
-            marked = await transaction.execute(
-                update(chat_connections)
-                .where(*_installed_as(stored), chat_connections.c.status == "active")
-                .values(status="revoked", status_reason=reason)
-            )
-            if marked.rowcount and self._on_disconnected is not None:
-                await self._on_disconnected(transaction, stored.organization_id, stored.team_id, reason)
+    async def _revoke(
+        self, transaction: Transaction, stored: StoredConnection, reason: str, ask_at: ColumnElement[int] | None
+    ) -> None:
+        same = update(chat_connections).where(*_installed_as(stored))
+        values = {"status_reason": reason, "ask_at": ask_at}
+        marked = await transaction.execute(
+            same.where(ACTIVE).values(**values, status="revoked", revoked_at=self._database.now())
+        )
+        if not marked.rowcount and ask_at is None:  # refused before: now it is final
+            await transaction.execute(same.where(ASKED_AGAIN).values(values))
+        if marked.rowcount and self._on_disconnected is not None:
+            await self._on_disconnected(transaction, stored.organization_id, stored.team_id, reason)
 
     async def count_active(self) -> int:
         """Return how many connections are active."""
-        query = select(func.count()).where(chat_connections.c.status == "active")
+        query = select(func.count()).where(ACTIVE)
         async with self._database.read() as connection:
             return int((await connection.execute(query)).scalar_one())
 
-    async def active(self, limit: int) -> list[StoredConnection]:
-        """Return active connections, ordered by organization."""
-        return await self._some(chat_connections.c.status == "active", limit)
-
-    async def troubled(self, since: int, limit: int) -> list[StoredConnection]:
-        """Return connections that are revoked, or whose last message that could not be sent is not older, by organization.
-
-        Args:
-            since: Unix milliseconds.
-            limit: how many at the most.
-        """
-        return await self._some(troubled(since), limit)
-
-    async def _some(self, condition: ColumnElement[bool], limit: int) -> list[StoredConnection]:
-        query = (
-            select(chat_connections).where(condition).order_by(chat_connections.c.organization_id).limit(limit)
-        )
+    async def some(
+        self, condition: ColumnElement[bool], limit: int | None = None
+    ) -> Sequence[StoredConnection]:
+        """Return connections that are of a condition, ordered by organization; at most so many."""
+        table = chat_connections
+        query = select(table).where(condition).order_by(table.c.organization_id).limit(limit)
         async with self._database.read() as connection:
             return [_stored(row) for row in (await connection.execute(query)).all()]
 
@@ -377,9 +363,7 @@ class ConnectionStore:
     async def pop(
         self, organization_id: str, transaction: Transaction | None = None, seen: str | None = None
     ) -> StoredConnection | None:
-        """Delete an organization's connection and return it; ``None`` when it has none.
-
-        Without a caller's transaction, this is done in a new one.
+        """Delete an organization's connection, in a new transaction or the caller's; return it, ``None`` when it has none.
 
         Raises:
             ConnectionChanged: it is not of the version that was seen.
@@ -417,11 +401,7 @@ class ConnectionStore:
 
     @repeated
     async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
-        """Consume a started OAuth flow, whether expired or not.
-
-        Returns:
-            The result; of any number of concurrent callers, one gets ``finished``.
-        """
+        """Consume a started OAuth flow, whether expired or not; of any number of concurrent callers, one gets ``finished``."""
         used = (
             delete(oauth_states)
             .where(oauth_states.c.id == flow_id)
@@ -434,12 +414,13 @@ class ConnectionStore:
         return "finished" if row[0] else "expired"
 
 
-def troubled(since: int) -> ColumnElement[bool]:
-    """Return the condition of `ConnectionStore.troubled`, for queries that only count them.
+def usable_of(team_id: str) -> ColumnElement[bool]:
+    """Return the condition of a workspace's connections that are active, or may be again by themselves."""
+    return and_(chat_connections.c.team_id == team_id, or_(ACTIVE, ASKED_AGAIN))
 
-    Args:
-        since: Unix milliseconds.
-    """
+
+def troubled(since: int) -> ColumnElement[bool]:
+    """Return the condition of connections that are revoked, or failed to send since then, in Unix milliseconds."""
     return or_(chat_connections.c.status != "active", chat_connections.c.last_error_at >= since)
 
 
@@ -448,15 +429,10 @@ def _turn_of(team_id: str) -> str:
 
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that an organization's connection is still this installation.
-
-    A connection of an earlier release has no id, and a process of that release does not change the id when it replaces a
-    connection. So the time is compared, too.
-    """
+    """Return the conditions that an organization's connection is still this installation."""
     return (
         chat_connections.c.organization_id == stored.organization_id,
         chat_connections.c.install_id == stored.install_id,
-        chat_connections.c.installed_at == stored.installed_at,
     )
 
 

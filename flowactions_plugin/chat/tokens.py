@@ -38,13 +38,7 @@ def usable_token(keys: KeyRing, stored: StoredConnection) -> str:
 
 
 class Resealed(NamedTuple):
-    """The result of `reseal`.
-
-    Attributes:
-        changed: the number of tokens that were sealed with an older key. Unless it was a dry run, they are resealed.
-        current: the number of tokens that were sealed with the newest key before.
-        broken: the organizations whose token no key opens.
-    """
+    """How many tokens were sealed with an older key and with the newest; organizations whose token no key opens."""
 
     changed: int
     current: int
@@ -52,12 +46,7 @@ class Resealed(NamedTuple):
 
 
 async def reseal(store: ConnectionStore, keys: KeyRing, *, dry: bool = False) -> Resealed:
-    """Seal every token with the newest key, while hosts continue to use them (§5.2).
-
-    Args:
-        store: the connections.
-        keys: the newest first, then older ones that tokens may be sealed with.
-        dry: change nothing.
+    """Seal every token with the newest key, while hosts continue to use them (§5.2); a dry run changes nothing.
 
     Raises:
         StorageUnavailable: the database failed. Resealed tokens stay resealed, and the command can be repeated.

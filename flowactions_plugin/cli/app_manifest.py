@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,146 +17,41 @@ MOST_NAME_CHARACTERS: Final = 35
 """The provider's limit of an app's name."""
 
 
-class Part(msgspec.Struct, frozen=True):
-    """A part of the manifest, with the provider's names."""
-
-
-class DisplayInformation(Part, frozen=True):
-    """What people see of the app.
-
-    Attributes:
-        name: the app's name.
-        description: the app's description.
-    """
-
-    name: str
-    description: str = "Posts the messages of flows to channels and members."
-
-
-class AppHome(Part, frozen=True):
-    """The app's own page in a workspace.
-
-    Attributes:
-        home_tab_enabled: false: the app has no home page.
-        messages_tab_enabled: true: without it, the provider refuses direct messages of the app.
-        messages_tab_read_only_enabled: true: nobody reads the answers of members.
-    """
-
-    home_tab_enabled: bool = False
-    messages_tab_enabled: bool = True
-    messages_tab_read_only_enabled: bool = True
-
-
-class BotUser(Part, frozen=True):
-    """The user that messages come from.
-
-    Attributes:
-        display_name: the app's name.
-        always_online: false: nobody answers there.
-    """
-
-    display_name: str
-    always_online: bool = False
-
-
-class Features(Part, frozen=True):
-    """Parts of the app that people see.
-
-    Attributes:
-        bot_user: the sender of messages.
-        app_home: the app's own page in a workspace.
-    """
-
-    bot_user: BotUser
-    app_home: AppHome = AppHome()
-
-
-class Scopes(Part, frozen=True):
-    """The permissions that the app requests.
-
-    Attributes:
-        bot: the scopes of its token, which an install requests (§2.3).
-    """
-
-    bot: tuple[str, ...] = SCOPES
-
-
-class OAuthConfig(Part, frozen=True):
-    """How the app is installed.
-
-    Attributes:
-        redirect_urls: the URL of the callback, to which the provider sends browsers after an install.
-        scopes: the permissions that the app requests.
-    """
-
-    redirect_urls: tuple[str, ...]
-    scopes: Scopes = Scopes()
-
-
-class EventSubscriptions(Part, frozen=True):
-    """The events that the provider sends to the app.
-
-    Attributes:
-        request_url: the URL that gets the events.
-        bot_events: the events that end a chat connection (§6.2).
-    """
-
-    request_url: str
-    bot_events: tuple[str, ...] = tuple(REASONS)
-
-
-class Interactivity(Part, frozen=True):
-    """Buttons and menus in messages.
-
-    Attributes:
-        is_enabled: false: messages are text.
-    """
-
-    is_enabled: bool = False
-
-
-class AppSettings(Part, frozen=True):
-    """How the provider talks to the app.
-
-    Attributes:
-        event_subscriptions: the events that the provider sends to the app.
-        interactivity: buttons and menus in messages.
-        org_deploy_enabled: false: an organization of this host connects one workspace.
-        socket_mode_enabled: false: events come as signed requests.
-        token_rotation_enabled: false: the stored token does not expire (§2.2).
-    """
-
-    event_subscriptions: EventSubscriptions
-    interactivity: Interactivity = Interactivity()
-    org_deploy_enabled: bool = False
-    socket_mode_enabled: bool = False
-    token_rotation_enabled: bool = False
-
-
-class AppManifest(Part, frozen=True):
-    """The app manifest.
+class AppManifest(msgspec.Struct):
+    """The app manifest, with the provider's names.
 
     Attributes:
         display_information: what people see of the app.
-        features: parts of the app that people meet.
-        oauth_config: how the app is installed.
-        settings: how the provider talks to the app.
+        features: the user that messages come from, and the app's own page in a workspace. Without its messages tab, the provider
+            refuses direct messages.
+        oauth_config: how the app is installed: the callback, and the scopes of its token (§2.3).
+        settings: the events that end a chat connection (§6.2), as signed requests. The token does not expire (§2.2).
     """
 
-    display_information: DisplayInformation
-    features: Features
-    oauth_config: OAuthConfig
-    settings: AppSettings
+    display_information: dict[str, Any]
+    features: dict[str, Any]
+    oauth_config: dict[str, Any]
+    settings: dict[str, Any]
 
 
 def app_manifest(name: str, public_url: str, prefix: str) -> AppManifest:
     """Return the manifest of a host's app; its URL has no slash at the end, its prefix is that of ``FlowActions.load``."""
     routes = routes_url(public_url, prefix)
+    home = {"home_tab_enabled": False, "messages_tab_enabled": True, "messages_tab_read_only_enabled": True}
     return AppManifest(
-        display_information=DisplayInformation(name=name),
-        features=Features(bot_user=BotUser(display_name=name)),
-        oauth_config=OAuthConfig(redirect_urls=(f"{routes}{CALLBACK_PATH}",)),
-        settings=AppSettings(event_subscriptions=EventSubscriptions(request_url=f"{routes}{EVENTS_PATH}")),
+        display_information={
+            "name": name,
+            "description": "Posts the messages of flows to channels and members.",
+        },
+        features={"bot_user": {"display_name": name, "always_online": False}, "app_home": home},
+        oauth_config={"redirect_urls": [f"{routes}{CALLBACK_PATH}"], "scopes": {"bot": SCOPES}},
+        settings={
+            "event_subscriptions": {"request_url": f"{routes}{EVENTS_PATH}", "bot_events": tuple(REASONS)},
+            "interactivity": {"is_enabled": False},
+            "org_deploy_enabled": False,
+            "socket_mode_enabled": False,
+            "token_rotation_enabled": False,
+        },
     )
 
 

@@ -12,7 +12,7 @@ import msgspec
 from flowactions_hookspecs import FlowActionsError
 from flowactions_plugin.chat.failures import REVOKED, TRANSIENT, ChatRefused, advice_for_operators
 from flowactions_plugin.chat.service import Chat, build_chat, keys_of
-from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.chat.store import ACTIVE, ASKED_AGAIN, ConnectionStore, StoredConnection, troubled
 from flowactions_plugin.chat.tokens import reseal, usable_token
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.frame import summary
@@ -27,6 +27,7 @@ from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.sealing import KeyRing
 
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
@@ -252,7 +253,9 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
 
 
 async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:
-    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test). Nothing is recorded.
+    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test).
+
+    Nothing is recorded, except that it accepts a token that it has refused.
 
     Args:
         checks: to be added to.
@@ -275,7 +278,7 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
             checks.skip("chat", f"not configured: {chat}")
         return
     try:
-        if connected and settings.chat_signing_secret is None and settings.chat_bot_token is None:
+        if connected and not settings.chat_signing_secrets and settings.chat_bot_token is None:
             checks.fail(
                 "chat",
                 f"{workspaces} connected, and the provider's events are refused: a revoked token is not noticed",
@@ -290,22 +293,17 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
 async def _ask_provider(
     checks: Checks, context: CommandContext, chat: Chat, store: ConnectionStore, connected: int
 ) -> None:
-    if context.settings.chat_bot_token is not None:
-        try:
-            identity = await chat.provider.identify(context.settings.chat_bot_token)
-        except ChatRefused as refusal:
-            checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", advice_for_operators(refusal.code))
-            return
-        checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
+    if not await _bot_token_is_accepted(checks, chat, context.settings.chat_bot_token):
+        return
     keys = keys_of(context.settings, context.database)
     accepted: set[str] = set()
     refused: list[tuple[str, ChatRefused]] = []
-    for stored in await store.active(CHAT_TOKENS):
-        try:
-            await chat.provider.identify(usable_token(keys, stored))
+    for stored in [*await store.some(ASKED_AGAIN, CHAT_TOKENS), *await store.some(ACTIVE, CHAT_TOKENS)]:
+        reason = await _refusal(chat, keys, stored)
+        if reason is None:
             accepted.add(stored.organization_id)
-        except ChatRefused as refusal:
-            refused.append((stored.organization_id, refusal))
+        else:
+            refused.append((stored.organization_id, reason))
     here = not accepted and (len(refused) > 1 or any(each.transient for _, each in refused))
     for organization_id, why in refused:
         # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
@@ -326,13 +324,38 @@ async def _ask_provider(
     await _troubled(checks, context, store, accepted, {organization_id for organization_id, _ in refused})
 
 
+async def _bot_token_is_accepted(checks: Checks, chat: Chat, token: str | None) -> bool:
+    if token is None:
+        return True
+    try:
+        identity = await chat.provider.identify(token)
+    except ChatRefused as refusal:
+        checks.fail("chat", f"CHAT_BOT_TOKEN: {refusal.code}", advice_for_operators(refusal.code))
+        return False
+    checks.ok("chat", f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}")
+    return True
+
+
+async def _refusal(chat: Chat, keys: KeyRing, stored: StoredConnection) -> ChatRefused | None:
+    """Return why the provider does not accept a token; of one that it has refused, store that it does."""
+    if stored.ask_at is not None:
+        return await chat.verify(stored)
+    try:
+        await chat.provider.identify(usable_token(keys, stored))
+    except ChatRefused as refusal:
+        return refusal
+    return None
+
+
 async def _troubled(
     checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: set[str]
 ) -> None:
     """Name connections that are revoked, or whose last message could not be sent, less than a day ago."""
     since = int(await context.database.time() * 1000) - DAY_MS
     named = 0
-    found = [each for each in await store.troubled(since, TROUBLED_READ) if each.organization_id not in told]
+    found = [
+        each for each in await store.some(troubled(since), TROUBLED_READ) if each.organization_id not in told
+    ]
     for stored in found:
         code = stored.status_reason or "token_revoked" if stored.status != "active" else stored.last_error or ""
         if stored.organization_id in accepted and code in REVOKED | TRANSIENT:

@@ -8,7 +8,6 @@ import click
 
 from flowactions_plugin.cli.destinations import destinations
 from flowactions_plugin.cli.frame import DONE, SETTINGS, command
-from flowactions_plugin.cli.inbound import inbound
 from flowactions_plugin.cli.maintenance import doctor, migrate, purge, reseal
 from flowactions_plugin.cli.options import WORDS, host_option
 from flowactions_plugin.cli.outbox import outbox
@@ -125,7 +124,6 @@ for each in (
     doctor,
     outbox,
     destinations,
-    inbound,
     workers,
     purge,
     send_test,

@@ -46,7 +46,11 @@ async def context_of(host: str | None) -> AsyncIterator[CommandContext]:
 
 def context_with(host: Host | None, settings: Settings) -> CommandContext:
     """Return what a command works on; the database is not open yet."""
-    database = Database(settings.database_url, None if host is None else lambda: host.database)
+    database = Database(
+        settings.database_url,
+        None if host is None else lambda: host.database,
+        connections=settings.database_connections,
+    )
     return CommandContext(host, settings, database)
 
 

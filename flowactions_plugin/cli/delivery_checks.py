@@ -65,11 +65,10 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         for each in overview.inbound:
             checks.warn(
                 "inbound",
-                f"no event of the {each.provider} provider was processed within the last hour, and "
-                f"{plural(each.requests, 'request was', 'requests were')} "
-                f"{each.result}: "
+                f"no event of the {each.provider} provider was processed within the last hour; "
+                f"{plural(each.requests, 'request was', 'requests were')} {each.result} since {moment(each.since)}: "
                 f"{printable(each.reason or 'no reason is known', message=True)}",
-                f"see which: flowactions inbound list --result {each.result}",
+                "see the page 'Inbound events'",
             )
         if overview.paused.destinations:
             advice = "see by whom and why: flowactions destinations list"

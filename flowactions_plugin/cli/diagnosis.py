@@ -118,7 +118,9 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
         return False
     except FlowActionsError as exc:
         advice = "see that it runs and that the URL's host, user and password are right"
-        checks.fail("database", str(exc), advice)
+        checks.fail(
+            "database", str(exc), "" if getattr(exc, "code", None) else advice
+        )  # the server says what is wrong
         return False
     took = (time.perf_counter() - began) * 1000
     answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"
@@ -147,7 +149,7 @@ async def _writing(checks: Checks, context: CommandContext) -> None:
 
 
 async def _clock(checks: Checks, context: CommandContext) -> None:
-    if not context.database.sql.has_clock:
+    if not context.database.sql.is_server:
         checks.skip("clock", "SQLite uses this machine's clock: no other clock to compare it with")
         return
     before = context.database.clock()

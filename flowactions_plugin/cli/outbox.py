@@ -200,7 +200,7 @@ def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
     for each in overview.inbound:
         yield (
             "inbound",
-            f"{each.provider}: {each.requests:,} {each.result}, none processed within the last hour",
+            f"{each.provider}: {each.requests:,} {each.result} since {moment(each.since)}, none processed within the last hour",
         )
     for one in overview.quarantined:
         yield "quarantine", f"{one.id} to {one.destination}: {one.reclaims} workers ended while they sent it"

@@ -9,7 +9,6 @@ import os
 import signal
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Final, Literal, NamedTuple, TypeAlias
 
@@ -129,15 +128,19 @@ class Receiver:
         self._show_headers = show_headers
         self._as_json = as_json
         self._seen: OrderedDict[str, None] = OrderedDict()
-        self._connections = 0
+        self._serving: set[asyncio.Task[None]] = set()
         self.done = asyncio.Event()
         self.all_verified = True
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the requests of one connection."""
-        self._connections += 1
+    def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer the requests of one connection, in a task that is silent when the end of the command cancels it."""
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if self._connections > CONNECTIONS:
+            if len(self._serving) > CONNECTIONS:
                 return
             while not self.done.is_set():
                 try:
@@ -156,10 +159,7 @@ class Receiver:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the other side went away
         finally:
-            self._connections -= 1
             writer.close()
-            with suppress(OSError):
-                await writer.wait_closed()
 
     def _print(self, arrived: Arrived) -> None:
         now = system_clock()
@@ -217,7 +217,7 @@ async def serve(receiver: Receiver, bind: str, port: int) -> None:
         CannotRun: the address cannot be listened at.
     """
     try:
-        server = await asyncio.start_server(receiver.serve, bind, port, limit=HEAD_BYTES)
+        server = await asyncio.start_server(receiver.connected, bind, port, limit=HEAD_BYTES)
     except OSError as exc:
         reason = os.strerror(exc.errno) if exc.errno and exc.errno in errno.errorcode else exc.strerror
         raise CannotRun(

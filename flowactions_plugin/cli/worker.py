@@ -35,8 +35,8 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 async def worker(host: str) -> int:
     """Deliver the rows of the outbox, in a process of its own.
 
-    It runs until SIGTERM or SIGINT. Then it stops claiming, finishes the attempts in flight, and gives its other rows back.
-    Any number of workers may run with one PostgreSQL.
+    It runs until SIGTERM, SIGINT or SIGHUP. Then it stops claiming, finishes the attempts in flight, and gives its other
+    rows back. A worker that nohup has started goes on at SIGHUP. Any number of workers may run with one PostgreSQL.
     """
     import asyncio
     import logging
@@ -52,20 +52,24 @@ async def worker(host: str) -> int:
     _allow_descriptors()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    stopping = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        stopping.append(signal.SIGHUP)
 
     def stop_once() -> None:
         stop.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stopping:
             loop.remove_signal_handler(number)
             # The kernel ignores the default action of a container's first process.
             signal.signal(number, _exit if os.getpid() == 1 else signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # one more comes when a terminal is closed
         # Logged after the handlers are removed, so that it is true when it is read.
         log.info(
             "stopping: what is being sent is finished first; a second signal ends the process at once",
             extra={"event": "worker.stopping"},
         )
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stopping:
         loop.add_signal_handler(number, stop_once)
     async with opened_host(host) as made:
         actions = FlowActions.load(made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -13,16 +13,13 @@ from sqlalchemy import (
     Select,
     TextClause,
     Update,
-    case,
     delete,
     null,
     select,
-    type_coerce,
     update,
 )
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
-from sqlalchemy.types import NullType
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.filters import Filter
@@ -31,12 +28,10 @@ from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.log_lines import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, FREED
-from flowactions_plugin.queue.rules import MAX_COUNT
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
-from flowactions_plugin.storage.text import as_text, read_all
 
 Change: TypeAlias = Literal["retry", "cancel", "delete"]
 
@@ -90,9 +85,7 @@ def requeueing(
         )
     )
     if reset_attempts:
-        counts = outbox.c.attempts.between(0, MAX_COUNT) & outbox.c.earlier_attempts.between(0, MAX_COUNT)
-        # A count out of bounds would overflow, and end the replay of the other rows.
-        total = case((counts, outbox.c.earlier_attempts + outbox.c.attempts), else_=0)
+        total = outbox.c.earlier_attempts + outbox.c.attempts
         requeued = requeued.values(attempts=0, earlier_attempts=total)
     return requeued
 
@@ -115,7 +108,7 @@ def ending(
             finished_at=now,
             action_id=action_id,
         )
-        .returning(*raw([outbox.c.id, outbox.c.destination]))
+        .returning(outbox.c.id, outbox.c.destination)
     )
 
 
@@ -157,22 +150,22 @@ async def change_one(
     if not is_id(row_id):
         return False
     this = outbox.c.id == row_id
-    found: Select[Any] = select(*raw([outbox.c[name] for name in _BEFORE])).where(this, *changeable(kind))
+    found: Select[Any] = select(*(outbox.c[name] for name in _BEFORE)).where(this, *changeable(kind))
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
     def change(connection: Connection) -> Row[Any] | None:
-        rows: Sequence[Row[Any]] = read_all(connection, found.with_for_update())
+        rows: Sequence[Row[Any]] = connection.execute(found.with_for_update()).all()
         if not rows:
             return None
         if kind == "retry":
             connection.execute(requeueing(database, this, reset_attempts=reset_attempts))
         elif kind == "cancel":
-            read_all(connection, ending(database, this, reason))
+            connection.execute(ending(database, this, reason)).all()
         else:
             for statement in deleting(this):
                 connection.execute(statement)
-        before = {name: _plain(getattr(rows[0], name)) for name in _BEFORE}
+        before = {name: getattr(rows[0], name) for name in _BEFORE}
         entry = Entry(
             who=who,
             action=kind,
@@ -231,12 +224,3 @@ async def replay(
             )
             await connection.execute(recording(database, entry))
     return number
-
-
-def raw(columns: Iterable[ColumnElement[Any]]) -> list[ColumnElement[Any]]:
-    """Return columns as the driver returns them: on SQLite there may be any type in any column."""
-    return [type_coerce(column, NullType()).label(column.name) for column in columns]
-
-
-def _plain(value: object) -> object:
-    return value if value is None or isinstance(value, (int, float)) else as_text(value)

@@ -11,7 +11,7 @@ import msgspec
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, RANGES
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
-from flowactions_plugin.storage.text import is_text
+from flowactions_plugin.log_text import is_unicode
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,7 +101,7 @@ def _check_text(value: str, most: int) -> None:
         raise ValueError(f"must not be longer than {most} characters")
     if "\0" in value:
         raise ValueError("must not hold the character NUL")  # which PostgreSQL cannot store
-    if not is_text(value):
+    if not is_unicode(value):
         raise ValueError("must be valid Unicode")
 
 

@@ -12,10 +12,8 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import inbound_queries, search
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.explain import why_not_sent
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.inbound_queries import Inbound
 from flowactions_plugin.deliveries.resend import resent_as
 from flowactions_plugin.deliveries.results import (
     ActionState,
@@ -51,7 +49,6 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
 )
-from flowactions_plugin.storage.text import raw_bytes, read_all, stored
 
 T = TypeVar("T")
 
@@ -159,9 +156,7 @@ class OperatorQueries:
                     limited.destinations.get(facts.destination),
                     limited.organizations.get(facts.organization_id),
                 ),
-                ended_by=action
-                if type(row.next_attempt_at) is int and row.next_attempt_at >= UNDO_OFFSET_MS
-                else None,
+                ended_by=action if row.next_attempt_at >= UNDO_OFFSET_MS else None,
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
             return Found(
@@ -180,19 +175,17 @@ class OperatorQueries:
         """Return a row of this organization, or of any, with its last `MOST_ATTEMPTS`; ``None`` when there is none.
 
         The attempt that has delivered it is kept in the row, and is the last of those that are returned.
-
-        Values are as they are stored, which on SQLite may be of any type; `views` makes them presentable.
         """
-        one = select(*raw(outbox.c)).where(outbox.c.id == row_id)
+        one = select(*outbox.c).where(outbox.c.id == row_id)
         if organization_id is not None:
             one = one.where(outbox.c.organization_id == organization_id)
-        made = select(*raw(attempts.c)).where(attempts.c.delivery_id == row_id)
+        made = select(*attempts.c).where(attempts.c.delivery_id == row_id)
         made = made.order_by(attempts.c.number.desc()).limit(inline(MOST_ATTEMPTS))
         async with self._database.read() as connection:
-            rows = await connection.run_sync(read_all, one)
+            rows = (await connection.execute(one)).all()
             if not rows:
                 return None
-            tried: list[Any] = [*await connection.run_sync(read_all, made)][::-1]
+            tried: list[Any] = [*(await connection.execute(made)).all()][::-1]
         last = _delivering(rows[0])
         if last is not None and all(each.number != last.number for each in tried):
             tried.append(last)
@@ -241,35 +234,30 @@ class OperatorQueries:
         query = query.where(table.c.organization_id > after).order_by(table.c.organization_id)
         if scope.organization_id is not None:
             query = query.where(table.c.organization_id == scope.organization_id)
-        rows = await self._read(lambda connection: read_all(connection, query.limit(inline(limit))))
+        rows = await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())
         found = []
         for row in rows:
             shown = struct_of(row, ChatConnection, leaves_out=("sealed_token",))
-            reason = (
-                unreadable(shown.organization_id, raw_bytes(row.sealed_token))
-                if shown.status == "active"
-                else None
-            )
+            reason = unreadable(shown.organization_id, row.sealed_token) if shown.status == "active" else None
             found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
         return found
 
-    async def inbound(self, scope: Scope, wanted: Inbound, cursor: str | None, limit: int) -> InboundPage:
+    async def inbound(self, scope: Scope, event_id: str | None, cursor: str | None, limit: int) -> InboundPage:
         """Return inbound events, the latest first. They belong to no organization: a principal sees none.
 
         Args:
             scope: what may be seen.
-            wanted: which.
+            event_id: only this event; ``None``: any.
             cursor: `InboundPage.next_cursor` of the page before; ``None``: the first page.
-            limit: rows at the most.
+            limit: events at the most.
 
         Raises:
-            FilterInvalid: ``cursor`` is no cursor of this list.
+            FilterInvalid: the id is too long, or ``cursor`` is no cursor of this list.
             StorageUnavailable: the database failed.
         """
-        before = inbound_queries.read_cursor(cursor)
         if scope.organization_id is not None:
-            return InboundPage(rows=())
-        return await self._read(lambda connection: inbound_queries.page(connection, wanted, before, limit))
+            return InboundPage()
+        return await self._read(lambda connection: inbound_queries.page(connection, event_id, cursor, limit))
 
     async def audit(self, scope: Scope, before: str | None, limit: int) -> list[AuditEntry]:
         """Return who did what, the latest first.
@@ -290,7 +278,7 @@ class OperatorQueries:
             query = query.where(audit.c.organization_id == scope.organization_id)
         if before is not None:
             query = query.where(audit.c.id < before)
-        rows = await self._read(lambda connection: read_all(connection, query))
+        rows = await self._read(lambda connection: connection.execute(query).all())
         return [entry_of(row, scope) for row in rows]
 
     def _troubled_connections(self, connection: Connection, scope: Scope) -> Counted:
@@ -323,16 +311,15 @@ def _delivering(row: Row[Any]) -> _Delivering | None:
     if row.delivered_started_at is None:
         return None
     counts = (row.attempts, row.earlier_attempts)
-    number = sum(counts) if all(type(each) is int for each in counts) else None
     return _Delivering(
-        number,
+        sum(counts),
         row.delivered_started_at,
         row.delivered_duration_ms,
         row.last_status_code,
         row.last_error,
         row.delivered_response,
         row.delivered_phases,
-        row.settled_token[:PREFIX_DIGITS] if isinstance(row.settled_token, str) else None,
+        row.settled_token and row.settled_token[:PREFIX_DIGITS],
     )
 
 
@@ -341,14 +328,14 @@ def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
     query = (
         select(*(pauses.c[name] for name in Pause.__struct_fields__))
         .where(
-            pauses.c.destination == stored(row.destination),
+            pauses.c.destination == row.destination,
             pauses.c.resumed_at.is_(None),
-            pauses.c.organization_id.in_([EVERY_ORGANIZATION, stored(row.organization_id)]),
+            pauses.c.organization_id.in_([EVERY_ORGANIZATION, row.organization_id]),
         )
         .order_by(pauses.c.organization_id)
         .limit(inline(1))
     )
-    found = read_all(connection, query)
+    found = connection.execute(query).all()
     return pause_of(found[0], scope) if found else None
 
 
@@ -358,7 +345,7 @@ def _action(connection: Connection, scope: Scope, action_id: str | None) -> Acti
     query = select(*(actions.c[name] for name in ActionState.__struct_fields__)).where(
         actions.c.id == action_id
     )
-    found = read_all(connection, query)
+    found = connection.execute(query).all()
     if not found:
         return None
     state = struct_of(found[0], ActionState)
@@ -374,7 +361,7 @@ def _audited(connection: Connection, scope: Scope, delivery_id: str, action_id: 
     rows = [
         row
         for query in queries
-        for row in read_all(connection, query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN)))
+        for row in connection.execute(query.order_by(audit.c.id.desc()).limit(inline(AUDIT_SHOWN))).all()
     ]
     entries = {row.id: entry_of(row, scope) for row in rows}
     # Of an operator's action on rows of all organizations, an organization sees who and why, not which rows nor how many.

@@ -1,4 +1,4 @@
-"""Sends delivered webhooks again: each as a new row with the same event, request and origin (decision 62).
+"""Sends delivered webhooks again: each as a new row with the same event, request and origin.
 
 The delivered row stays as it is. The new row names it inside the JSON of its origin, which says where a row comes from.
 """
@@ -13,7 +13,7 @@ from sqlalchemy import String, Text, insert, literal, null, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id, new_id
-from flowactions_plugin.deliveries.changes import Change, changeable, raw
+from flowactions_plugin.deliveries.changes import Change, changeable
 from flowactions_plugin.deliveries.results import Resent
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.keys import KeyUse
@@ -21,7 +21,6 @@ from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import outbox
-from flowactions_plugin.storage.text import as_text, is_text, read_all, stored
 
 RESENT_FROM: Final = "resentFrom"
 """The field of a stored origin that names the delivered row."""
@@ -111,10 +110,10 @@ def send_again(
         action_id: the bulk action that does it.
     """
     given = database.sql.values_table("given", id=String)
-    origins = select(*raw([outbox.c.id, outbox.c.origin])).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
+    origins = select(outbox.c.id, outbox.c.origin).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
     asked = database.sql.json_rows([{"id": each} for each in ids])
     rows = []
-    for row in read_all(connection, origins, {"given": asked}):
+    for row in connection.execute(origins, {"given": asked}).all():
         origin = origin_naming(row.id, row.origin)
         if origin is not None:
             rows.append({"id": row.id, "new_id": new_id(database.clock()), "origin": origin})
@@ -174,7 +173,7 @@ async def send_one_again(
     """
     if not is_id(row_id):
         return None
-    found = select(*raw([outbox.c.organization_id, outbox.c.event_id])).where(outbox.c.id == row_id, DELIVERED)
+    found = select(outbox.c.organization_id, outbox.c.event_id).where(outbox.c.id == row_id, DELIVERED)
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
@@ -185,7 +184,7 @@ async def send_one_again(
         entry = Entry(
             who=who,
             action="resend",
-            organization_id=as_text(organization),
+            organization_id=organization,
             delivery_id=row_id,
             reason=reason,
             number=1,
@@ -195,7 +194,7 @@ async def send_one_again(
 
     async with database.write() as connection:
         # Calls with the same key wait here for each other: the key belongs to this row.
-        rows = await connection.run_sync(read_all, found.with_for_update())
+        rows = (await connection.execute(found.with_for_update())).all()
         if not rows:
             return None
         used = None if once is None else await once.keys.find(once.owner, once.key, connection)
@@ -203,7 +202,7 @@ async def send_one_again(
             return used.delivery_id
         sent = await connection.run_sync(copy, rows[0].organization_id)
         if sent is not None and once is not None:
-            await once.keys.use(once.owner, once.key, sent, as_text(rows[0].event_id), connection)
+            await once.keys.use(once.owner, once.key, sent, rows[0].event_id, connection)
         return sent
 
 
@@ -214,20 +213,18 @@ def resent_as(connection: Connection, row: Any) -> list[Resent]:
         connection: an open one.
         row: the row, with its id, organization and event.
     """
-    if not is_text(row.id):
-        return []
     # Without an order: PostgreSQL then reads the rows of the event, and not those of the organization in order.
     query = (
-        select(*raw([outbox.c.id, outbox.c.status, outbox.c.created_at]))
+        select(outbox.c.id, outbox.c.status, outbox.c.created_at)
         .where(
-            outbox.c.event_id == stored(row.event_id),
-            outbox.c.organization_id == stored(row.organization_id),
+            outbox.c.event_id == row.event_id,
+            outbox.c.organization_id == row.organization_id,
             outbox.c.origin.contains(f'"{RESENT_FROM}":"{row.id}"'),
         )
         .limit(inline(MOST_RESENT))
     )
-    found = [each for each in read_all(connection, query) if is_text(each.id) and is_id(each.id)]
+    found = [each for each in connection.execute(query).all() if is_id(each.id)]
     return [
-        Resent(each.id, as_text(each.status), each.created_at if type(each.created_at) is int else None)
+        Resent(each.id, each.status, each.created_at)
         for each in sorted(found, key=lambda each: each.id, reverse=True)
     ]

@@ -300,6 +300,7 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         default_channel: the channel of test messages; ``None``: not set.
         status: ``active``, ``revoked``, or ``unusable``: the process that shows it cannot decrypt the token.
         status_reason: why it is not active.
+        ask_at: when the provider is asked again about the token that it has refused; ``None``: never.
         missing_scopes: scopes that the provider reported as missing, separated by commas.
         last_error: the code of the last message that could not be sent since the install; ``None``: no message
             failed.
@@ -317,6 +318,7 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     default_channel: str | None
     status: str
     status_reason: str | None
+    ask_at: int | None
     missing_scopes: str
     last_error: str | None
     last_error_at: int | None
@@ -324,41 +326,61 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     last_error_node: str | None
 
 
-class InboundEvent(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """An inbound event that was processed, or a request of a provider that processed none.
+class InboundEvent(msgspec.Struct, kw_only=True, frozen=True):
+    """An inbound event that was processed.
 
     Attributes:
         received_at: when.
         provider: who sent it: `auth` or `chat`.
-        event_id: the provider's id of it; `null`: the request names none. In a refused request, anybody may have written it.
-        event_type: the provider's name of its type; `null`: it is not known.
-        result: `processed`, `acknowledged`, `refused`, `invalid` or `failed`.
-        status_code: the HTTP status of the answer.
-        reason: why it was not processed; `null`: it was, or only had to be acknowledged.
+        event_id: the provider's id of it.
+        event_type: the provider's name of its type; `None`: it is not known.
         repeats: how often it was received again, and acknowledged without being processed.
-        repeated_at: when it was last received again; `null`: it was not.
-        more: requests that came before this one, for the same reason, and are not listed, because they were too many.
+        repeated_at: when it was last received again; `None`: it was not.
     """
 
     received_at: int
     provider: str
-    event_id: str | None
+    event_id: str
     event_type: str | None
-    result: str
-    status_code: int
-    reason: str | None
     repeats: int
     repeated_at: int | None
-    more: int
 
 
-class InboundPage(msgspec.Struct, rename="camel", kw_only=True):
+class InboundReason(msgspec.Struct, kw_only=True, frozen=True):
+    """Why requests of a provider processed no event.
+
+    Attributes:
+        provider: `auth` or `chat`.
+        result: `acknowledged`, `refused`, `invalid` or `failed`.
+        reason: why; `None`: they only had to be acknowledged.
+        requests: how many.
+        first_at: when the first was answered.
+        last_at: when the last was answered.
+        status_code: the HTTP status of its answer.
+        event_id: the provider's id of its event; `None`: it names none. In a refused request, anybody may have written it.
+        event_type: the provider's name of its type; `None`: it is not known.
+    """
+
+    provider: str
+    result: str
+    reason: str | None
+    requests: int
+    first_at: int
+    last_at: int
+    status_code: int
+    event_id: str | None
+    event_type: str | None
+
+
+class InboundPage(msgspec.Struct, kw_only=True):
     """A page of inbound events.
 
     Attributes:
-        rows: the events and requests, the latest first.
-        next_cursor: gives the next page; `null`: this is the last one.
+        rows: the events, the latest first.
+        reasons: why requests processed none, that of the latest request first.
+        next_cursor: gives the next page; `None`: this is the last one.
     """
 
-    rows: Sequence[InboundEvent]
+    rows: Sequence[InboundEvent] = ()
+    reasons: Sequence[InboundReason] = ()
     next_cursor: str | None = None

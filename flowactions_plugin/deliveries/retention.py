@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, delete, exists, select
+from sqlalchemy import Column, ColumnElement, delete, exists, select
 
 from flowactions_plugin.clock import id_at
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, OPEN_ACTION, actions, attempts, audit, outbox
-from flowactions_plugin.storage.text import is_text, read_all
 
 KEPT_MS: Final = 365 * 24 * 3600 * 1000
 """For how long actions and the audit are kept."""
@@ -66,13 +64,13 @@ class Retention:
         # A row that was retried meanwhile stays.
         kept = (outbox.c.delivered_started_at, outbox.c.attempts, outbox.c.earlier_attempts)
         those = (*old, ended.between(found[0], found[-1]), ~is_awaited)
-        gone = delete(outbox).where(*those).returning(outbox.c.id, *raw(kept))
+        gone = delete(outbox).where(*those).returning(outbox.c.id, *kept)
         async with self._database.write() as connection:
             # An action that begins meanwhile is waited for, and one that begins later sees what is removed here.
             if status == "dead":
                 await self._database.lock_table(connection, actions, "SHARE")
-            removed = await connection.run_sync(read_all, gone)
-            logged = [row.id for row in removed if _is_logged(row) and is_text(row.id)]
+            removed = (await connection.execute(gone)).all()
+            logged = [row.id for row in removed if _is_logged(row)]
             if logged:
                 await connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(logged)))
         if more:
@@ -91,7 +89,7 @@ def _is_awaited(status: str) -> ColumnElement[bool]:
     )
 
 
-def _is_logged(row: Row[Any]) -> bool:
+def _is_logged(row: Any) -> bool:
     """Return whether the attempts log may hold attempts of a row: not of one that its first attempt has delivered."""
     return row.delivered_started_at is None or (row.attempts, row.earlier_attempts) != (1, 0)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -23,9 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin import clock
-from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries import search
-from flowactions_plugin.deliveries.changes import raw
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.results import Page
 from flowactions_plugin.deliveries.search import Source
@@ -35,7 +34,6 @@ from flowactions_plugin.health.results import Counted
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import FINISHED, LIVE, outbox
-from flowactions_plugin.storage.text import is_text, raw_bytes, read_all, stored
 
 READ_BACK: Final = 5000
 """How many rows a page of a search reads that no index serves."""
@@ -65,7 +63,7 @@ class Read(NamedTuple):
         horizon: the last row that was looked at, when there are older ones.
     """
 
-    rows: list[Row[Any]]
+    rows: Sequence[Row[Any]]
     horizon: Row[Any] | None = None
 
 
@@ -106,7 +104,7 @@ class DeliverySearch:
     ) -> Read:
         bounds = search.id_bounds(wanted, position)
         conditions = [*self._conditions(connection, wanted, source), *bounds]
-        query = select(*raw(LIST_COLUMNS)).where(*conditions).order_by(outbox.c.id.desc())
+        query = select(*LIST_COLUMNS).where(*conditions).order_by(outbox.c.id.desc())
         if source.each_organization:
             organizations = self._organizations(connection, source)
             if organizations is not None:
@@ -114,8 +112,8 @@ class DeliverySearch:
             source = Source(Filter())
         horizon = None if source.whole else _horizon(connection, source, bounds, READ_BACK)
         if horizon is not None:
-            query = query.where(outbox.c.id >= stored(horizon.id))
-        return Read(read_all(connection, query.limit(inline(limit + 1))), horizon)
+            query = query.where(outbox.c.id >= horizon.id)
+        return Read(connection.execute(query.limit(inline(limit + 1))).all(), horizon)
 
     def _conditions(
         self, connection: Connection, wanted: Filter, source: Source
@@ -124,9 +122,9 @@ class DeliverySearch:
         conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(wanted), *source.extra]
         if source.event_id is not None:
             # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
-            mine = select(*raw([outbox.c.id])).where(outbox.c.event_id == source.event_id)
-            found = read_all(connection, mine.limit(inline(EVENT_ROWS)))
-            conditions.append(outbox.c.id.in_([stored(row.id) for row in found]))
+            mine = select(outbox.c.id).where(outbox.c.event_id == source.event_id)
+            found = connection.execute(mine.limit(inline(EVENT_ROWS))).all()
+            conditions.append(outbox.c.id.in_([row.id for row in found]))
         return conditions
 
     def _organizations(self, connection: Connection, source: Source) -> Sequence[Any] | None:
@@ -144,12 +142,12 @@ class DeliverySearch:
                 found.c.organization.is_not(None), found.c.number <= inline(ORGANIZATIONS)
             )
         )
-        rows = read_all(connection, select(found.c.organization).where(found.c.organization.is_not(None)))
+        rows = connection.execute(select(found.c.organization).where(found.c.organization.is_not(None))).all()
         return None if len(rows) > ORGANIZATIONS else [row.organization for row in rows]
 
     def _newest_of_each(
         self, connection: Connection, query: Select[Any], organizations: Sequence[Any], limit: int
-    ) -> list[Row[Any]]:
+    ) -> Sequence[Row[Any]]:
         """Return the newest of the rows that a query finds, which is run for one organization after the other."""
         ids = query.with_only_columns(outbox.c.id)
         heads = self._ids_of_each(connection, ids, organizations, 1)
@@ -164,7 +162,7 @@ class DeliverySearch:
         if more:
             found = [each for each in found if each[0] not in more]
             newest = _newest([*found, *self._ids_of_each(connection, ids, more, limit)], limit)
-        return read_all(connection, query.where(outbox.c.id.in_([stored(row_id) for _, row_id in newest])))
+        return connection.execute(query.where(outbox.c.id.in_([row_id for _, row_id in newest]))).all()
 
     def _ids_of_each(
         self, connection: Connection, ids: Select[Any], organizations: Sequence[Any], limit: int
@@ -178,15 +176,14 @@ class DeliverySearch:
             )
             each = select(given.c.organization, mine.c.id).select_from(given.join(mine, true()))
             asked = sql.json_rows([{"organization": organization} for organization in organizations])
-            return [(row.organization, row.id) for row in read_all(connection, each, {"organizations": asked})]
+            return [
+                (row.organization, row.id) for row in connection.execute(each, {"organizations": asked}).all()
+            ]
         one = ids.where(outbox.c.organization_id == bindparam("organization", type_=Text)).limit(inline(limit))
-        texts = [
-            organization for organization in organizations if is_text(organization)
-        ]  # no other could be a parameter
         return [
             (organization, row.id)
-            for organization in texts
-            for row in read_all(connection, one, {"organization": organization})
+            for organization in organizations
+            for row in connection.execute(one, {"organization": organization}).all()
         ]
 
     def _count(self, connection: Connection, wanted: Filter, source: Source, limit: int) -> tuple[int, bool]:
@@ -201,7 +198,7 @@ class DeliverySearch:
         elif not source.whole:
             horizon = _horizon(connection, source, bounds, COUNTED_BACK)
             if horizon is not None:
-                bounds.append(outbox.c.id >= stored(horizon.id))
+                bounds.append(outbox.c.id >= horizon.id)
         rows = select(literal(1)).select_from(outbox).where(*conditions, *bounds).limit(inline(limit + 1))
         number = connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
         return number, horizon is None
@@ -209,7 +206,7 @@ class DeliverySearch:
 
 def _newest(found: Sequence[tuple[Any, Any]], limit: int) -> list[tuple[Any, Any]]:
     """Return those of organizations and ids that have the newest ids."""
-    return sorted(found, key=lambda each: raw_bytes(each[1]), reverse=True)[:limit]
+    return sorted(found, key=lambda each: each[1], reverse=True)[:limit]
 
 
 def _count_within(connection: Connection, wanted: Filter, source: Source) -> tuple[int, bool]:
@@ -235,28 +232,27 @@ def _horizon(
 ) -> Row[Any] | None:
     """Return the last of the rows that a search reads of a source; ``None``: it reads all of them."""
     last = (
-        select(*raw([outbox.c.id]))
+        select(outbox.c.id)
         .where(*conditions_of(source.served), *source.extra, *bounds)
         .order_by(outbox.c.id.desc())
         .offset(inline(limit - 1))
         .limit(inline(1))
     )
-    rows = read_all(connection, last)
+    rows = connection.execute(last).all()
     return rows[0] if rows else None
 
 
 def merged(reads: Sequence[Read], limit: int, *, for_operators: bool) -> Page:
     """Return the newest rows of all sources, as far back as each of them was read, and where the next page begins."""
-    horizons = [each.horizon for each in reads if each.horizon is not None and _is_position(each.horizon.id)]
-    horizon = max(horizons, key=_order, default=None)
-    rows = sorted((row for each in reads for row in each.rows), key=_order, reverse=True)
+    horizons = [each.horizon for each in reads if each.horizon is not None]
+    horizon = max(horizons, key=attrgetter("id"), default=None)
+    rows = sorted((row for each in reads for row in each.rows), key=attrgetter("id"), reverse=True)
     if horizon is not None:
-        rows = [row for row in rows if _order(row) >= _order(horizon)]
+        rows = [row for row in rows if row.id >= horizon.id]
     following: str | None = None
     looked_back_to: int | None = None
     if len(rows) > limit:
-        # A corrupt id cannot be a cursor.
-        following = next((row.id for row in reversed(rows[:limit]) if _is_position(row.id)), None)
+        following = rows[limit - 1].id
     elif horizon is not None:
         following, looked_back_to = horizon.id, clock.time_of(horizon.id)
     return Page(
@@ -264,11 +260,3 @@ def merged(reads: Sequence[Read], limit: int, *, for_operators: bool) -> Page:
         next_cursor=following,
         looked_back_to=looked_back_to,
     )
-
-
-def _order(row: Row[Any]) -> bytes:
-    return raw_bytes(row.id)
-
-
-def _is_position(row_id: Any) -> bool:
-    return is_text(row_id) and is_id(row_id)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,7 +12,6 @@ from flowactions_plugin.clock import to_iso
 from flowactions_plugin.deliveries.explain import after_the_end, certainty
 from flowactions_plugin.deliveries.resend import source_of
 from flowactions_plugin.deliveries.results import (
-    SAFE_INTEGER,
     Attempt,
     AuditEntry,
     DeliveryDetail,
@@ -29,11 +27,8 @@ from flowactions_plugin.health.statistics import answered
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import FINISHED, due_time
-from flowactions_plugin.storage.text import as_text
 
 T = TypeVar("T")
-
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def detail(row: Any, log: Sequence[Any]) -> DeliveryDetail:
@@ -51,11 +46,12 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
         log: the attempts.
         for_operators: whether people see it who may read what the egress proxy answers, and why something failed here.
     """
+    row = reader.row
     values = summary_values(reader, for_operators=for_operators)
-    url = reader.text("url") or ""
+    url = row.url
     origin = reader.decoded("origin", Origin)
     headers = reader.decoded("headers", list[tuple[str, str]]) or []
-    body = reader.raw("body")
+    body = row.body
     attempts = []
     for attempt in log:
         stored = Reader(attempt, "attempts")
@@ -64,11 +60,11 @@ def detail_values(reader: Reader, log: Sequence[Any], *, for_operators: bool = F
         hidden = THROUGH_PROXY in notes and not for_operators
         attempts.append(
             Attempt(
-                number=stored.number("number") or 0,
-                started_at=stored.moment("started_at"),
-                duration_ms=stored.number("duration_ms") or 0,
-                status_code=stored.number("status_code", optional=True),
-                error=_reason(stored.text("error", optional=True), url, for_operators=for_operators),
+                number=attempt.number,
+                started_at=_moment(attempt.started_at),
+                duration_ms=attempt.duration_ms,
+                status_code=attempt.status_code,
+                error=_reason(attempt.error, url, for_operators=for_operators),
                 response="" if hidden else _shown(attempt.response or b""),
                 phases=phases,
                 note="; ".join(notes) or None,
@@ -92,7 +88,7 @@ def row_of(row: Any, *, for_operators: bool) -> DeliveryRow:
         for_operators: as of `summary_values`.
     """
     reader = Reader(row)
-    values = {**summary_values(reader, for_operators=for_operators), **_place(reader)}
+    values = {**summary_values(reader, for_operators=for_operators), **_place(row)}
     return DeliveryRow(**values, defect=reader.defect())
 
 
@@ -109,30 +105,30 @@ def facts_of(
         workers: names of workers by what their tokens begin with.
     """
     reader = Reader(row)
-    values = {**detail_values(reader, log, for_operators=for_operators), **_place(reader)}
+    values = {**detail_values(reader, log, for_operators=for_operators), **_place(row)}
     ended = values["status"] in FINISHED
-    due = reader.number("next_attempt_at")
-    until = reader.number("claimed_until", optional=True)
+    due = row.next_attempt_at
+    until = row.claimed_until
     held = not ended and until is not None and until > now
     facts = DeliveryFacts(
         **values,
         due_at=None if ended or due is None else due_time(due),
-        claimed_at=reader.number("updated_at") if held else None,
+        claimed_at=row.updated_at if held else None,
         claimed_until=until if held else None,
-        waiting_since=reader.number("waiting_since", optional=True),
-        reclaims=reader.number("takeovers"),
-        quarantine_rounds=reader.number("quarantine_rounds"),
-        trace=reader.text("trace", optional=True),
-        action_id=reader.text("action_id", optional=True),
+        waiting_since=row.waiting_since,
+        reclaims=row.takeovers,
+        quarantine_rounds=row.quarantine_rounds,
+        trace=row.trace,
+        action_id=row.action_id,
         defect=reader.defect(),
     )
-    finished = reader.number("finished_at", optional=True)
-    end = reader.number("updated_at") if finished is None else finished
+    finished = row.finished_at
+    end = row.updated_at if finished is None else finished
     attempts = []
     for attempt, stored in zip(facts.attempt_log, log, strict=True):
-        mark = Reader(stored).text("worker", optional=True) if for_operators else None
+        mark = stored.worker if for_operators else None
         worker = mark and workers.get(mark, mark)
-        began = Reader(stored).number("started_at")
+        began = stored.started_at
         remark = after_the_end(began, end, worker, has_ended=finished is not None)
         values = msgspec.structs.asdict(attempt)
         attempts.append(KnownAttempt(**values, certainty=certainty(attempt), worker=worker, remark=remark))
@@ -140,15 +136,9 @@ def facts_of(
 
 
 def struct_of(row: Any, kind: Callable[..., T], leaves_out: Sequence[str] = ()) -> T:
-    """Return the struct whose fields a row's columns have; text that is none is shown as far as possible."""
+    """Return the struct whose fields a row's columns have."""
     values = row._mapping  # noqa: SLF001  public in SQLAlchemy
-    return kind(
-        **{
-            name: as_text(value) if isinstance(value, str | bytes) else value
-            for name, value in values.items()
-            if name not in leaves_out
-        }
-    )
+    return kind(**{name: value for name, value in values.items() if name not in leaves_out})
 
 
 def pause_of(row: Any, scope: Scope) -> Pause:
@@ -172,7 +162,7 @@ def entry_of(row: Any, scope: Scope) -> AuditEntry:
 
 
 class Reader:
-    """Reads the columns of one row, and records those that do not hold their type.
+    """Reads the columns of one row, and records those whose JSON cannot be decoded.
 
     Args:
         row: the row.
@@ -180,7 +170,7 @@ class Reader:
     """
 
     def __init__(self, row: Any, label: str = "") -> None:
-        self._row = row
+        self.row = row
         self._label = label
         self.unreadable: list[str] = []
 
@@ -189,50 +179,19 @@ class Reader:
         names = ", ".join(dict.fromkeys(self.unreadable))
         return f"stored values that cannot be read: {names}" if names else msgspec.UNSET
 
-    def raw(self, name: str) -> Any:
-        """Return what is stored, whatever it is."""
-        return getattr(self._row, name)
-
-    def text(self, name: str, *, optional: bool = False) -> str | None:
-        """Return a text; what is not text is shown as far as possible."""
-        value = getattr(self._row, name)
-        if value is None and optional:
-            return None
-        shown = _shown(value)
-        if shown != value:
-            self._record(name)
-        return shown
-
-    def number(self, name: str, *, optional: bool = False) -> int | None:
-        """Return a whole number; ``None`` for anything else."""
-        value = getattr(self._row, name)
-        if type(value) is int and -SAFE_INTEGER < value < SAFE_INTEGER:
-            return value
-        if value is not None or not optional:
-            self._record(name)
-        return None
-
-    def moment(self, name: str, *, optional: bool = False) -> str | None:
-        """Return a time as ISO 8601; ``None`` for what is not a time, or lies outside the calendar."""
-        value = self.number(name, optional=optional)
-        try:
-            return None if value is None else to_iso(due_time(value))
-        except (ValueError, OverflowError, OSError):
-            self._record(name)
-            return None
-
     def decoded(self, name: str, kind: Any) -> Any:
         """Return what a column holds as JSON; ``None`` for what is not of this kind."""
         try:
-            found = msgspec.json.decode(getattr(self._row, name), type=kind)
+            found = msgspec.json.decode(getattr(self.row, name), type=kind)
             msgspec.json.encode(found)
         except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            self._record(name)
+            self.unreadable.append(self._label or name)
             return None
         return found
 
-    def _record(self, name: str) -> None:
-        self.unreadable.append(self._label or name)
+
+def _moment(value: int | None) -> str | None:
+    return None if value is None else to_iso(due_time(value))
 
 
 def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, Any]:
@@ -242,38 +201,39 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         reader: of the row.
         for_operators: whether people see it who may read why something failed here.
     """
-    status, url = reader.text("status"), reader.text("url") or ""
-    code = reader.number("last_status_code", optional=True)
-    error = _reason(reader.text("last_error", optional=True), url, for_operators=for_operators)
+    row = reader.row
+    status, url = row.status, row.url
+    code = row.last_status_code
+    error = _reason(row.last_error, url, for_operators=for_operators)
     finished = status in FINISHED
     return {
-        "id": reader.text("id"),
+        "id": row.id,
         "status": status,
-        "idempotency_key": reader.text("idempotency_key", optional=True),
-        "event_id": reader.text("event_id"),
-        "event_type": reader.text("event_type"),
-        "agent_id": reader.text("agent_id") or None,
+        "idempotency_key": row.idempotency_key,
+        "event_id": row.event_id,
+        "event_type": row.event_type,
+        "agent_id": row.agent_id or None,
         "url": masked_url(url),
-        "method": reader.text("method"),
-        "attempts": reader.number("attempts") or 0,
-        "max_attempts": reader.number("max_attempts") or 0,
-        "next_attempt_at": None if finished else reader.moment("next_attempt_at"),
-        "created_at": reader.moment("created_at"),
-        "updated_at": reader.moment("updated_at"),
-        "finished_at": reader.moment("finished_at", optional=True),
+        "method": row.method,
+        "attempts": row.attempts,
+        "max_attempts": row.max_attempts,
+        "next_attempt_at": None if finished else _moment(row.next_attempt_at),
+        "created_at": _moment(row.created_at),
+        "updated_at": _moment(row.updated_at),
+        "finished_at": _moment(row.finished_at),
         "last_status_code": code,
         "last_error": answered(code) if error is None else error,
-        "resent_from": source_of(reader.raw("origin")),
+        "resent_from": source_of(row.origin),
     }
 
 
-def _place(reader: Reader) -> dict[str, Any]:
+def _place(row: Any) -> dict[str, Any]:
     return {
-        "organization_id": reader.text("organization_id"),
-        "destination": reader.text("destination"),
-        "flow_id": reader.text("flow_id", optional=True),
-        "node_id": reader.text("node_id", optional=True),
-        "error_class": reader.text("error_class", optional=True),
+        "organization_id": row.organization_id,
+        "destination": row.destination,
+        "flow_id": row.flow_id,
+        "node_id": row.node_id,
+        "error_class": row.error_class,
     }
 
 
@@ -281,8 +241,6 @@ def _reason(text: str | None, url: str, *, for_operators: bool) -> str | None:
     return text if text is None or for_operators else reason_for_tenants(text, url)
 
 
-def _shown(value: object) -> str:
-    """Return any stored value as text that JSON can hold."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).decode("utf-8", "replace")
-    return _SURROGATE.sub("\ufffd", "" if value is None else str(value))
+def _shown(value: bytes) -> str:
+    """Return bytes as text that JSON can hold."""
+    return bytes(value).decode("utf-8", "replace")

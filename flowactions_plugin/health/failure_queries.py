@@ -14,7 +14,6 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import FINISHED, LIVE, UNDELIVERED, outbox
-from flowactions_plugin.storage.text import as_text, read_all
 
 FAILED_READ: Final = 1000
 """How many rows are read at the most of those that are dead, and of those that are tried again; each may be on another page."""
@@ -64,11 +63,11 @@ def _origins(
     origin = (head.c.organization_id, head.c.flow_id, head.c.node_id)
     counted = case((and_(failed, *of_scope(head, scope)), 1))
     query = select(*origin, func.count().label("read"), func.count(counted).label("number")).group_by(*origin)
-    found = read_all(connection, query)
+    found = connection.execute(query).all()
     numbers: Counter[Origin] = Counter()
     for row in found:
         if row.number:
-            numbers[_text(row.organization_id) or "", _text(row.flow_id), _text(row.node_id)] += row.number
+            numbers[row.organization_id or "", row.flow_id, row.node_id] += row.number
     return numbers, sum(row.read for row in found) < FAILED_READ
 
 
@@ -157,21 +156,16 @@ def blocked(connection: Connection, scope: Scope, limit: int) -> list[Blocked]:
         func.count(head.c.organization_id.distinct()).label("organizations"),
         func.min(head.c.waiting_since).label("since"),
     ).group_by(reason)
-    rows = read_all(connection, query)
+    rows = connection.execute(query).all()
     exact = sum(row.number for row in rows) < BLOCKED_READ
     found = [
         Blocked(
-            reason=as_text(row.reason),
+            reason=row.reason,
             deliveries=Counted(number=row.number, exact=exact),
             organizations=row.organizations,
-            since=row.since if type(row.since) is int else None,
+            since=row.since,
         )
         for row in rows
         if row.reason is not None
     ]
     return sorted(found, key=lambda each: (-each.deliveries.number, each.reason))[:limit]
-
-
-def _text(value: Any) -> str | None:
-    """Return a value of `read_all` as text, and ``None`` as it is."""
-    return None if value is None else as_text(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import msgspec
@@ -115,7 +115,7 @@ class Fleet:
 
     def _ahead_ms(self) -> Any:
         """Return by how much this process's clock is ahead of the database's, in SQL; NULL where that is the same clock."""
-        if not self._database.sql.has_clock:
+        if not self._database.sql.is_server:
             return null()
         return literal(int(self._database.clock() * 1000), BigInteger) - self._database.now()
 
@@ -125,7 +125,7 @@ class Fleet:
         return insert(workers).values(
             id=self._id,
             name=f"{host_name}:{os.getpid()}",
-            version=version("flowactions-plugin"),
+            version=_version(),
             host_name=host_name,
             pid=os.getpid(),
             mode=self._mode,
@@ -136,6 +136,13 @@ class Fleet:
             last_claim_at=now if has_claimed else None,
             clock_ahead_ms=self._ahead_ms(),
         )
+
+
+def _version() -> str:
+    try:
+        return version("flowactions-plugin")
+    except PackageNotFoundError:
+        return "unknown"  # a frozen app may have no metadata
 
 
 async def prune(database: Database, limit: int) -> int:

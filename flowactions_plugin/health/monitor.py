@@ -114,9 +114,9 @@ class Monitor:
             try:
                 busy = load()
                 if clock() >= beat_at or self._fleet.is_news(busy.limited):
-                    beat_at = clock() + BEAT_SECONDS
                     if await self._fleet.beat(*busy[:3]):
                         busy.forget()
+                    beat_at = clock() + BEAT_SECONDS
                 await self.write()
                 self._failed = False
             except StorageUnavailable:

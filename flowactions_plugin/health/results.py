@@ -260,13 +260,15 @@ class InboundFailing(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         provider: ``auth`` or ``chat``.
-        requests: how many were refused, invalid or failed, among the latest that are listed.
-        result: of the latest of them.
+        requests: how many were refused, invalid or failed for the latest reason.
+        since: when the first of these was.
+        result: of these.
         reason: why; ``None``: not known.
     """
 
     provider: str
     requests: int
+    since: int
     result: str
     reason: str | None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import BigInteger, Integer, Text, case, func, null, or_, select, update
@@ -21,9 +20,6 @@ from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, 
 
 KEPT_MS: Final = 8 * DAY_MS
 """How long statistics are kept."""
-
-LAST_MS: Final = 253_402_300_799_999
-"""The last millisecond of the calendar's year 9999."""
 
 FRESH_MS: Final = 60_000
 """For so long, another success of a destination that does not fail is not written."""
@@ -230,11 +226,6 @@ def _updating_health(sql: Dialect) -> Any:
     )
 
 
-def time_in_range(stored: object) -> datetime:
-    """Return a stored time (Unix milliseconds). What no worker has written is the nearest time that can be shown, or the first."""
-    return to_utc(min(max(stored, 0), LAST_MS) if type(stored) is int else 0)
-
-
 def _alert(row: Any) -> DeliveryAlert | None:
     kind = alert_of(row.failing_since, row.last_failure_at, row.failures_in_row, row.alerted_at)
     if kind is None:
@@ -244,7 +235,7 @@ def _alert(row: Any) -> DeliveryAlert | None:
         organization_id=row.organization_id,
         destination=row.destination,
         kind=kind,
-        failing_since=time_in_range(row.failing_since) if failing else None,
+        failing_since=to_utc(row.failing_since) if failing else None,
         failures=row.failures_in_row if failing else 0,
         last_error=row.last_error,
     )

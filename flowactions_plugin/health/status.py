@@ -262,7 +262,7 @@ class QueueStatus:
         claims = [now - each.last_claim_at for each in workers if each.last_claim_at is not None]
         if due.claimed_ms_ago is not None:
             claims.append(due.claimed_ms_ago)
-        # A worker of an earlier release is not in the fleet.
+        # A worker that claims may not have reported itself yet.
         seen = [now - each.last_seen_at for each in workers] + claims
         attempts, failed = _attempts(buckets)
         worst: Share | None = None

@@ -54,7 +54,6 @@ from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
     FAILING,
     LIVE,
-    QUARANTINE_AFTER,
     QUARANTINED,
     destinations,
     outbox,
@@ -62,7 +61,6 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
-from flowactions_plugin.storage.text import as_text, read_all
 
 NAMED_READ: Final = 10_000
 """Among how many destinations a host is looked for."""
@@ -171,12 +169,12 @@ class HealthQueries:
         query = mine.order_by(every.c.next_attempt_at, every.c.id).limit(inline(limit))
         return [
             Quarantined(
-                id=as_text(row.id),
-                organization_id=as_text(row.organization_id),
-                destination=as_text(row.destination),
-                reclaims=row.takeovers if type(row.takeovers) is int else QUARANTINE_AFTER,
+                id=row.id,
+                organization_id=row.organization_id,
+                destination=row.destination,
+                reclaims=row.takeovers,
             )
-            for row in read_all(connection, query)
+            for row in connection.execute(query).all()
         ]
 
     def paused(self, connection: Connection, scope: Scope) -> PausedNow:
@@ -188,8 +186,7 @@ class HealthQueries:
             func.min(pauses.c.paused_at).label("since"),
         ).where(pauses.c.resumed_at.is_(None))
         row = connection.execute(query.where(pauses.c.organization_id.in_(whose)) if whose else query).one()
-        since = row.since if type(row.since) is int else None
-        return PausedNow(destinations=row.number, automatic=row.automatic, since=since)
+        return PausedNow(destinations=row.number, automatic=row.automatic, since=row.since)
 
     def workers(self, connection: Connection, now: int) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""
@@ -207,7 +204,7 @@ class HealthQueries:
         )
         destinations: dict[str, int] = {}
         organizations: dict[str, int] = {}
-        for row in read_all(connection, query.limit(inline(MOST_WORKERS))):
+        for row in connection.execute(query.limit(inline(MOST_WORKERS))).all():
             one = _limited_of(row.limited)
             for known, others in ((destinations, one.destinations), (organizations, one.organizations)):
                 for each, since in others.items():
@@ -376,7 +373,7 @@ class HealthQueries:
         part = host.replace("_", "\\_")  # the only character of hosts that is one of patterns
         pattern = f"%://%{part}" if _PORT.search(host) else f"%://%{part}%:%"
         query = found.where(recent.c.destination.like(pattern, escape="\\"))
-        return [as_text(row.destination) for row in read_all(connection, query)]
+        return [row.destination for row in connection.execute(query).all()]
 
     def states(
         self, connection: Connection, keys: Sequence[tuple[str, str]], now: int, scope: Scope

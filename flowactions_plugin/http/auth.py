@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, TypeAlias, TypeVar, cast
+from urllib.parse import quote
 
 from litestar import Request
 from litestar.connection import ASGIConnection
@@ -113,6 +114,14 @@ def principal_of(request: ASGIRequest) -> Any:
 
 PRINCIPAL: Final = Provide(principal_of, sync_to_thread=False)
 """The dependency that provides the principal."""
+
+
+def sign_in_url(request: AnyRequest, login_url: str) -> str:
+    """Return the URL of the sign-in page, with what was asked for as ``next``."""
+    # The path only, with one slash in front: it leads nowhere else, whatever was asked for.
+    path = "/" + request.scope["path"].lstrip("/")
+    query = request.scope.get("query_string", b"").decode("latin-1")
+    return f"{login_url}?next={quote(f'{path}?{query}' if query else path, safe='')}"
 
 
 async def read_body(request: AnyRequest) -> bytes:

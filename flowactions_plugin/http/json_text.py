@@ -10,8 +10,12 @@ import msgspec
 from flowactions_plugin.errors import JSONInvalid
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, *, strictly: bool = True) -> Any:
     """Parse JSON in UTF-8 (RFC 8259) that all parsers read alike (RFC 7493).
+
+    Args:
+        body: the raw bytes.
+        strictly: whether texts are refused that hold half of a surrogate pair.
 
     Raises:
         JSONInvalid: it is not UTF-8 or not JSON; a name occurs twice in an object; a number is too large; text holds half
@@ -19,7 +23,8 @@ def parse(body: bytes) -> Any:
     """
     try:
         value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
-        msgspec.json.decode(body)
+        if strictly:
+            msgspec.json.decode(body)
     except UnicodeDecodeError:
         raise JSONInvalid("The body is not UTF-8.") from None
     except RecursionError:

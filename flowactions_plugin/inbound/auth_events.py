@@ -145,7 +145,7 @@ def _is_signed(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
     try:
         webhook.verify(body, signed)
     except (json.JSONDecodeError, RecursionError):
-        return True  # earlier releases parse the body after verifying it
+        return True  # earlier releases of svix parse the body after verifying it
     except (WebhookVerificationError, ValueError, TypeError):
         # The library raises the latter two for text that is not base64 and bytes that are not UTF-8.
         return False

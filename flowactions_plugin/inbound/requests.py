@@ -77,14 +77,14 @@ def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
     )
 
 
-def event_object(body: bytes) -> dict[str, Any]:
-    """Parse the JSON object of an authentic body.
+def event_object(body: bytes, *, strictly: bool = True) -> dict[str, Any]:
+    """Parse the JSON object of an authentic body, as `parse` does.
 
     Raises:
         EventInvalid: the body is something else.
     """
     try:
-        parsed = parse(body)
+        parsed = parse(body, strictly=strictly)
     except JSONInvalid as exc:
         raise EventInvalid(str(exc)) from None
     if not isinstance(parsed, dict):

@@ -72,7 +72,7 @@ class Intake:
 
     async def acknowledge(self, event_id: str | None, event_type: str | None) -> None:
         """Record an authentic request of which nothing is done."""
-        await self._record_some("acknowledged", "acknowledged", 200, event_id, event_type)
+        await self._record_some(event_type or "", "acknowledged", 200, event_id, event_type)
 
     @asynccontextmanager
     async def refusing(self, event_id: str | None = None, event_type: str | None = None) -> AsyncIterator[None]:
@@ -99,11 +99,12 @@ class Intake:
             raise
         except EventInvalid as exc:
             self.count("invalid")
-            await self._record("invalid", 400, event_id, event_type, str(exc))
+            await self._record(str(exc), "invalid", 400, event_id, event_type, str(exc))
             raise Problem("invalid_request", str(exc)) from None
         except HandlerFailed as exc:
             self.count("failed")
-            await self._record("failed", 500, event_id, event_type, _why(exc))
+            why = _why(exc)
+            await self._record(why, "failed", 500, event_id, event_type, why)
             raise
         except StorageUnavailable:
             self.count("failed")
@@ -112,21 +113,22 @@ class Intake:
     async def _record_some(
         self, cause: str, result: store.Unprocessed, status: int, *event: str | None
     ) -> None:
-        more = self._recorded.admit(cause)
+        more = self._recorded.admit(f"{result} {cause}")
         if more is not None:
-            await self._record(result, status, *event, more=more)
+            await self._record(cause, result, status, *event, requests=1 + more)
 
     async def _record(
         self,
+        cause: str,
         result: store.Unprocessed,
         status: int,
         event_id: str | None,
         event_type: str | None,
         reason: str | None = None,
         *,
-        more: int = 0,
+        requests: int = 1,
     ) -> None:
-        answered = store.Answered(self._source, result, status, event_id, event_type, reason, more)
+        answered = store.Answered(self._source, result, cause, status, event_id, event_type, reason, requests)
         # The answer to the provider does not depend on the record.
         with suppress(StorageUnavailable):
             await store.record_unprocessed(self._database, answered)

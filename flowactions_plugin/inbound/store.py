@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import insert, update
+from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.clock import new_id
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import inbound_events, inbound_requests
@@ -31,20 +30,22 @@ class Answered(NamedTuple):
     Attributes:
         provider: ``auth`` or ``chat``.
         result: what became of it.
+        cause: a short text, the same for all requests of one reason.
         status_code: the HTTP status of the answer.
         event_id: the event that it names; ``None``: none that can be read.
         event_type: the event's type; ``None``: not known.
         reason: why, for operators.
-        more: requests of this kind that were not recorded since the last one.
+        requests: how many of this kind there were, with those that were not recorded since the last one.
     """
 
     provider: str
     result: Unprocessed
+    cause: str
     status_code: int
     event_id: str | None = None
     event_type: str | None = None
     reason: str | None = None
-    more: int = 0
+    requests: int = 1
 
 
 async def record(
@@ -78,21 +79,32 @@ async def record(
 
 
 async def record_unprocessed(database: Database, answered: Answered) -> None:
-    """Record a request that processed no event.
+    """Count a request that processed no event with the others of its provider and reason.
 
     Raises:
         StorageUnavailable: the database failed.
     """
+    now, table = database.now(), inbound_requests.c
     row = {
         **answered._asdict(),
-        "id": new_id(database.clock()),
-        "received_at": database.now(),
+        "cause": _type(answered.cause),
+        "first_at": now,
+        "last_at": now,
         "event_type": None if answered.event_type is None else _type(answered.event_type),
         "reason": storable(answered.reason),
     }
+    added = database.sql.insert(inbound_requests).values(row)
+    last = ("last_at", "event_id", "event_type", "status_code", "reason")
+    counted = added.on_conflict_do_update(
+        index_elements=list(inbound_requests.primary_key),
+        set_={
+            "requests": table.requests + added.excluded.requests,
+            **{name: added.excluded[name] for name in last},
+        },
+    )
 
     def write(connection: Connection) -> None:
-        connection.execute(insert(inbound_requests).values(row))
+        connection.execute(counted)
 
     async with database.answering(RECORD_SECONDS - ANSWER_SECONDS):
         await database.in_transaction(write, Deadline(RECORD_SECONDS))
@@ -104,8 +116,8 @@ async def prune(database: Database, older_than_ms: int, limit: int) -> int:
 
 
 async def prune_unprocessed(database: Database, older_than_ms: int, limit: int) -> int:
-    """Delete requests without an event that were answered so long ago; returns their number."""
-    return await database.prune(inbound_requests.c.received_at, older_than_ms, limit)
+    """Delete reasons whose last request was answered so long ago; returns their number."""
+    return await database.prune(inbound_requests.c.last_at, older_than_ms, limit)
 
 
 def _type(text: str) -> str | None:

@@ -17,10 +17,7 @@ from flowactions_plugin.log_text import size
 from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConfig
 from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.nodes.plausibility import (
-    beyond_ascii,
     invisible,
-    media_type,
-    not_in_a_name,
     secret_problems,
     token_in_header,
     token_in_url,
@@ -31,13 +28,12 @@ from flowactions_plugin.nodes.template import (
     Variables,
     chat_message,
     is_chat_message_cut,
-    place,
     without_surrogates,
 )
 from flowactions_plugin.nodes.template_check import (
     Fault,
+    fault,
     json_fault,
-    malformed_tokens,
     repeated_keys,
     tokens_in_keys,
     tokens_not_substituted,
@@ -73,27 +69,6 @@ NAME_LENGTH: Final = 80
 METHODS_WITH_A_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 """They are hardly meant to be sent without one."""
 
-USUAL_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-
-WEBHOOK_FALLBACKS: Final = {
-    "webhookUrl": "This is not text, and counts as missing.",
-    "webhookMethod": "This is not text: POST is used.",
-    "webhookHeaders": "This is not a list: no custom headers are sent.",
-    "webhookSecret": "This is not text, so nothing can be signed with it.",
-    "webhookRetryOnFailure": "This is neither true nor false: only one attempt is made.",
-    "webhookContinueOnFailure": "This is neither true nor false: the flow continues.",
-}
-"""Field → what is done when its value has the wrong type. The body has a rule of its own."""
-
-CHAT_FALLBACKS: Final = {
-    "chatMessageText": "This is not text, and counts as empty.",
-    "chatActionType": "Only dm and channel are known: it is sent to the channel.",
-    "chatChannelId": "This is not text, and counts as missing.",
-    "chatUserId": "This is not text, and counts as missing.",
-    "chatRetryOnFailure": "This is neither true nor false: only one attempt is made.",
-    "chatContinueOnFailure": "This is neither true nor false: the flow continues.",
-}
-
 
 def webhook_problems(
     stored: Mapping[str, Any], limit: int, variables: Variables = SAMPLE, *, standard_webhooks: bool = False
@@ -107,26 +82,31 @@ def webhook_problems(
         standard_webhooks: whether the names of that scheme's headers are reserved, too.
     """
     config, unusable = read_config(WebhookConfig, stored)
-    found = list(_wrong_types(WEBHOOK_FALLBACKS, unusable))
+    found = list(_wrong_types(unusable - {"webhookBody"}))
     found += _url(config.webhook_url)
-    found += _method(config)
+    if method_name(config.webhook_method) is None:
+        message = "This is not the name of an HTTP method that can be sent: POST is used."
+        found.append(_problem("invalid_method", message, "webhookMethod"))
     found += _headers(stored.get("webhookHeaders"), config, variables, standard_webhooks)
     found += _body(config, unusable, variables, limit)
-    found += _secret(config)
+    secret = config.webhook_secret or ""
+    found += [_problem(code, message, SECRET_FIELD) for code, message in secret_problems(secret)]
+    found += _not_substituted(secret, SECRET_FIELD)
     return bounded(found)
 
 
 def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
     """Find what is wrong with a chat message's config, except what only the provider knows (§2.1)."""
     config, unusable = read_config(ChatMessageConfig, stored)
-    found = list(_wrong_types(CHAT_FALLBACKS, unusable - {"chatActionType"}))
+    found = list(_wrong_types(unusable - {"chatActionType"}))
     if "chatActionType" in unusable:
-        found.append(_problem("unknown_action_type", CHAT_FALLBACKS["chatActionType"], "chatActionType"))
+        message = "Only dm and channel are known: it is sent to the channel."
+        found.append(_problem("unknown_action_type", message, "chatActionType"))
     field, target = config.target_field, config.target
     if not target:
         found.append(_problem("missing_target", config.missing_target, field, severity="error"))
-    elif message := wrong_id(target, to_member=config.to_member):
-        found.append(_problem("not_an_id", message, field))
+    elif wrong := wrong_id(target, to_member=config.to_member):
+        found.append(_problem("not_an_id", wrong, field))
     found += _not_substituted(target, field)
     text = config.chat_message_text
     if not chat_message(text, variables):
@@ -134,7 +114,7 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
     elif is_chat_message_cut(text, variables):
         message = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
         found.append(_problem("text_cut", message, "chatMessageText"))
-    found += _misspelt(text, "chatMessageText")
+    found += _texts("unknown_token", unknown_tokens(text), "chatMessageText")
     return bounded(found)
 
 
@@ -151,8 +131,8 @@ def url_problem(
         severity: the problem's.
     """
     blanks = len(authored) - len(authored.lstrip())
-    fault = message if offset is None else _fault(authored, message, blanks + offset)
-    return _problem(code, fault, "webhookUrl", severity=severity)
+    said = message if offset is None else fault(authored, message, blanks + offset)
+    return _problem(code, said, "webhookUrl", severity=severity)
 
 
 def bounded(problems: Sequence[ConfigProblem]) -> Sequence[ConfigProblem]:
@@ -164,34 +144,20 @@ def bounded(problems: Sequence[ConfigProblem]) -> Sequence[ConfigProblem]:
     return tuple([*errors, *others][:MOST_PROBLEMS])
 
 
-def _wrong_types(fallbacks: Mapping[str, str], unusable: frozenset[str]) -> Iterator[ConfigProblem]:
-    for field, message in fallbacks.items():
-        if field in unusable:
-            yield _problem("wrong_type", message, field)
+def _wrong_types(fields: Iterable[str]) -> Iterator[ConfigProblem]:
+    for field in sorted(fields):
+        yield _problem("wrong_type", "This value has the wrong type, and counts as not set.", field)
 
 
 def _url(url: str) -> Iterator[ConfigProblem]:
     yield from _not_substituted(url, "webhookUrl")
     if "#" in url:
         message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
-        yield _problem("fragment_dropped", _fault(url, message, url.index("#")), "webhookUrl")
-    unseen = invisible(url.strip())
-    if unseen is not None:
-        unseen += len(url) - len(url.lstrip())
-        message = f"This is an invisible character (U+{ord(url[unseen]):04X}). Remove it."
-        yield _problem("invisible_character", _fault(url, message, unseen), "webhookUrl")
+        yield _problem("fragment_dropped", fault(url, message, url.index("#")), "webhookUrl")
+    if unseen := invisible(url):
+        yield _problem("invisible_character", fault(url, *unseen), "webhookUrl")
     if token := token_in_url(url):
-        yield _problem("token_in_clear", _fault(url, *token), "webhookUrl")
-
-
-def _method(config: WebhookConfig) -> Iterator[ConfigProblem]:
-    name = method_name(config.webhook_method)
-    if name is None:
-        message = "This is not the name of an HTTP method that can be sent: POST is used."
-        yield _problem("invalid_method", message, "webhookMethod")
-    elif name not in USUAL_METHODS:
-        message = f"{name} is not one of the usual methods. Check that the receiver takes it."
-        yield _problem("unusual_method", message, "webhookMethod")
+        yield _problem("token_in_clear", fault(url, *token), "webhookUrl")
 
 
 def _headers(
@@ -201,31 +167,21 @@ def _headers(
     if not isinstance(items, list | tuple):
         return
     too_large = False
-    has_json = has_body(config) and bool((config.webhook_body or "").strip())
     names: set[str] = set()
     for index, item in enumerate(items):
         at = ("webhookHeaders", index)
         field = read_item(HeaderField, item)
         if field is None:
-            part = _part_of_wrong_type(item)
-            message = (
-                "This is not text, so the header is left out."
-                if part
-                else "This is no header, and is left out."
-            )
-            yield _problem("wrong_type", message, *at, *part)
+            yield _problem("wrong_type", "This is not text, so the header is left out.", *at)
             continue
         for problem in _header(at, field, variables, standard_webhooks):
             too_large |= problem.severity == "error"
             yield problem
         name = folded(field.key)
         if name in names:
-            message = "This header is listed twice. Remove one."
-            yield _problem("header_repeated", message, *at, "key")
+            yield _problem("header_repeated", "This header is listed twice. Remove one.", *at, "key")
         elif name:
             names.add(name)
-        if name == "content-type" and has_json and (told := media_type(field.value)):
-            yield _problem("content_type", _fault(field.value, *told), *at, "value")
     try:
         _sent_headers(render_headers(config, variables), standard_webhooks)
     except HeadersTooLarge as exc:
@@ -249,18 +205,18 @@ def _header(
         yield _problem(exc.reason, str(exc), *at, "value", severity="error")
         return
     if dropped:
-        wrong = not_in_a_name(field.key)
-        why = _why_dropped(name)
-        yield _problem("header_dropped", why if wrong is None else _fault(field.key, why, wrong), *at, "key")
+        unseen = invisible(field.key)
+        said = fault(field.key, *unseen) if unseen else _why_dropped(name)
+        yield _problem("header_dropped", said, *at, "key")
         return
     if headers[-1][1] != header.value.strip():
         message = "Line breaks and other control characters are sent as spaces."
         yield _problem("control_characters", message, *at, "value")
-    if unread := beyond_ascii(field.value):
-        yield _problem("header_not_ascii", _fault(field.value, *unread), *at, "value")
+    elif unseen := invisible(field.value):
+        yield _problem("invisible_character", fault(field.value, *unseen), *at, "value")
     if token := token_in_header(name, field.value):
-        yield _problem("token_in_clear", _fault(field.value, *token), *at, "value")
-    yield from _misspelt(field.value, *at, "value")
+        yield _problem("token_in_clear", fault(field.value, *token), *at, "value")
+    yield from _texts("unknown_token", unknown_tokens(field.value), *at, "value")
 
 
 def _sent_headers(
@@ -273,22 +229,12 @@ def _sent_headers(
 
 def _why_dropped(name: str) -> str:
     shown = without_surrogates(name[:NAME_LENGTH])
-    if len(name) > MAX_HEADER_NAME_BYTES:
-        return f"The name is longer than {MAX_HEADER_NAME_BYTES} bytes, so the header is left out."
-    if not sendable_headers([(name, "")], ""):
-        return (
-            f"{shown} is not the name of a header, so the header is left out. A name has letters from A to Z, digits and"
-            " hyphens, and no spaces, colons, quotes or variables."
-        )
-    return f"We set {shown}. Your value is ignored."
-
-
-def _part_of_wrong_type(item: object) -> tuple[str, ...]:
-    if isinstance(item, Mapping):
-        for part in ("key", "value"):
-            if not isinstance(item.get(part, ""), str):
-                return (part,)
-    return ()
+    if len(name) <= MAX_HEADER_NAME_BYTES and sendable_headers([(name, "")], ""):
+        return f"We set {shown}. Your value is ignored."
+    return (
+        f"{shown} is not the name of a header, so the header is left out. A name has letters from A to Z, digits and hyphens,"
+        f" at most {MAX_HEADER_NAME_BYTES}, and no spaces, colons, quotes or variables."
+    )
 
 
 def _body(
@@ -305,23 +251,22 @@ def _body(
             message = "The body is empty, so the request is sent without one. A grey text in this field is an example."
             yield _problem("empty_body", message, "webhookBody")
         return
-    fault = json_fault(text) if text.strip() and len(text) <= limit else None
-    invalid: Fault | str | None = fault
+    wrong = json_fault(text) if text.strip() and len(text) <= limit else None
+    invalid: Fault | str | None = wrong
     try:
         render_body(config, variables, unusable, limit)
     except BodyInvalid as exc:
-        invalid = fault or str(exc)
+        invalid = wrong or str(exc)
     except TooLarge as exc:
         yield _problem(exc.reason, str(exc), "webhookBody", severity="error")
         return
     # What is not a variable is told first: it may well be why the body is not JSON.
-    at = None if fault is None else fault[1:]
+    at = None if wrong is None else wrong[1:]
     unknown = (each for each in unknown_tokens(text) if each[1:] != at)
     yield from _texts("unknown_token", unknown, "webhookBody")
     if invalid is not None:
         yield _problem("invalid_body", invalid, "webhookBody", severity="error")
         return
-    yield from _texts("malformed_token", malformed_tokens(text), "webhookBody")
     yield from _texts("token_not_substituted", tokens_in_keys(text), "webhookBody")
     yield from _texts("duplicate_key", repeated_keys(text), "webhookBody")
     yield from _room(config, unusable, limit)
@@ -337,33 +282,17 @@ def _room(config: WebhookConfig, unusable: frozenset[str], limit: int) -> Iterat
         yield _problem("body_may_be_too_large", message, "webhookBody")
 
 
-def _secret(config: WebhookConfig) -> Iterator[ConfigProblem]:
-    secret = config.webhook_secret or ""
-    for code, message in secret_problems(secret):
-        yield _problem(code, message, SECRET_FIELD)
-    yield from _not_substituted(secret, SECRET_FIELD)
-
-
 def _not_substituted(text: str, field: str) -> Iterator[ConfigProblem]:
     return _texts("token_not_substituted", tokens_not_substituted(text), field)
 
 
-def _misspelt(text: str, *path: str | int) -> Iterator[ConfigProblem]:
-    yield from _texts("unknown_token", unknown_tokens(text), *path)
-    yield from _texts("malformed_token", malformed_tokens(text), *path)
-
-
 def _texts(code: str, faults: Iterable[Fault], *path: str | int) -> Iterator[ConfigProblem]:
-    for fault in islice(faults, MOST_TOKENS):
-        yield _problem(code, fault, *path)
-
-
-def _fault(text: str, message: str, offset: int) -> Fault:
-    return Fault(message, *place(text[:offset]))
+    for each in islice(faults, MOST_TOKENS):
+        yield _problem(code, each, *path)
 
 
 def _problem(
-    code: str, fault: Fault | str, *path: str | int, severity: Literal["error", "warning"] = "warning"
+    code: str, said: Fault | str, *path: str | int, severity: Literal["error", "warning"] = "warning"
 ) -> ConfigProblem:
-    message, line, column = Fault(fault) if isinstance(fault, str) else fault
+    message, line, column = Fault(said) if isinstance(said, str) else said
     return ConfigProblem(path=path, code=code, message=message, severity=severity, line=line, column=column)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -268,10 +268,17 @@ class Pacing:
             return "unavailable"
 
 
-async def recovery_loop(pacing: Pacing) -> None:
-    """Recover at once and then every few seconds, until cancelled."""
+async def recovery_loop(pacing: Pacing, ask_again: Callable[[], Awaitable[None]] | None = None) -> None:
+    """Recover at once and then every few seconds, until cancelled.
+
+    Args:
+        pacing: recovers deferred nodes whose leases expired.
+        ask_again: begins to ask about chat tokens that were refused; ``None``: nobody does.
+    """
 
     async def recover() -> float:
+        if ask_again is not None:
+            await ask_again()
         while await pacing.recover() == RECOVERED_AT_ONCE:
             pass
         return RECOVER_SECONDS

@@ -15,7 +15,6 @@ from sqlalchemy import (
     and_,
     case,
     cast,
-    delete,
     exists,
     func,
     literal,
@@ -33,9 +32,6 @@ log = logging.getLogger("flowactions")
 
 LEASE_SECONDS: Final = 15.0
 """Longer than most nodes take, a message with all its attempts included; the lease of a longer one is renewed."""
-
-UNREADABLE_TYPE: Final = ""
-"""The node type of records whose type could not be read when they were carried over from an earlier release."""
 
 WALK_FIELDS: Final = ("agent_id", "user_id", "content")
 """What a record keeps of the walk beside its own columns."""
@@ -88,13 +84,11 @@ class Found(NamedTuple):
         state: why there is nothing to lease; ``None`` when there is.
         first: the first record that waits.
         mark: whether the rows do not say yet that the user got there and the first one waits for another process.
-        unreadable: records whose type is no text, so that no process can ever offer it.
     """
 
     state: Literal["done", "running", "halted", "unavailable"] | None
     first: int = 0
     mark: bool = False
-    unreadable: Sequence[int] = ()
 
 
 class DeferredQueries:
@@ -111,7 +105,7 @@ class DeferredQueries:
     @property
     def types(self) -> Sequence[str]:
         """The node types whose records this process leases."""
-        return (*self._offered(), UNREADABLE_TYPE)
+        return tuple(self._offered())
 
     async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
         """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
@@ -124,30 +118,27 @@ class DeferredQueries:
         )
         waiting = select(
             deferred.c.id,
-            self._database.sql.undecoded(deferred.c.node_type),
+            deferred.c.node_type,
             cast(self.is_leased(), Integer).label("leased"),
             cast(deferred.c.held_until.is_not(None), Integer).label("reached"),
             case((later, 1), else_=0).label("later"),
         ).where(*of_step(step))
         # No record's id is 0.
-        none = [literal(0), self._database.sql.undecoded(literal("", Text)), *(literal(0) for _ in range(3))]
+        none: list[ColumnElement[Any]] = [literal(0), literal("", Text), *(literal(0) for _ in range(3))]
         both = union_all(waiting, select(*none).where(*of_run(halted_runs, step)))
         async with self._database.read(transaction) as connection:
             rows = sorted((await connection.execute(both)).all(), key=lambda row: row.id)
         if rows and rows[0].id == 0:
             return Found("halted")
-        types = {row.id: stored_text(row.node_type) for row in rows}
-        unreadable = [row_id for row_id, node_type in types.items() if node_type is None]
-        rows = [row for row in rows if row.id not in unreadable]
         if any(row.leased for row in rows):
             return Found("running")
         if not rows:
-            return Found("done", unreadable=unreadable)
+            return Found("done")
         first = rows[0]
-        if types[first.id] in self.types:
-            return Found("unavailable" if first.later else None, first.id, unreadable=unreadable)
+        if first.node_type in self.types:
+            return Found("unavailable" if first.later else None, first.id)
         mark = not first.reached or any(row.reached for row in rows[1:])
-        return Found("unavailable", first.id, mark=mark, unreadable=unreadable)
+        return Found("unavailable", first.id, mark=mark)
 
     async def expired(self, limit: int) -> Sequence[Step]:
         """List steps whose leases have expired and whose records this process can run, the earliest first."""
@@ -159,7 +150,7 @@ class DeferredQueries:
         gone = (
             select(
                 func.min(deferred.c.id).label("first"),
-                *(self._database.sql.undecoded(column) for column in key),
+                *key,
             )
             .where(
                 deferred.c.node_type.in_(self.types),
@@ -170,18 +161,7 @@ class DeferredQueries:
             .order_by(func.min(deferred.c.held_until))
             .limit(limit)
         )
-        rows: Sequence[Any] = await self._database.rows(gone)
-        steps = {row.first: [stored_text(part) for part in row[1:]] for row in rows}
-        broken = [first for first, parts in steps.items() if None in parts]
-        if broken:
-            log.error(
-                "deferred records %s cannot be read and are dropped",
-                broken,
-                extra={"event": "deferred.dropped"},
-            )
-            removed = delete(deferred).where(deferred.c.id.in_(broken))
-            await self._database.in_transaction(lambda connection: connection.execute(removed))
-        return [Step(*parts) for parts in steps.values() if None not in parts]  # type: ignore[arg-type]
+        return [Step._make(row[1:]) for row in await self._database.rows(gone)]
 
     def is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
         """Select records that somebody leases. A time that no lease can have come to does not count."""
@@ -227,8 +207,7 @@ def step_of(walk: Walk, step_id: str | None) -> Step:
 def ran_prefix(flow_id: str) -> str:
     """Return what precedes the step of a record that has run, in its column ``step_id``.
 
-    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record;
-    processes of revision 0004 never do.
+    Its column ``flow_id`` is empty then. No flow has such an id, so only a `reach` that asks for it finds the record.
     """
     return f"{len(flow_id)}:{flow_id}"
 
@@ -257,33 +236,20 @@ def read_record(row_id: int, token: str, step: Step, columns: Mapping[str, Any])
         step: the step that it waits for; a record runs for no other run, whatever it says.
         columns: those of `KEPT`, as they are stored.
     """
-    texts = {name: stored_text(value) for name, value in columns.items()}
-    visit = texts["visit"]
     try:
-        walk = json.loads(texts["walk"] or "")
+        walk = json.loads(columns["walk"])
         kept = msgspec.convert({name: walk[name] for name in WALK_FIELDS}, dict[str, str])
-        # Records of release 0.1.0 have no version. A config that is missing is none.
-        node = msgspec.convert({"config": None} | json.loads(texts["node"] or ""), Node)
+        node = msgspec.convert(json.loads(columns["node"]), Node)
     except (ValueError, TypeError, LookupError, RecursionError, msgspec.ValidationError):
         return None
-    if visit is None or (node.id, node.type) != (texts["node_id"], texts["node_type"]):
+    if (node.id, node.type) != (columns["node_id"], columns["node_type"]):
         return None
     whole = Walk(
         organization_id=step.organization_id,
         run_id=step.run_id,
         flow_id=step.flow_id,
-        visit=visit,
+        visit=columns["visit"],
         pacing=Deferred(step.step_id or None),
         **kept,
     )
     return Record(row_id, whole, node, token)
-
-
-def stored_text(stored: object) -> str | None:
-    """Read a stored text, given as text or as bytes; ``None`` when it is none."""
-    if not isinstance(stored, bytes):
-        return stored if isinstance(stored, str) else None
-    try:
-        return stored.decode()
-    except UnicodeDecodeError:
-        return None

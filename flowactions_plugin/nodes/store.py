@@ -28,7 +28,6 @@ from flowactions_plugin.nodes.queries import (
     ran_prefix,
     read_record,
     step_of,
-    stored_text,
 )
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
@@ -116,10 +115,9 @@ class DeferredStore:
             number of racing callers, one gets it.
         """
         found = await self.queries.find(step, transaction)
-        if found.state is not None and not found.mark and not found.unreadable:
+        if found.state is not None and not found.mark:
             return Lease(found.state)
         async with self._database.write(transaction) as connection:
-            await self._drop(step, found.unreadable, connection)
             if found.mark:
                 await self._mark(step, found.first, connection)
             if found.state is not None:
@@ -165,10 +163,10 @@ class DeferredStore:
 
     async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
         emptied = _emptied(step.flow_id).where(deferred.c.id == first)
-        dropped = await connection.execute(emptied.returning(self._database.sql.undecoded(deferred.c.node_id)))
+        dropped = await connection.execute(emptied.returning(deferred.c.node_id))
         log.error(
             "deferred node %s of run %s is dropped: it failed or ended its process %s times",
-            printable(stored_text(dropped.scalar_one())),
+            printable(dropped.scalar_one()),
             printable(step.run_id),
             MAX_LEASES,
             extra={"event": "deferred.dropped"},
@@ -208,7 +206,7 @@ class DeferredStore:
             .returning(
                 deferred.c.id,
                 deferred.c.token,
-                *(self._database.sql.undecoded(deferred.c[name]) for name in KEPT),
+                *(deferred.c[name] for name in KEPT),
             )
         )
         rows = sorted((await connection.execute(leased)).all(), key=lambda row: row.id)

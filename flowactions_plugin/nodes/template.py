@@ -11,8 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain, islice
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,10 +30,18 @@ _TOKEN = re.compile(r"\{\{(userId|content)\}\}")
 _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_JSON_ERROR = re.compile(r"(?:JSON is malformed: )?(.*?)(?: \(byte ([0-9]+)\))?", re.DOTALL)
+_AT_BYTE = re.compile(r"\(byte ([0-9]+)\)\Z")
 _OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
-_CHAT_ENTITIES: Final = ("&amp;", "&lt;", "&gt;")
-_ENTITY_LENGTH: Final = max(map(len, _CHAT_ENTITIES))
+
+_CHAT_LOOK_AHEAD: Final = 1 << 16
+"""Characters of a message that are put together to see whether what is open at the cut is closed behind it."""
+
+_LINK: Final = r"<(?:[@#!]|[A-Za-z][A-Za-z0-9+.-]{0,30}:)[^<>|\n]{1,3000}+(?P<label>\|[^<>\n]*+)?+>"
+_CHAT_MARK: Final = re.compile(rf"```|`|&(?:amp|lt|gt);|{_LINK}|(?<![^\W_])[*_~](?=\S)")
+_CHAT_CLOSER: Final = {"```": re.compile("(?P<closer>```)"), "`": re.compile("(?P<closer>`)")} | {
+    mark: re.compile(rf"```.*?```|`[^`\n]+`|{_LINK}|(?<=\S)(?P<closer>\{mark})(?![^\W_])") for mark in "*_~"
+}
+"""What closes markup. In code and links, ``*``, ``_`` and ``~`` are text."""
 
 _RUN_THEN_SPECIAL = re.compile(
     r"""
@@ -167,7 +174,7 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
     pieces = _pieces(text, escaped)
     if "\\" in text and any(map(_ends_in_escape, pieces[:-1:2])):
-        raise BodyInvalid("The body is not valid JSON: it has a single backslash before a variable.")
+        raise BodyInvalid("The body must be JSON.")
     return pieces
 
 
@@ -210,13 +217,12 @@ def check_json(body: bytes) -> None:
 
 
 def _json_error(message: str, body: bytes) -> BodyInvalid:
-    """Return the decoder's reason with the place as editors count it."""
-    found = _JSON_ERROR.fullmatch(message)
-    if found is None or found[2] is None:
-        ended = message == "Input data was truncated"
-        return BodyInvalid(f"The body is not valid JSON: {'it ends too early' if ended else message}.")
-    line, column = place(body[: int(found[2])].decode(errors="replace"))
-    return BodyInvalid(f"The body is not valid JSON: {found[1]} in line {line}, column {column}.", line, column)
+    """Return the refusal with the place as editors count it, if the decoder says one."""
+    found = _AT_BYTE.search(message)
+    if found is None:
+        return BodyInvalid("The body must be JSON.")
+    line, column = place(body[: int(found[1])].decode(errors="replace"))
+    return BodyInvalid(f"The body must be JSON (line {line}, column {column}).", line, column)
 
 
 def place(before: str) -> tuple[int, int]:
@@ -227,18 +233,26 @@ def place(before: str) -> tuple[int, int]:
 def chat_message(text: str, variables: Variables) -> str:
     """Make the text of a chat message: substitute, trim, cut to 4000 characters (§2.1).
 
-    Substituted values are escaped, so an end user can neither ping people nor fake a link. What the cut leaves out
-    is not put together first.
+    Substituted values are escaped, so an end user can neither ping people nor fake a link. Markup that the cut would
+    leave open is closed, and a link or an entity that it would split is left out. What is far behind the cut is not put
+    together.
     """
     text = _chat_head(text, variables)
     if len(text) <= CHAT_MESSAGE_LENGTH:
         return text
-    # An entity that the cut would split is left out whole.
-    start = text.rfind("&", CHAT_MESSAGE_LENGTH - 4, CHAT_MESSAGE_LENGTH)
-    for entity in _CHAT_ENTITIES:
-        if start != -1 and text.startswith(entity, start) and start + len(entity) > CHAT_MESSAGE_LENGTH:
-            return text[:start]
-    return text[:CHAT_MESSAGE_LENGTH]
+    spans = _spans_at(text, CHAT_MESSAGE_LENGTH)
+    at = CHAT_MESSAGE_LENGTH
+    while True:
+        around = [span for span in spans if span.start < at < span.end]
+        closing = "".join(span.mark for span in reversed(around))
+        if split := [span for span in around if not span.inner_start < at <= span.inner_end]:
+            at = min(span.start if at <= span.inner_start else span.inner_end for span in split)
+        elif at + len(closing) > CHAT_MESSAGE_LENGTH:
+            at -= 1
+        elif around and around[-1].mark in "*_~" and text[at - 1].isspace():
+            at -= 1  # behind white space, the mark would close nothing
+        else:
+            return text[:at] + closing
 
 
 def is_chat_message_cut(text: str, variables: Variables) -> bool:
@@ -246,10 +260,55 @@ def is_chat_message_cut(text: str, variables: Variables) -> bool:
     return len(_chat_head(text, variables)) > CHAT_MESSAGE_LENGTH
 
 
+class _Span(NamedTuple):
+    """Markup, by its places in a text: a cut is possible outside, and inside where ``mark`` then closes it."""
+
+    start: int
+    inner_start: int
+    inner_end: int
+    end: int
+    mark: str
+
+
+def _spans_at(text: str, cut: int) -> list[_Span]:
+    """Return the markup that is open at a place or ends just before it; what is never closed is text.
+
+    Each kind of markup searches a part of the text once, so that it takes time in proportion to the text.
+    """
+    spans: list[_Span] = []
+    searched: dict[str, int] = {}
+    code_end = 0
+    for found in _CHAT_MARK.finditer(text):
+        start, mark = found.start(), found[0]
+        if start >= cut:
+            break
+        span = None
+        if mark[0] in "<&":
+            inner = found.start("label") + 1 or found.end() - 1
+            span = _Span(start, inner, found.end() - 1, found.end(), ">")
+        elif start >= max(code_end, searched.get(mark, 0)):
+            inner, line_end = start + len(mark), -1 if mark == "```" else text.find("\n", start)
+            searched[mark] = len(text) if line_end < 0 else line_end
+            closers = _CHAT_CLOSER[mark].finditer(text, inner, searched[mark])
+            close = next((end.start() for end in closers if end["closer"] and end.start() > inner), None)
+            if close is not None:
+                span = _Span(start, inner, close, close + len(mark), mark)
+                searched[mark] = span.end
+                code_end = span.end if mark[0] == "`" else code_end
+        if span is not None and span.end > cut - 8:  # what ends earlier is whole, also where marks are added
+            spans.append(span)
+    return spans
+
+
 def _chat_head(text: str, variables: Variables) -> str:
     values = {name: html.escape(value, quote=False) for name, value in variables.items()}
-    characters = chain.from_iterable(_trimmed(_pieces(text, values)))
-    return "".join(islice(characters, CHAT_MESSAGE_LENGTH + _ENTITY_LENGTH))
+    head, left = [], CHAT_MESSAGE_LENGTH + _CHAT_LOOK_AHEAD
+    for piece in _trimmed(_pieces(text, values)):
+        head.append(piece[:left])
+        left -= len(head[-1])
+        if left <= 0:
+            break
+    return "".join(head)
 
 
 def _trimmed(pieces: Sequence[str]) -> list[str]:

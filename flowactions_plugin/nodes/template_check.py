@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final, NamedTuple
 
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.json_words import first_error, repeated_names
+from flowactions_plugin.nodes.plausibility import TYPOGRAPHIC_QUOTES, invisible
 from flowactions_plugin.nodes.template import (
     VARIABLES,
     as_json_of_same_length,
@@ -18,19 +18,17 @@ from flowactions_plugin.nodes.template import (
 )
 
 NAME_LENGTH: Final = 80
-TOKEN_LENGTH: Final = 100
-"""Characters between the braces at the most; what is longer was hardly meant as a variable."""
-
-_LIKE_A_TOKEN: Final = re.compile(rf"\{{\{{([^{{}}\n]{{1,{TOKEN_LENGTH}}})\}}\}}")
-
-
-_NAMES: Final = "|".join(VARIABLES)
-_NEARLY_A_TOKEN: Final = re.compile(
-    rf"(?<!\{{)\$?(?:\{{{{2,3}}[ \t]*({_NAMES})\b[ \t]*\}}{{0,3}}|\{{[ \t]*({_NAMES})[ \t]*\}})", re.IGNORECASE
+_BRACED: Final = {name.lower(): f"{{{{{name}}}}}" for name in VARIABLES}
+_LIKE_A_VARIABLE: Final = re.compile(
+    rf"""(?<!\{{)\$?+(?:
+        \{{\{{([^{{}}\n]{{1,100}})\}}\}}                                # closed, with any name
+      | \{{[ \t]*+({"|".join(VARIABLES)})[ \t]*+\}}                      # in single braces
+      | \{{\{{[ \t]*+([A-Za-z][\w.]{{0,99}}+)[ \t]*+\}}?                # not closed
+    )""",
+    re.IGNORECASE | re.VERBOSE,
 )
-"""A variable's name behind two or three braces, closed or not, or in single ones."""
-
-_NOT_CLOSED: Final = re.compile(r"\{\{[ \t]*+[A-Za-z][\w.]{0,99}+[ \t]*+(?!\}\}|[\w.])")
+_JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*+"(?=([ \t\r\n]*+:)?)|[{}]', re.DOTALL)
+"""A text of JSON, with a group if it is a name, or a brace."""
 
 
 class Fault(NamedTuple):
@@ -41,121 +39,105 @@ class Fault(NamedTuple):
     column: int | None = None
 
 
+def fault(text: str, message: str, offset: int) -> Fault:
+    """Return what is wrong at an offset of a text."""
+    return Fault(message, *place(text[:offset]))
+
+
 def json_fault(text: str) -> Fault | None:
-    """Find the first error that keeps a body from being JSON once its variables are substituted, whatever their values."""
+    """Find the first error that keeps a body from being JSON once its variables are substituted, whatever their values.
+
+    It says more than the place only where that cannot be wrong.
+    """
     same, _ = as_json_of_same_length(text)
     try:
         check_json(without_surrogates(same).encode())
     except BodyInvalid as exc:
-        found = first_error(same)
-        if found is None:
-            return Fault(str(exc), exc.line, exc.column)
-        words, offset = found
-        # The second brace of what looks like a variable is the first that is wrong.
-        token = _LIKE_A_TOKEN.match(text, offset) or _LIKE_A_TOKEN.match(text, max(0, offset - 1))
-        if token is not None and token[1] not in VARIABLES:
-            return _not_valid(text, token.start(), before=_not_a_variable(token[1]))
-        if malformed := _malformed_near(text, offset):
-            return _not_valid(text, malformed[0], before=malformed[1])
-        return _not_valid(text, offset, words)
+        try:
+            json.loads(same, parse_int=str, parse_float=str)
+        except json.JSONDecodeError as found:
+            said, at = _json_error(same, found) or _variable_near(text, found.pos) or ("", found.pos)
+            line, column = place(text[:at])
+            return Fault(f"{said} The body must be JSON (line {line}, column {column}).".lstrip(), line, column)
+        except (ValueError, RecursionError):
+            pass
+        return Fault(str(exc), exc.line, exc.column)
     return None
 
 
-def _not_valid(text: str, offset: int, words: str = "", before: str = "") -> Fault:
-    line, column = place(text[:offset])
-    where = f"The body is not valid JSON in line {line}, column {column}"
-    return Fault(f"{before} {where}{': ' if words else ''}{words}.".lstrip(), line, column)
+def _json_error(text: str, error: json.JSONDecodeError) -> tuple[str, int] | None:
+    at, found = error.pos, text[error.pos : error.pos + 1]
+    if error.msg.startswith("Invalid control character") and found in {"\r", "\n"}:
+        return 'A text cannot contain a line break. Write \\n in its place, or end the text with ".', at
+    if error.msg.startswith("Invalid"):  # within a text, where commas and brackets are text
+        return None
+    # Python 3.13 and later stop at the comma, others behind it.
+    comma = at if found == "," else len(text[:at].rstrip(" \t\r\n")) - 1
+    if text[comma : comma + 1] == "," and text[comma + 1 :].lstrip(" \t\r\n")[:1] in {"}", "]"}:
+        return "Nothing follows this comma. Remove it.", comma
+    if found and found in TYPOGRAPHIC_QUOTES:
+        return f'{found} is a typographic quote. Write " in its place.', at
+    unseen = invisible(found)
+    return None if unseen is None else (unseen[0], at)
+
+
+def _variable_near(text: str, offset: int) -> tuple[str, int] | None:
+    """Find what is no variable, at or around whose braces a reader of JSON stops."""
+    for start in range(offset, max(-1, offset - 3), -1):
+        found = _LIKE_A_VARIABLE.match(text, start)
+        if found is not None and found[1] not in VARIABLES:
+            return _no_variable(found), start
+    return None
 
 
 def repeated_keys(text: str) -> Iterator[Fault]:
     """Find the names that stand twice in one object of a body that is valid JSON; each place of them after the first."""
-    for name, offset in repeated_names(as_json_of_same_length(text)[0], text):
-        shown = f"{name[:NAME_LENGTH]}{'…' if len(name) > NAME_LENGTH else ''}"
-        message = (
-            f'This object has the name "{without_surrogates(shown)}" twice. Both are sent, and receivers read only one of'
-            " them. Remove one."
-        )
-        yield Fault(message, *place(text[:offset]))
+    objects: list[set[str]] = []
+    for part in _JSON_PART.finditer(as_json_of_same_length(text)[0]):
+        if part[0] == "{":
+            objects.append(set())
+        elif part[0] == "}":
+            objects.pop()
+        elif part[1] is not None:
+            written = text[part.start() : part.end()]
+            name = json.loads(written) if written.startswith('"') else written
+            if name in objects[-1]:
+                shown = without_surrogates(f"{name[:NAME_LENGTH]}{'…' if len(name) > NAME_LENGTH else ''}")
+                message = (
+                    f'This object has the name "{shown}" twice. Receivers read only one of them. Remove one.'
+                )
+                yield fault(text, message, part.start())
+            objects[-1].add(name)
 
 
 def unknown_tokens(text: str) -> Iterator[Fault]:
     """Find what looks like a variable and is none, so that it is sent unchanged; each of them once."""
-    found: set[str] = set()
-    for token in _LIKE_A_TOKEN.finditer(text):
-        name = token[1]
-        if name in VARIABLES or not name.strip() or name in found:
-            continue
-        found.add(name)
-        yield Fault(f"{_not_a_variable(name)} It is sent unchanged.", *place(text[: token.start()]))
-
-
-def malformed_tokens(text: str) -> Iterator[Fault]:
-    """Find variables with too few or too many braces, so that they are sent as they stand; each of them once."""
-    found: set[str] = set()
-    for token in _NEARLY_A_TOKEN.finditer(text):
-        written = token[0].strip()
-        message = None if written in found else _why_malformed(token)
-        found.add(written)
-        if message is not None:
-            yield Fault(f"{message} It is sent unchanged.", *place(text[: token.start()]))
-    for token in _NOT_CLOSED.finditer(text):
-        written = token[0].strip()
-        known = _NEARLY_A_TOKEN.match(text, token.start()) is not None  # and told above
-        if known or written in found or _LIKE_A_TOKEN.match(text, token.start()):
-            continue
-        found.add(written)
-        message = f"{written} is not closed, and no variable. {_VARIABLES_ARE} It is sent unchanged."
-        yield Fault(message, *place(text[: token.start()]))
+    for found in _each_once(text):
+        if found[1] not in VARIABLES and (found[1] is None or found[1].strip()):
+            yield fault(text, f"{_no_variable(found)} It is sent unchanged.", found.start())
 
 
 def tokens_not_substituted(text: str) -> Iterator[Fault]:
     """Find what was meant as a variable in a text in which none is substituted; each of them once."""
-    found: set[str] = set()
-    for token in chain(_LIKE_A_TOKEN.finditer(text), _NEARLY_A_TOKEN.finditer(text)):
-        written = token[0].strip()
-        if any(written in each or each in written for each in found):
-            continue
-        found.add(written)
-        message = f"{written} is not substituted here. It is sent unchanged."
-        yield Fault(message, *place(text[: token.start()]))
+    for found in _each_once(text):
+        yield fault(text, f"{found[0]} is not substituted here. It is sent unchanged.", found.start())
 
 
 def tokens_in_keys(text: str) -> Iterator[Fault]:
     """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
     for name, offset in as_json_of_same_length(text)[1].items():
-        message = f"{_braced(name)} is not substituted in a key. It is sent unchanged."
-        yield Fault(message, *place(text[:offset]))
+        yield fault(text, f"{_BRACED[name.lower()]} is not substituted in a key. It is sent unchanged.", offset)
 
 
-def _why_malformed(token: re.Match[str]) -> str | None:
-    """Say how what is nearly a variable is written; ``None`` for one that is filled in, or told of as unknown."""
-    written = token[0].strip()
-    name = next(known for known in VARIABLES if known.lower() == token[token.lastindex or 0].lower())
-    # Around one that is filled in, somebody may want further braces.
-    if _LIKE_A_TOKEN.fullmatch(written) or _braced(name) in written:
-        return None
-    return f"{written} is not a variable: write {_braced(name)}."
+def _each_once(text: str) -> Iterator[re.Match[str]]:
+    seen: set[str] = set()
+    for found in _LIKE_A_VARIABLE.finditer(text):
+        if found[0] not in seen:
+            seen.add(found[0])
+            yield found
 
 
-def _malformed_near(text: str, offset: int) -> tuple[int, str] | None:
-    """Find what is nearly a variable and is what a reader of JSON stumbles over, in or behind its braces."""
-    for start in range(offset, max(-1, offset - 3), -1):
-        token = _NEARLY_A_TOKEN.match(text, start)
-        message = token and _why_malformed(token)
-        if message:
-            return start, message
-    return None
-
-
-def _braced(name: str) -> str:
-    return f"{{{{{name}}}}}"
-
-
-def _not_a_variable(name: str) -> str:
-    meant = next((known for known in VARIABLES if known.lower() == name.strip().lower()), None)
-    return (
-        f"{_braced(name)} is not a variable{f': write {_braced(meant)}.' if meant else f'. {_VARIABLES_ARE}'}"
-    )
-
-
-_VARIABLES_ARE: Final = f"The variables are {' and '.join(map(_braced, VARIABLES))}."
+def _no_variable(found: re.Match[str]) -> str:
+    meant = _BRACED.get((found[1] or found[2] or found[3]).strip().lower())
+    known = f": write {meant}." if meant else f". The variables are {' and '.join(_BRACED.values())}."
+    return f"{found[0].strip()} is not a variable{known}"

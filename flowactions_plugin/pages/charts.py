@@ -1,15 +1,13 @@
-"""Geometry of the pages' charts, and of a delivery's time line: rectangles, so that no style is needed in the page. Pure."""
+"""Geometry of the pages' charts: rectangles, so that no style is needed in the page. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from flowactions_plugin.deliveries.results import KnownAttempt
 from flowactions_plugin.health.results import Bucket
-from flowactions_plugin.log_text import plural
-from flowactions_plugin.pages.formats import span, utc
 
 HEIGHT: Final = 80
 LEAST: Final = 1.5
@@ -20,10 +18,6 @@ TICKS: Final = 4
 
 _MANTISSAS: Final = (1, 2, 4, 6, 8)
 """Ends of the value axis, by a power of ten: the half of each is a whole number, except that of 1."""
-
-LINE_WIDTH: Final = 1000
-NARROWEST: Final = 4.0
-"""An attempt of a few milliseconds between waits of minutes can still be seen."""
 
 
 class Bar(NamedTuple):
@@ -140,26 +134,6 @@ class Step(NamedTuple):
     ok: bool
 
 
-class Part(NamedTuple):
-    """A rectangle of the line; ``number``: of its attempt."""
-
-    kind: Literal["ok", "bad", "next"]
-    x: float
-    width: float
-    title: str
-    number: int | None = None
-
-
-class Line(NamedTuple):
-    """A time line. Times are Unix milliseconds."""
-
-    parts: Sequence[Part]
-    start: int
-    end: int
-    summary: str
-    width: int = LINE_WIDTH
-
-
 def steps(created_at: str | None, attempts: Sequence[KnownAttempt]) -> list[Step]:
     """Return the attempts with the waits between them.
 
@@ -175,49 +149,6 @@ def steps(created_at: str | None, attempts: Sequence[KnownAttempt]) -> list[Step
         found.append(Step(attempt, waited, _delivered(attempt)))
         before = None if start is None else start + attempt.duration_ms
     return found
-
-
-def line(created_at: str | None, attempts: Sequence[KnownAttempt], due_at: str | None) -> Line:
-    """Return the time line of a delivery; without parts when nothing is known.
-
-    Args:
-        created_at: when it was enqueued, ISO 8601; ``None``: not known.
-        attempts: the oldest first.
-        due_at: when the next one is due, ISO 8601; ``None``: none is.
-    """
-    spans = [
-        (start, start + max(0, attempt.duration_ms), attempt)
-        for attempt in attempts
-        if (start := milliseconds(attempt.started_at)) is not None
-    ]
-    if not spans:
-        return Line((), 0, 0, "")
-    due = milliseconds(due_at)
-    known = [milliseconds(created_at), due, *(each for start, end, _ in spans for each in (start, end))]
-    moments = [moment for moment in known if moment is not None]
-    first, last = min(moments), max(moments)
-    scale = LINE_WIDTH / max(1, last - first)
-
-    def part(
-        kind: Literal["ok", "bad", "next"], start: int, end: int, title: str, number: int | None = None
-    ) -> Part:
-        width = max(NARROWEST, (end - start) * scale)
-        x = min((start - first) * scale, LINE_WIDTH - width)
-        return Part(kind, round(x, 2), round(width, 2), title, number)
-
-    parts = [
-        part(
-            "ok" if _delivered(attempt) else "bad",
-            start,
-            end,
-            f"attempt {attempt.number}, {utc(start)}, took {span(end - start)}",
-            attempt.number,
-        )
-        for start, end, attempt in spans
-    ]
-    if due is not None and due > spans[-1][1]:
-        parts.append(part("next", due, due, f"next attempt due {utc(due)}"))
-    return Line(parts, first, last, f"{plural(len(spans), 'attempt')} within {span(last - first)}")
 
 
 def milliseconds(moment: str | None) -> int | None:

@@ -22,7 +22,6 @@ from flowactions_plugin.pages.rendering import Renderer
 if TYPE_CHECKING:
     from flowactions_plugin.bulk.actions import Actions
     from flowactions_plugin.bulk.pauses import Pauses
-    from flowactions_plugin.bulk.purge import Purges
     from flowactions_plugin.deliveries.operator_queries import OperatorQueries, Unreadable
 
 ROWS: Final = 50
@@ -39,7 +38,6 @@ class PageContext:
         queries: searches, counts and overviews.
         actions: bulk actions.
         pauses: paused destinations.
-        purges: purges of organizations.
         renderer: makes the pages.
         clock: Unix seconds.
         undo_seconds: how long a bulk action can be undone.
@@ -51,7 +49,6 @@ class PageContext:
         queries: OperatorQueries,
         actions: Actions,
         pauses: Pauses,
-        purges: Purges,
         renderer: Renderer,
         clock: Clock,
         undo_seconds: float,
@@ -60,7 +57,6 @@ class PageContext:
         self.queries = queries
         self.actions = actions
         self.pauses = pauses
-        self.purges = purges
         self.renderer = renderer
         self._clock = clock
         self.undo_seconds = undo_seconds

@@ -20,7 +20,7 @@ from flowactions_plugin.egress.attempt import UNSIGNED
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.pages.charts import line, steps
+from flowactions_plugin.pages.charts import steps
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_query
 from flowactions_plugin.pages.guard import Viewer
 
@@ -29,9 +29,6 @@ BODY_CHARACTERS: Final = 64 << 10
 
 RESENT_SHOWN: Final = 10
 """How many of the deliveries that were sent again from one are shown with it, the last ones."""
-
-LINKS_SHOWN: Final = 12
-"""Of a time line with more parts, none is a stop of the Tab key: the attempts are listed below it."""
 
 FORM: Final = tuple(field for field in FIELDS if field.label)
 """The fields of the search."""
@@ -147,8 +144,6 @@ async def show_delivery(
         found=found,
         kinds=OF_ONE.get(row.status, ()),
         steps=steps(row.created_at, found.attempts),
-        line=line(row.created_at, found.attempts, row.next_attempt_at),
-        links_shown=LINKS_SHOWN,
         certainties=CERTAINTIES,
         resent_shown=RESENT_SHOWN,
         body=body[:BODY_CHARACTERS],

@@ -12,7 +12,7 @@ from litestar.di import NamedDependency
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.fields import MOST_CHARACTERS
 from flowactions_plugin.deliveries.filters import parse
-from flowactions_plugin.deliveries.inbound_queries import MOST_ID, Inbound
+from flowactions_plugin.deliveries.inbound_queries import MOST_ID
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.health.status_queries import NAMED_READ
@@ -116,8 +116,8 @@ class Finder:
         wrong = f"an id has {MOST_ID} characters at the most" if len(text) > MOST_ID else ""
         self.looked.append(Looked("an inbound event with this id", wrong))
         if not wrong:
-            events = await self._context.queries.inbound(scope, Inbound(event_id=text), None, 1)
-            if events.rows:
+            events = await self._context.queries.inbound(scope, text, None, 1)
+            if events.rows or events.reasons:
                 yield Hit("Inbound event", text, "/inbound", {"id": text})
 
     async def _has(self, field: str) -> bool:

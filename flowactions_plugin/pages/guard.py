@@ -112,9 +112,6 @@ FORM: Final = "application/x-www-form-urlencoded"
 FOR_CHANGERS: Final[dict[str, Any]] = {"flowactions_for_changers": True}
 """Marks a handler of GET that only people who may change something may see. Every other method is for them alone."""
 
-FOR_OPERATORS: Final[dict[str, Any]] = {**FOR_CHANGERS, "flowactions_for_operators": True}
-"""Marks a handler of any method that only operators who may change something may use."""
-
 FOR_EVERYBODY: Final[dict[str, Any]] = {"flowactions_for_everybody": True}
 """Marks a handler of POST that changes nothing but the caller's own session."""
 
@@ -160,8 +157,6 @@ class PageGuard:
             cast("dict[str, Any]", request.scope)[_VIEWER] = viewer
             if not viewer.may_change and _is_for_changers(method, handler):
                 raise Problem("forbidden", "You may look at this, and not change it.")
-            if handler.opt.get("flowactions_for_operators") and not viewer.sees_all:
-                raise Problem("forbidden", "Only operators of the host may do this.")
             if method not in _READING:
                 self._check_form(request)
 

@@ -20,6 +20,7 @@ from markupsafe import escape
 from flowactions_plugin.deliveries.fields import TIMES
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
 from flowactions_plugin.health.verdict import clock_offset
+from flowactions_plugin.http.auth import sign_in_url
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
@@ -181,11 +182,7 @@ def page_handlers(renderer: Renderer, login_url: str | None) -> ExceptionHandler
 
     def sign_in(request: Request[Any, Any, Any], _: SignInNeeded) -> Response[Any]:
         if login_url is not None and request.method == "GET":
-            # The path only, with one slash in front: it leads nowhere else, whatever was asked for.
-            path = "/" + request.scope["path"].lstrip("/")
-            query = request.scope.get("query_string", b"").decode("latin-1")
-            back = quote(f"{path}?{query}" if query else path, safe="")
-            return Redirect(f"{login_url}?next={back}", status_code=303, headers=HEADERS)
+            return Redirect(sign_in_url(request, login_url), status_code=303, headers=HEADERS)
         needed = Problem(
             "unauthorized",
             "Sign in to the dashboard, then open this page again.",

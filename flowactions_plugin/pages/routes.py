@@ -29,7 +29,6 @@ from flowactions_plugin.pages.context import VIEWER, PageContext
 from flowactions_plugin.pages.deliveries import list_deliveries, show_delivery
 from flowactions_plugin.pages.finding import find
 from flowactions_plugin.pages.guard import FOR_EVERYBODY, PageGuard, Viewers, must_run
-from flowactions_plugin.pages.purge import preview_purge, purge_organization
 from flowactions_plugin.pages.rendering import ROOT, Renderer, page_handlers, redirect
 from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES, Sessions
 from flowactions_plugin.pages.watching import (
@@ -127,8 +126,6 @@ PAGES = (
     show_connections,
     show_inbound,
     show_audit,
-    preview_purge,
-    purge_organization,
     end_session,
 )
 """All handlers that the guard stands before."""

@@ -10,7 +10,6 @@ from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 
 from flowactions_plugin.deliveries.filters import Filter, to_query
-from flowactions_plugin.deliveries.inbound_queries import RESULTS, read_inbound
 from flowactions_plugin.deliveries.results import AuditEntry, Pause
 from flowactions_plugin.errors import PauseChanged
 from flowactions_plugin.health.failure_queries import FAILED_READ
@@ -171,10 +170,11 @@ async def show_inbound(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """Show inbound events, the latest first. They belong to no organization, so only operators see them."""
-    given = read_query(request, ("id", "result", "cursor"))
-    found = await context.queries.inbound(viewer.scope, read_inbound(given), given.get("cursor"), ROWS)
-    given.pop("cursor", None)
-    return context.page(request, "inbound.html", page=found, filter=given, results=RESULTS)
+    given = read_query(request, ("id", "cursor"))
+    found = await context.queries.inbound(
+        viewer.scope, given.get("id") or None, given.pop("cursor", None), ROWS
+    )
+    return context.page(request, "inbound.html", page=found, filter=given)
 
 
 @get("/audit", include_in_schema=False)

@@ -22,7 +22,6 @@ from flowactions_plugin.queue.contact import Contact, new_token
 from flowactions_plugin.queue.owners import DESTINATIONS_A_CLAIM, NONE_FOUND, Found, Owners, turn_organizations
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.text import is_text, read_all
 
 FULL_SCAN_INTERVAL: Final = 1.0
 """Seconds between claims that search the whole index of rows that are due."""
@@ -278,7 +277,7 @@ class ClaimStore:
     def _others(self, connection: Connection, reach: ClaimScope, doubt: Mapping[str, Any]) -> dict[str, str]:
         """Return the parameters of a claim that say which rows behind the head of the queue it examines."""
         given = {
-            name: self._database.sql.json_rows([{"owner": owner} for owner in owners if is_text(owner)])
+            name: self._database.sql.json_rows([{"owner": owner} for owner in owners])
             for name, owners in (
                 ("organizations", reach.organizations),
                 ("destinations", reach.destinations),
@@ -296,14 +295,13 @@ class ClaimStore:
             ids += kind.oldest(self._database, connection, owners, rows, doubt)
         if not shape.turn and not shape.each:
             return {}
-        # Any other id could not be a parameter; such a row waits for its place in the queue.
-        return {**given, "found": self._database.sql.json_rows([{"id": each} for each in ids if is_text(each)])}
+        return {**given, "found": self._database.sql.json_rows([{"id": each} for each in ids])}
 
     def _run(
         self, connection: Connection, shape: Shape, given: Mapping[str, Any], doubt: Mapping[str, Any]
     ) -> list[Row[Any]]:
         statement = self._database.built(self._claiming, shape._replace(in_doubt=bool(doubt)))
-        return read_all(connection, statement, {**given, **doubt})
+        return list(connection.execute(statement, {**given, **doubt}).all())
 
     def _doubt(self) -> dict[str, Any]:
         """Return the parameters of the condition for leases in doubt, empty when none is.

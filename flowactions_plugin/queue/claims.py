@@ -31,11 +31,9 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
-    type_coerce,
     union,
     update,
 )
-from sqlalchemy.types import NullType
 
 from flowactions_plugin.queue.claimed import COLUMNS
 from flowactions_plugin.queue.due import DUE_COLUMNS, due_rows, size
@@ -232,10 +230,7 @@ def claiming(
     now = sql.now()
     # A CTE, so that no plan can run it twice and claim more than the limit.
     chosen = rows.cte("due")
-    # As the driver returns them: on SQLite there may be any type in any column.
-    returned: list[ColumnElement[Any]] = [
-        type_coerce(outbox.c[name], NullType()).label(name) for name in COLUMNS
-    ]
+    returned: list[ColumnElement[Any]] = [outbox.c[name] for name in COLUMNS]
     if sql.keeps_index_entries and "head_at" in chosen.c:
         returned.append(chosen.c.head_at)
     claimed = update(outbox).where(outbox.c.id == chosen.c.id)

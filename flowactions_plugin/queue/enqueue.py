@@ -191,7 +191,7 @@ class Outbox:
         self._works = GroupCommit(
             self._run_group,
             lambda work: len(work.delivery.body or b""),
-            is_interruptible=lambda: database.sql.is_interruptible,
+            is_interruptible=lambda: database.sql.is_server,
             rows=GROUP_WORKS,
         )
 

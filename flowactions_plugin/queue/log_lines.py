@@ -6,14 +6,13 @@ import logging
 
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimEnd
-from flowactions_plugin.storage.text import as_text
 
 log = logging.getLogger("flowactions.outbox")
 
 
 def log_dead(row_id: object, destination: object, reason: str) -> None:
     """Log that a delivery is dead: one line each, whatever its row holds (§3.1)."""
-    name, where = (printable(as_text(value), message=True) for value in (row_id, destination))
+    name, where = (printable(value, message=True) for value in (row_id, destination))
     log.warning(
         "delivery %s to %s is dead: %s",
         name,
@@ -25,7 +24,7 @@ def log_dead(row_id: object, destination: object, reason: str) -> None:
 
 def log_lost(row_id: object, end: ClaimEnd) -> None:
     """Log what has ended a claim before its outcome was written."""
-    name, detail = (printable(as_text(value), message=True) for value in (row_id, end.detail))
+    name, detail = (printable(value, message=True) for value in (row_id, end.detail))
     if end.kind == "reclaimed":
         log.warning("delivery %s was reclaimed by %s", name, detail, extra={"event": "delivery.reclaimed"})
     elif end.kind == "purged":

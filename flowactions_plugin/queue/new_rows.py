@@ -111,7 +111,7 @@ class NewRows:
         self._database = database
         self.claimant: Claimant | None = None
         self._groups = GroupCommit(
-            self._write_group, lambda row: row.size, is_interruptible=lambda: database.sql.is_interruptible
+            self._write_group, lambda row: row.size, is_interruptible=lambda: database.sql.is_server
         )
 
     async def write(self, values: Mapping[str, Any]) -> bool:

@@ -18,7 +18,6 @@ from flowactions_plugin.queue.contact import PREFIX_DIGITS, Contact, token_prefi
 from flowactions_plugin.queue.due import WORKER_PREFIX
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, audit, outbox, workers
-from flowactions_plugin.storage.text import as_text, is_text, read_all
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
@@ -62,36 +61,31 @@ class OutcomeStore:
         Raises:
             RowInvalid: an outcome cannot be stored, and none was.
         """
-        named: list[Completion] = []
-        corrupt_id: list[Completion] = []
-        for each in completions:
-            (named if is_text(each.delivery.id) else corrupt_id).append(each)
-        held = {each.delivery.id for each in corrupt_id if await self._end_corrupt_id(each)}
-        if not named:
-            return held
+        if not completions:
+            return set()
         sql = self._database.sql
-        logs = any(outcomes.is_logged(each) for each in named)
+        logs = any(outcomes.is_logged(each) for each in completions)
         completing = self._database.built(outcomes.completing if logs else outcomes.completing_unlogged)
-        values = [outcomes.completion_values(each, sql.bytes_value) for each in named]
+        values = [outcomes.completion_values(each, sql.bytes_value) for each in completions]
         given = {"done": sql.json_rows(values)}
 
         def write(connection: Connection) -> set[str]:
             updated = set(connection.execute(completing, given).scalars())
             if not sql.writes_two_tables:
-                self._log(connection, [each for each in named if each.delivery.id in updated])
-            for each in named:
+                self._log(connection, [each for each in completions if each.delivery.id in updated])
+            for each in completions:
                 if each.delivery.is_probe and each.change.status == "retrying" and each.delivery.id in updated:
                     connection.execute(outcomes.granting(each))
             return updated
 
         try:
-            held |= await self._database.in_transaction(write)
+            held = await self._database.in_transaction(write)
         except DBAPIError as exc:
             if not str(getattr(exc.orig, "sqlstate", "")).startswith(ROW_ERRORS):
                 raise
             raise RowInvalid(f"its outcome cannot be stored: {type(exc.orig).__name__}") from exc
         if len(held) < len(completions):
-            held |= {row.id for row in await self._settled([each.delivery for each in named])}
+            held |= {row.id for row in await self._settled([each.delivery for each in completions])}
         return held
 
     def _log(self, connection: Connection, written: Sequence[Completion]) -> None:
@@ -115,7 +109,7 @@ class OutcomeStore:
         Returns:
             The state of each row whose claim held: as it was, or ``dead`` for one that waited too long.
         """
-        rows = [outcomes.return_values(each) for each in returns if is_text(each.delivery.id)]
+        rows = [outcomes.return_values(each) for each in returns]
         if not rows:
             return {}
         given = {"given": self._database.sql.json_rows(rows)}
@@ -142,20 +136,12 @@ class OutcomeStore:
 
     async def _settled(self, deliveries: Sequence[ClaimedDelivery]) -> list[Any]:
         """Return rows that were settled under their claims' tokens: an earlier try wrote them, and its answer was lost."""
-        tokens = {each.id: each.token for each in deliveries if is_text(each.id)}
+        tokens = {each.id: each.token for each in deliveries}
         query = select(outbox.c.id, outbox.c.status, outbox.c.settled_token).where(outbox.c.id.in_(tokens))
         rows: Sequence[Any] = await self._database.in_transaction(
             lambda connection: connection.execute(query).all()
         )
         return [row for row in rows if row.settled_token == tokens[row.id]]
-
-    async def _end_corrupt_id(self, completion: Completion) -> bool:
-        ended, written = outcomes.ending_nameless(self._database.sql, completion)
-
-        def write(connection: Connection) -> bool:
-            return connection.execute(ended).rowcount == 1 or connection.execute(written).first() is not None
-
-        return await self._database.in_transaction(write)
 
 
 def _ends(
@@ -168,17 +154,17 @@ def _ends(
         deliveries: whose claims do not hold.
         own_prefix: what the tokens of this worker's claims begin with; empty: it has none of its own.
     """
-    named = [each for each in deliveries if is_text(each.id)]
-    rows = {row.id: row for row in read_all(connection, _ROWS, {"ids": [each.id for each in named]})}
-    tokens = {row_id: str(as_text(row.claimed_by or row.settled_token or "")) for row_id, row in rows.items()}
+    rows = {row.id: row for row in connection.execute(_ROWS, {"ids": [each.id for each in deliveries]}).all()}
+    tokens = {row_id: str(row.claimed_by or row.settled_token or "") for row_id, row in rows.items()}
     prefixes = {token[:PREFIX_DIGITS] for token in tokens.values()}
     workers_of = {
-        token_prefix(row.id): row.name for row in read_all(connection, _NAMES, {"prefixes": sorted(prefixes)})
+        token_prefix(row.id): row.name
+        for row in connection.execute(_NAMES, {"prefixes": sorted(prefixes)}).all()
     }
-    owners = {each.organization_id for each in named if each.id not in rows}
+    owners = {each.organization_id for each in deliveries if each.id not in rows}
     purges = {
         row.organization_id: row.at
-        for row in (read_all(connection, _PURGES, {"organizations": sorted(owners)}) if owners else ())
+        for row in (connection.execute(_PURGES, {"organizations": sorted(owners)}).all() if owners else ())
     }
 
     def end_of(delivery: ClaimedDelivery) -> ClaimEnd:
@@ -186,12 +172,12 @@ def _ends(
         if row is None:
             purged_at = purges.get(delivery.organization_id)
             # What was enqueued after a purge, the purge has not removed.
-            made_at = (id_time(delivery.id) if is_text(delivery.id) else None) or 0
+            made_at = id_time(delivery.id) or 0
             purged = purged_at is not None and purged_at >= made_at - SKEW_MS
             return ClaimEnd("purged" if purged else "deleted")
         token = tokens[delivery.id]
         if token in {"", delivery.token}:
-            return ClaimEnd("changed", str(as_text(row.status)))
+            return ClaimEnd("changed", str(row.status))
         prefix = token[:PREFIX_DIGITS]
         is_own = row.claimed_by is not None and bool(own_prefix) and prefix == own_prefix
         return ClaimEnd("reclaimed", f"worker {workers_of.get(prefix, prefix)}", token if is_own else None)

@@ -18,14 +18,12 @@ from sqlalchemy import (
     FromClause,
     Integer,
     LargeBinary,
-    Select,
     String,
     Text,
     Update,
     bindparam,
     case,
     func,
-    literal,
     null,
     select,
     update,
@@ -45,7 +43,6 @@ from flowactions_plugin.queue.rules import (
 )
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
-from flowactions_plugin.storage.text import stored
 
 FREED: Final[Mapping[str, Any]] = {"claimed_by": None, "claimed_until": None}
 """The columns of a claim, as its end leaves them."""
@@ -181,34 +178,6 @@ def giving_back(sql: Dialect) -> Executable:
         )
         .returning(outbox.c.id, outbox.c.status)
     )
-
-
-def ending_nameless(sql: Dialect, completion: Completion) -> tuple[Update, Select[Any]]:
-    """Write the statement that ends a row of SQLite whose id is not text, and so cannot be a parameter.
-
-    Returns:
-        The statement, and the one that finds what it wrote before.
-    """
-    delivery, outcome = completion.delivery, completion.outcome
-    now = sql.now()
-    ended = (
-        update(outbox)
-        .where(outbox.c.id == stored(delivery.id), outbox.c.claimed_by == delivery.token)
-        .values(
-            **CLEARED,
-            status="dead",
-            **FREED,
-            settled_token=delivery.token,
-            last_error=storable(outcome.error),
-            error_class=error_class(completion),
-            updated_at=now,
-            finished_at=now,
-        )
-    )
-    written = select(literal(1)).where(
-        outbox.c.id == stored(delivery.id), outbox.c.settled_token == delivery.token
-    )
-    return ended, written
 
 
 def is_logged(completion: Completion) -> bool:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
-from sqlalchemy import Select, literal, select
+from sqlalchemy import Select, Text, bindparam, literal, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.queue.due import due_rows
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, outbox
-from flowactions_plugin.storage.text import read_all
 
 DESTINATIONS_A_CLAIM: Final = 50
 """How many destinations a claim asks one by one, when others hold the head of the queue."""
@@ -79,9 +78,9 @@ class Owners:
             connection: the transaction's.
         """
         begins = self._last is None
-        given = {} if begins else {"owner": database.sql.text_value(self._last)}
+        given = {} if begins else {"owner": self._last}
         query = database.built(_some_owners, self._column, most, begins)
-        owners = [row.owner for row in read_all(connection, query, given)]
+        owners = [row.owner for row in connection.execute(query, given).all()]
         ends = len(owners) < most
         self._last = None if ends else owners[-1]
         return Found(owners, begins and ends)
@@ -104,11 +103,8 @@ class Owners:
             doubt: parameters of the condition for leases in doubt; empty: none is.
         """
         statement = database.built(_oldest_of, self._column, rows, bool(doubt))
-        value = database.sql.text_value
         return [
-            row.id
-            for owner in owners
-            for row in read_all(connection, statement, {"owner": value(owner), **doubt})
+            row.id for owner in owners for row in connection.execute(statement, {"owner": owner, **doubt}).all()
         ]
 
 
@@ -121,19 +117,18 @@ def _oldest_of(sql: Dialect, column: str, rows: int, in_doubt: bool) -> Select[A
         rows: how many.
         in_doubt: whether leases are in doubt.
     """
-    own = outbox.c[column] == sql.text_parameter("owner")
+    own = outbox.c[column] == bindparam("owner", type_=Text)
     due = due_rows(sql, sql.now(), rows, in_doubt=in_doubt)
     return due.with_only_columns(outbox.c.id).where(own)
 
 
-def _some_owners(sql: Dialect, column: str, most: int, first: bool) -> Select[Any]:
+def _some_owners(_sql: Dialect, column: str, most: int, first: bool) -> Select[Any]:
     """Select a few organizations or destinations that have live rows, the last in order first.
 
     Each is looked up before the one found last, from its newest row: the index entries of rows that have ended, which
     PostgreSQL keeps until it vacuums, are those of the oldest.
 
     Args:
-        sql: the dialect.
         column: that of the organization, or of the destination.
         most: how many at the most.
         first: whether to begin with the last of all; if not, before the parameter ``owner``.
@@ -150,7 +145,7 @@ def _some_owners(sql: Dialect, column: str, most: int, first: bool) -> Select[An
             .scalar_subquery()
         )
 
-    start = before(None if first else sql.text_parameter("owner"))
+    start = before(None if first else bindparam("owner", type_=Text))
     found = select(start.label("owner"), literal(1).label("number")).cte("owners", recursive=True)
     found = found.union_all(
         select(before(found.c.owner), found.c.number + 1).where(

@@ -36,7 +36,6 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
 )
-from flowactions_plugin.storage.text import is_text, read_all
 
 LOOK_SECONDS: Final = 5.0
 """Seconds between looks for destinations that are to be probed."""
@@ -145,8 +144,7 @@ class Probes:
         """
         doubt = self._contact.doubt()
         rows = await self._database.rows(self._database.built(_due, bool(doubt)), doubt)
-        # Anything else could not be a parameter.
-        due = [_Due._make(row) for row in rows if all(map(is_text, (*row[:2], row.row)))][:limit]
+        due = [_Due._make(row) for row in rows[:limit]]
         return await self._claim(due) if due else []
 
     @repeated
@@ -169,12 +167,15 @@ class Probes:
                     continue
                 doubt = self._contact.doubt()
                 claiming_one = self._database.built(_claiming, bool(doubt), self._contact.lease_seconds)
-                rows = read_all(connection, claiming_one, {"token": token, "row": each.row, **doubt})
+                rows = connection.execute(claiming_one, {"token": token, "row": each.row, **doubt}).all()
                 if rows:
-                    number = each.probes + 1 if type(each.probes) is int else 1
+                    number = each.probes + 1
                     again = self._database.now() + probe_delay_ms(number)
                     connection.execute(update(pauses).where(mine).values(probe_at=again, probes=number))
-                    row, probed = read_row(rows[0], lease_end), read_all(connection, _PROBED, {"row": each.row})
+                    row, probed = (
+                        read_row(rows[0], lease_end),
+                        connection.execute(_PROBED, {"row": each.row}).all(),
+                    )
                     if row.max_attempts < MAX_ATTEMPTS_CAP and not probed:
                         row = replace(row, max_attempts=row.max_attempts + 1, is_probe=True)
                     claimed.append(row)

@@ -36,7 +36,6 @@ from flowactions_plugin.queue.rules import LONGEST_SCHEDULED_SECONDS, LONGEST_WA
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import LIVE, QUARANTINED, outbox
-from flowactions_plugin.storage.text import read_all
 
 RESCUED_CLAIMS: Final = 10_000
 """Among how many of the oldest rows leases are searched for that end too far ahead; and among how many of the rows that wait
@@ -93,7 +92,7 @@ class RecoveryStore:
             chosen = self.database.built(_quarantined, bool(doubt)).with_for_update(skip_locked=True)
             # Of such a row, the rounds that were begun are counted, and not the reclaims.
             statement = claiming(self.database.sql, chosen, self.contact.lease_seconds, count_reclaims=False)
-            return read_all(connection, statement, {"token": token, **doubt})
+            return list(connection.execute(statement, {"token": token, **doubt}).all())
 
         rows = await self.database.in_transaction(claim)
         return read_row(rows[0], lease_end) if rows else None
@@ -166,7 +165,7 @@ def _rescuing(sql: Dialect) -> tuple[tuple[Select[Any], Update], tuple[Select[An
 
     A row that is due later than §8 lets it may wait by a retry schedule, of whichever worker delivered it. The row itself
     says so: what made it due has written ``updated_at``, too, which lies ahead only if the clock was set back since. Its
-    delay then begins anew (decision 60).
+    delay then begins anew.
 
     Leases are not indexed. Those that were given before the clock was set back are of rows that were the oldest which
     were due, so they are searched for among the oldest `RESCUED_CLAIMS`.

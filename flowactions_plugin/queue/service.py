@@ -111,7 +111,7 @@ class OutboxService:
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.
-        if self._settings.delivery == "continuous" and self._database.sql.notifies:
+        if self._settings.delivery == "continuous" and self._database.sql.is_server:
             self._notifier = Notifier(partial(self._database.notify, CHANNEL))
             await self._notifier.__aenter__()
 

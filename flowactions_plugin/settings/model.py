@@ -18,6 +18,7 @@ from flowactions_plugin.settings.readers import (
     base_url,
     encryption_keys,
     line,
+    lines,
     networks,
     number,
     on_or_off,
@@ -53,6 +54,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
             allowed and an encryption key is made when there is none.
         database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
+        database_connections: ``FLOWACTIONS_DATABASE_CONNECTIONS``; how many connections a process opens to that PostgreSQL at
+            the most.
         host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on`` or ``off``: whether the host's own processes deliver, or
             only those of ``flowactions worker``.
         delivery: ``FLOWACTIONS_DELIVERY``; ``scheduled``: a tick at a time; ``continuous``: as fast as slots become
@@ -91,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
         chat_client_id: ``CHAT_CLIENT_ID``.
         chat_client_secret: ``CHAT_CLIENT_SECRET``.
-        chat_signing_secret: ``CHAT_SIGNING_SECRET``; verifies the chat provider's events (§5.4).
+        chat_signing_secrets: ``CHAT_SIGNING_SECRET``; verify the chat provider's events (§5.4), by commas
         chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
         auth_secrets: ``AUTH_WEBHOOK_SIGNING_SECRET``; verifies the auth provider's events, by commas, newest first
             (§5.4).
@@ -111,6 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     environment: Literal["production", "development"] = "production"
     database_url: str = "sqlite+aiosqlite:///flowactions.db"
+    database_connections: int = 15
     host_worker: bool = True
     delivery: Literal["scheduled", "continuous"] = "scheduled"
     concurrency: int = 100
@@ -135,7 +139,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     public_url: str | None = None
     chat_client_id: str | None = None
     chat_client_secret: str | None = None
-    chat_signing_secret: str | None = None
+    chat_signing_secrets: tuple[str, ...] = ()
     chat_bot_token: str | None = None
     auth_secrets: tuple[str, ...] = ()
     idempotency_hours: int = 24
@@ -169,6 +173,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_ENVIRONMENT": ("environment", one_of("production", "development")),
     "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
+    "FLOWACTIONS_DATABASE_CONNECTIONS": ("database_connections", number(int, 2, 1000)),
     "FLOWACTIONS_HOST_WORKER": ("host_worker", on_or_off),
     "FLOWACTIONS_DELIVERY": ("delivery", one_of("scheduled", "continuous")),
     "FLOWACTIONS_CONCURRENCY": ("concurrency", number(int, 1, 1000)),
@@ -200,7 +205,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "AUTH_WEBHOOK_SIGNING_SECRET": ("auth_secrets", signing_secrets),
     "CHAT_CLIENT_ID": ("chat_client_id", line),
     "CHAT_CLIENT_SECRET": ("chat_client_secret", line),
-    "CHAT_SIGNING_SECRET": ("chat_signing_secret", line),
+    "CHAT_SIGNING_SECRET": ("chat_signing_secrets", lines),
     "CHAT_BOT_TOKEN": ("chat_bot_token", token),
     "CHAT_API_URL": ("chat_api_url", api_url),
     "CHAT_AUTHORIZE_URL": ("chat_authorize_url", url),
@@ -212,12 +217,12 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
     """Read the settings; an empty text counts as not set.
 
     Names of other programs are ignored. An unknown name that starts with ``FLOWACTIONS_`` is an error, because it is a
-    typing mistake.
+    typing mistake. So is a setting's name in lower case while the setting itself is missing.
 
     Raises:
         SettingsInvalid: the message lists all wrong settings, and never a value.
     """
-    wrong = [_unknown(name) for name in mapping if _is_ours(name) and name not in READERS]
+    wrong = [_unknown(name) for name in mapping if _is_mistyped(name, mapping)]
     values: dict[str, Any] = {}
     for name, (field, read) in READERS.items():
         text: object = mapping.get(name, "")
@@ -276,10 +281,16 @@ def _read(read: Callable[[str], Any], text: str) -> tuple[Any, str | None]:
         return None, reason if type(exc) is ValueError and reason.startswith("must ") else "must be well formed"
 
 
-def _is_ours(name: object) -> bool:
-    return isinstance(name, str) and name.startswith(PREFIX) and not name.startswith(TEST_PREFIXES)
+def _is_mistyped(name: object, mapping: Mapping[str, str]) -> bool:
+    """Return whether a name is one of ours with a mistake, or in lower case while the right one is missing."""
+    if not isinstance(name, str) or name in READERS:
+        return False
+    right = name.upper()
+    if right in READERS:
+        return right not in mapping
+    return right.startswith(PREFIX) and not right.startswith(TEST_PREFIXES)
 
 
 def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, READERS, n=1)
+    close = difflib.get_close_matches(name.upper(), READERS, n=1)
     return f"{name} does not exist" + (f" (did you mean {close[0]}?)" if close else "")

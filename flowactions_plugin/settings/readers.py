@@ -248,6 +248,11 @@ def line(text: str) -> str:
     return text
 
 
+def lines(text: str) -> tuple[str, ...]:
+    """Read lines of text, separated by commas."""
+    return tuple(_parts(line(text)))
+
+
 def token(text: str) -> str:
     """Read visible ASCII characters without spaces."""
     if re.fullmatch(r"[!-~]+", text) is None:

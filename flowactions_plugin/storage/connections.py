@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import create_engine, event
@@ -17,13 +17,14 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage import postgresql
+from flowactions_plugin.storage import postgresql, sqlite
+from flowactions_plugin.storage.outages import ADVICE, code_of
 from flowactions_plugin.storage.postgresql import IDLE_SECONDS
 from flowactions_plugin.storage.sqlite import (
     WAIT_SECONDS,
     Deadline,
     prepare_connection,
-    set_busy_timeout,
+    restore_wait,
     shorten_wait,
     switch_to_wal,
 )
@@ -31,11 +32,21 @@ from flowactions_plugin.storage.waiting import shielded
 
 T = TypeVar("T")
 
-READ_COMMITTED: Final = "READ COMMITTED"
+READ_COMMITTED: Final = {"isolation_level": "READ COMMITTED"}
 """The isolation of the plugin's own transactions, for which its statements are written."""
 
+OWN_SCHEMA: Final = {"schema_translate_map": None}
+"""That of a host's engine or transaction is for the host's tables."""
+
 MOST_KEPT: Final = 4
-"""How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest."""
+"""How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest, at
+least one for LISTEN and one for transactions."""
+
+TOO_MANY: Final = "53300"
+"""SQLSTATE: the server, or the role, has no connection to spare."""
+
+RETRY_SECONDS: Final = 0.25
+"""How long to wait for a connection of this process before the server is asked for another one again."""
 
 
 class Engines:
@@ -49,6 +60,7 @@ class Engines:
         current: the engine in use; ``None`` while the database is closed.
         shared: as given.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
+        unlisten: set when LISTEN has to give its connection up.
     """
 
     def __init__(self, url: URL, shared: AsyncEngine | None) -> None:
@@ -57,24 +69,28 @@ class Engines:
         self._own_sqlite = shared is None and url.get_backend_name() == "sqlite"
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
+        self.unlisten = asyncio.Event()
         self._autocommit: AutocommitConnections | None = None
         self._conflicted = False
+        self._turn = asyncio.Lock()
+        self._returned = asyncio.Event()
 
     @property
     def reads_committed(self) -> bool:
         """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
         known = None if self.current is None else getattr(self.current.dialect, "default_isolation_level", None)
-        return not self._conflicted and known in {None, READ_COMMITTED}
+        return not self._conflicted and known in {None, *READ_COMMITTED.values()}
 
     def note_conflict(self) -> None:
         """Record that a statement in autocommit mode was not READ COMMITTED: the default was changed meanwhile."""
         self._conflicted = True
 
-    def open(self, statement_seconds: float | None) -> None:
+    def open(self, statement_seconds: float | None, connections: int) -> None:
         """Create the engines. No connection is opened yet.
 
         Args:
             statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
+            connections: how many connections to PostgreSQL are opened at the most.
 
         Raises:
             OSError: a file that the URL names cannot be read.
@@ -92,8 +108,8 @@ class Engines:
             event.listen(self.current.sync_engine, "connect", prepare_connection)
             self.thread = SQLiteThread(self._url)
         else:
-            self.current = postgresql.own_engine(self._url, statement_seconds)
-            self._autocommit = AutocommitConnections(self.current)
+            self.current = postgresql.own_engine(self._url, statement_seconds, connections)
+            self._autocommit = AutocommitConnections(self, min(MOST_KEPT, connections - 2))
 
     async def close(self) -> None:
         """Close the plugin's own engines and stop using the host's."""
@@ -126,7 +142,7 @@ class Engines:
             StorageUnavailable: the database is not open.
         """
         if self._autocommit is not None and self.current is not None:
-            async with self._autocommit.connect() as connection:
+            async with self._using(), self._autocommit.connect() as connection:
                 yield connection
             return
         async with self.connect() as connection:
@@ -141,14 +157,14 @@ class Engines:
             as_host: whether its transactions have the default isolation of the host's engine.
 
         Raises:
-            StorageUnavailable: the database is not open.
+            StorageUnavailable: the database is not open, or no connection became free.
         """
-        if self.current is None:
-            raise StorageUnavailable("The database is not open: the lifespan is not running.")
-        async with self.current.connect() as connection:
-            if connection.dialect.name == "postgresql" and not as_host:
-                # No round trip: BEGIN says so. The pool puts back what the host has set.
-                await connection.execution_options(isolation_level=READ_COMMITTED)
+        async with self._using(), AsyncExitStack() as stack:
+            connection = await self.check_out()
+            stack.push_async_exit(connection)
+            # No round trip: BEGIN says so. The pool puts back what the host has set.
+            is_isolated = connection.dialect.name == "postgresql" and not as_host
+            await connection.execution_options(**(OWN_SCHEMA | READ_COMMITTED if is_isolated else OWN_SCHEMA))
             try:
                 yield connection
             except DBAPIError:
@@ -158,6 +174,60 @@ class Engines:
                     # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
                     await shielded(_roll_back_and_close(connection))
                 raise
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether callers wait for a connection because the server has none to spare."""
+        return self._turn.locked()
+
+    async def check_out(self) -> AsyncConnection:
+        """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first.
+
+        Raises:
+            StorageUnavailable: the database is not open, or no connection became free within `WAIT_SECONDS`.
+        """
+        found = None if self.is_crowded else await self._spare()
+        if found is not None:
+            return found
+        try:
+            async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
+                while True:
+                    self._returned.clear()
+                    if self._autocommit is not None:
+                        await self._autocommit.give_back()
+                    found = await self._spare()
+                    if found is not None:
+                        return found
+                    self.unlisten.set()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(RETRY_SECONDS):
+                            await self._returned.wait()
+        except TimeoutError:
+            raise StorageUnavailable(f"the database failed: {ADVICE[TOO_MANY]}", code=TOO_MANY) from None
+
+    async def _spare(self) -> AsyncConnection | None:
+        """Return a connection of the pool or a new one, ``None`` if the server has none to spare."""
+        if self.current is None:
+            raise StorageUnavailable("The database is not open: the lifespan is not running.")
+        try:
+            return await self.current.connect()
+        except Exception as exc:
+            if code_of(exc) == TOO_MANY:
+                return None
+            raise
+
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[None]:
+        """Tell callers that wait when a connection is free; note on an error about missing tables where the server looks."""
+        try:
+            yield
+        except DBAPIError as exc:
+            if self.current is not None:
+                # On another connection: a rollback has undone what the host had set on that one.
+                await postgresql.note_search_path(exc, self.current.connect())
+            raise
+        finally:
+            self._returned.set()
 
 
 async def _roll_back_and_close(connection: AsyncConnection) -> None:
@@ -181,11 +251,13 @@ class AutocommitConnections:
     They are kept for the next statement: to check one out of the pool and back in costs more than a small statement.
 
     Args:
-        engine: the plugin's own: a host's pool is not held back from the host.
+        engines: of the plugin's own engine: a host's pool is not held back from the host.
+        most: how many are kept at the most.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, engines: Engines, most: int) -> None:
+        self._engines = engines
+        self._most = most
         self._kept: list[_Kept] = []
         self._closed = False
 
@@ -195,22 +267,25 @@ class AutocommitConnections:
 
         After an error it returns to the pool, which knows what to do with it.
         """
-        kept = await self._take()
+        kept, is_kept = await self._take(), False
         try:
             yield kept.connection
-        except BaseException:
-            await kept.connection.close()
-            raise
-        if self._closed:
-            await kept.connection.invalidate()  # the pool that it would return to is gone
-        if self._closed or len(self._kept) >= MOST_KEPT:
-            await kept.connection.close()
-        else:
-            self._kept.append(kept._replace(used_at=time.monotonic()))
+            if self._closed:
+                await kept.connection.invalidate()  # the pool that it would return to is gone
+            is_kept = not self._closed and len(self._kept) < self._most and not self._engines.is_crowded
+        finally:
+            if is_kept:
+                self._kept.append(kept._replace(used_at=time.monotonic()))
+            else:
+                await kept.connection.close()
 
     async def close(self) -> None:
         """Return what is kept to the pool, and keep nothing from now on."""
         self._closed = True
+        await self.give_back()
+
+    async def give_back(self) -> None:
+        """Return what is kept to the pool."""
         while self._kept:
             await self._kept.pop().connection.close()
 
@@ -222,7 +297,7 @@ class AutocommitConnections:
             if now - kept.used_at <= IDLE_SECONDS and not kept.driver.is_closed():
                 return kept
             await kept.connection.close()
-        connection = await self._engine.connect()
+        connection = await self._engines.check_out()
         try:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             driver = (await connection.get_raw_connection()).driver_connection
@@ -246,13 +321,10 @@ class SQLiteThread:
     async def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
         """Run the work as one transaction, in the thread.
 
-        A cancelled caller waits until the transaction has ended, because the thread holds the lock until then.
-
         Raises:
             DBAPIError: the database failed.
         """
-        loop = asyncio.get_running_loop()
-        return await shielded(loop.run_in_executor(self._executor, self._run, work, deadline))
+        return await self._call(self._run, work, deadline)
 
     async def read(self, work: Callable[[SyncConnection], T]) -> T:
         """Run a query in the thread, after what it is doing, and without a lock.
@@ -260,8 +332,11 @@ class SQLiteThread:
         Raises:
             DBAPIError: the database failed.
         """
-        loop = asyncio.get_running_loop()
-        return await shielded(loop.run_in_executor(self._executor, self._read, work))
+        return await self._call(self._read, work)
+
+    async def _call(self, function: Callable[..., T], *given: Any) -> T:
+        """Call in the thread. A cancelled caller waits for the end, because the thread holds the lock until then."""
+        return await shielded(asyncio.get_running_loop().run_in_executor(self._executor, function, *given))
 
     def close(self) -> None:
         """Close the connections. A transaction that is running ends by itself."""
@@ -271,17 +346,18 @@ class SQLiteThread:
     def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
         with self.engine.connect() as connection:
             try:
-                usual = shorten_wait(connection, deadline.left)
+                shorten_wait(connection, deadline.left)
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 done = work(connection)
                 connection.commit()
-                if usual is not None:
-                    set_busy_timeout(connection, usual)
             except DBAPIError:
                 with suppress(Exception):
                     connection.rollback()  # a cursor that is left behind would keep its lock
                 connection.invalidate()
                 raise
+            finally:
+                if not connection.invalidated:
+                    restore_wait(connection)
         return done
 
     def _read(self, work: Callable[[SyncConnection], T]) -> T:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import (
@@ -19,6 +21,7 @@ from sqlalchemy import Column, ColumnElement, Row, Select, Table, delete, func, 
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import AssertionPool, StaticPool
 
 from flowactions_hookspecs import HostInvalid
 from flowactions_plugin.clock import Clock, system_clock
@@ -27,11 +30,16 @@ from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.migrations import head, lock_schema, prepare_tables, upgrade_tables
-from flowactions_plugin.storage.outages import OutageLog, Outages
+from flowactions_plugin.storage.migrations import (
+    UNTRANSLATABLE,
+    head,
+    lock_schema,
+    prepare_tables,
+    upgrade_tables,
+)
+from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
-from flowactions_plugin.storage.text import read_all
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
 from flowactions_plugin.storage.waiting import STATEMENT_SECONDS, TRANSACTION_SECONDS, answering, committing
@@ -43,8 +51,14 @@ T = TypeVar("T")
 Transaction: TypeAlias = AsyncConnection
 """An open transaction, for modules that pass one on and run no SQL themselves."""
 
-FATAL_AT_START: Final = ("42", "SQLITE_CANTOPEN", "SQLITE_NOTADB")
+FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
+
+INSUFFICIENT_PRIVILEGE: Final = "42501"
+"""SQLSTATE."""
+
+ONE_CONNECTION: Final = (AssertionPool, StaticPool)
+"""Pools whose callers share a connection, and so a transaction."""
 
 
 class Database:
@@ -56,6 +70,7 @@ class Database:
         clock: the time on SQLite, and for ids. On PostgreSQL the server's clock decides what is due, so that workers
             on several machines agree.
         statement_seconds: how long a statement may take on PostgreSQL; ``None``: without limit.
+        connections: how many connections the plugin's own engine opens to PostgreSQL at the most; 2 or more.
 
     Attributes:
         clock: as given.
@@ -64,7 +79,7 @@ class Database:
         sql: builds the statements that differ between the databases.
 
     Raises:
-        HostInvalid: the host's engine is of a database in memory.
+        HostInvalid: the host's engine is of a database in memory, or has one connection for all.
     """
 
     def __init__(
@@ -74,10 +89,12 @@ class Database:
         clock: Clock = system_clock,
         *,
         statement_seconds: float | None = STATEMENT_SECONDS,
+        connections: int = 15,
     ) -> None:
         self._given = engine if callable(engine) else lambda: engine
         self._own_url = url
         self._statement_seconds = statement_seconds
+        self._connections = connections
         self.clock = clock
         self.outage_log = OutageLog()
         self._bind()
@@ -86,7 +103,7 @@ class Database:
         """Read which database it is: a host may set its engine as late as its own startup.
 
         Raises:
-            HostInvalid: the host's engine is of a database in memory.
+            HostInvalid: the host's engine is of a database in memory, or has one connection for all.
         """
         engine = self._given()
         self._url = make_url(self._own_url) if engine is None else engine.url
@@ -99,10 +116,17 @@ class Database:
                 "Host.database is an SQLite database in memory, whose only connection all would have to share: "
                 "give it a file"
             )
+        if engine is not None and isinstance(engine.sync_engine.pool, ONE_CONNECTION):
+            raise HostInvalid(
+                f"Host.database has a {type(engine.sync_engine.pool).__name__}, whose only connection all would have "
+                "to share: make the engine without poolclass"
+            )
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url)
         self._transactions = Transactions(self._engines, self.sql)
         self._prepared = False
+        self._path = sqlite_path(self._url)
+        self._file: os.stat_result | None = None
 
     def now(self) -> ColumnElement[int]:
         """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
@@ -123,14 +147,12 @@ class Database:
     @property
     def directory(self) -> Path:
         """The directory of the database file; the working directory when there is no file."""
-        path = sqlite_path(self._url)
-        return Path.cwd() if path is None else path.parent
+        return Path.cwd() if self._path is None else self._path.parent
 
     @property
     def missing_file(self) -> Path | None:
         """The SQLite file that opening the database would create; ``None`` when it is there, or on PostgreSQL."""
-        path = sqlite_path(self._url)
-        return path if path is not None and not path.exists() else None
+        return self._path if self._path is not None and not self._path.exists() else None
 
     async def __aenter__(self) -> Self:
         """Open the database for a host, as `open` does."""
@@ -154,7 +176,7 @@ class Database:
         self._bind()
         try:
             with self._outages.translated():
-                self._engines.open(self._statement_seconds)
+                self._engines.open(self._statement_seconds, self._connections)
                 await self._prepare(Deadline())
         except StorageUnavailable as exc:
             refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
@@ -194,7 +216,7 @@ class Database:
             return None, head()  # to connect would make the file
         try:
             with self._outages.translated():
-                self._engines.open(None)
+                self._engines.open(None, self._connections)
                 async with self._schema_transaction(Deadline()) as transaction:
                     revisions = await upgrade_tables(transaction, dry=dry)
         finally:
@@ -248,6 +270,7 @@ class Database:
         """
         with self._outages.translated():
             if transaction is not None:
+                self._check_file()
                 async with self._transactions.joined(transaction) as joined:
                     yield joined
                 return
@@ -278,6 +301,7 @@ class Database:
             TransactionInvalid: the host's transaction cannot be joined.
         """
         if transaction is not None:
+            self._check_file()
             with self._outages.translated():
                 async with self._transactions.joined(transaction) as joined:
                     yield joined
@@ -310,7 +334,7 @@ class Database:
         return self._transactions.guarded(transaction)
 
     async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
-        """Return the rows of one query, also corrupt ones, with as few thread switches and round trips as possible.
+        """Return the rows of one query, with as few thread switches and round trips as possible.
 
         It is for what is asked again and again: on SQLite it may wait until a write is over.
 
@@ -323,7 +347,7 @@ class Database:
         """
 
         def work(connection: SyncConnection) -> Sequence[Row[Any]]:
-            return read_all(connection, query, given)
+            return connection.execute(query, given).all()
 
         if not self.sql.one_writer:
             return await self.in_transaction(work)
@@ -374,11 +398,11 @@ class Database:
             StorageUnavailable: the database did not answer in time. A transaction of the plugin's own was rolled back,
                 unless ``may_be_written`` says otherwise; a host's stays usable, or its commit fails.
         """
-        return answering(waiting.ANSWER_SECONDS + more if self.sql.is_interruptible else None)
+        return answering(waiting.ANSWER_SECONDS + more if self.sql.is_server else None)
 
     def _limit(self, seconds: float) -> float | None:
         """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
-        return seconds if self.sql.is_interruptible and self._engines.shared is not None else None
+        return seconds if self.sql.is_server and self._engines.shared is not None else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
         """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks.
@@ -425,14 +449,15 @@ class Database:
         await self.in_transaction(lambda connection: connection.execute(notifying))
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
-        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost.
+        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it.
 
         Raises:
             StorageUnavailable: the database failed.
         """
         with self._outages.translated():
             async with self._engines.connect() as connection:
-                await postgresql.listen(connection, channel, on_notify)
+                self._engines.unlisten = asyncio.Event()
+                await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
         """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.
@@ -440,11 +465,10 @@ class Database:
         Raises:
             StorageUnavailable: the file cannot be watched.
         """
-        path = sqlite_path(self._url)
-        if path is None:
+        if self._path is None:
             raise StorageUnavailable("this database is no file")
         try:
-            await sqlite.watch_inserts(path, on_insert)
+            await sqlite.watch_inserts(self._path, on_insert)
         except sqlite3.Error as exc:
             raise StorageUnavailable(f"the file cannot be watched: {exc}") from exc
 
@@ -461,10 +485,36 @@ class Database:
 
     async def _prepare(self, deadline: Deadline) -> None:
         if self._prepared:
+            self._check_file()
             return
-        async with self._schema_transaction(deadline) as transaction:
-            await prepare_tables(transaction)
+        try:
+            with self._outages.translated():
+                async with self._schema_transaction(deadline) as transaction:
+                    await prepare_tables(transaction)
+        except StorageUnavailable as exc:
+            if exc.code == INSUFFICIENT_PRIVILEGE:
+                raise SchemaOutdated(str(exc), code=exc.code) from exc
+            raise
+        self._file = None if self._path is None else self._path.stat()
         self._prepared = True
+
+    def _check_file(self) -> None:
+        """Check that the path of an SQLite database still leads to the file that was opened.
+
+        Raises:
+            StorageUnavailable: it leads to none, or to another one: a new connection would open that.
+        """
+        if self._path is None or self._file is None:
+            return
+        try:
+            same = os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116  a third of the time of Path.stat
+        except OSError:
+            same = False
+        if not same:
+            raise StorageUnavailable(
+                f"the database file {self._path} was moved away or replaced while this process was using it: "
+                "move it back, or restart this process"
+            )
 
     @asynccontextmanager
     async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Table, Text, bindparam, literal
+from sqlalchemy import ColumnElement, FromClause, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
 
 
@@ -21,22 +21,19 @@ class Dialect(ABC):
 
     Attributes:
         name: the database's name, for messages.
-        has_clock: whether it has a clock of its own.
+        is_server: whether it has a clock of its own, ends a statement whose caller is cancelled, and lets processes notify
+            each other.
         has_lateral: whether a query can look up rows for each row of another one (LATERAL).
-        is_interruptible: whether a statement ends when its caller is cancelled. One that runs in a thread does not.
         keeps_index_entries: whether an index keeps the entries of changed rows for a while, which searches then read.
-        notifies: whether processes can notify each other through it.
         one_writer: whether one transaction writes at a time. Statements then take no round trip, and those that belong
             together are in one transaction.
         writes_two_tables: whether one statement can write to two tables.
     """
 
     name: ClassVar[str]
-    has_clock: ClassVar[bool]
+    is_server: ClassVar[bool]
     has_lateral: ClassVar[bool]
-    is_interruptible: ClassVar[bool]
     keeps_index_entries: ClassVar[bool]
-    notifies: ClassVar[bool]
     one_writer: ClassVar[bool]
     writes_two_tables: ClassVar[bool]
 
@@ -89,19 +86,6 @@ class Dialect(ABC):
     @abstractmethod
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
         """Return the bytes that `bytes_value` has written to a column of a `values_table`."""
-
-    @staticmethod
-    def text_value(value: Any) -> Any:
-        """Return a text of `text.read_all` as the value of a `text_parameter`."""
-        return value
-
-    def text_parameter(self, name: str) -> ColumnElement[str]:
-        """Return a parameter for a text as it is stored: in SQLite, it may not be UTF-8."""
-        return bindparam(name, type_=Text)
-
-    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        """Return a text as it is stored: in SQLite, it may be none that the driver can decode."""
-        return column
 
     @abstractmethod
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:

@@ -11,7 +11,6 @@ import random
 import re
 import sqlite3
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple, NoReturn
@@ -44,12 +43,12 @@ process then wakes less often."""
 
 _PHASE: Final = random.uniform(0, TOGETHER_SECONDS)  # noqa: S311  processes of one machine do not wake together
 
-SAME_OUTAGE_SECONDS: Final = 60.0
-"""What begins to fail so long after the line of an outage is another outage: all parts try more often than that."""
-
 MISTAKE_CLASSES: Final = ("22", "23")
 """SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
 them, and a retry may succeed after an operator has repaired that."""
+
+AWAY: Final = ("08", "28", "3D", "53", "55P03", "57", "58", "XX", "SQLITE_BUSY", "SQLITE_LOCKED")
+"""Codes of a server that is not there for now, or has no room: one outage, in which several of them may come."""
 
 OUTAGES: Final = (
     "08",  # the connection
@@ -82,19 +81,23 @@ FAILURES: Final = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
 """Errors of SQLAlchemy and of SQLite's driver; `_failures` adds those of PostgreSQL's."""
 
 ADVICE: Final = {
+    "URL": "see the options of FLOWACTIONS_DATABASE_URL",
     "08": "see whether the server runs and can be reached",
     "0A": "the server does not support this; it may be too old, or its tables have just changed",
     "25006": "the server is read-only: have the URL name the primary",
     "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
     "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
-    "3F": "run 'flowactions migrate'",
+    "3F": "have search_path name a schema that exists",
     "40001": "a serialization conflict with another transaction: repeat your transaction",
     "40P01": "a deadlock with another transaction: repeat your transaction",
-    "42501": "give the database role the rights on the tables named flowactions_…, or run 'flowactions migrate' "
-    "as a role that may make them",
+    "42501": "run 'flowactions migrate' as a role that may make the tables named flowactions_…, and give this one the "
+    "rights on them",
+    "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
+    "them back from a backup",
     "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
     "53100": "the server's disk is full",
-    "53300": "the server has no connection to spare: raise its max_connections, or run fewer processes",
+    "53300": "the server has no connection to spare: raise its max_connections or the role's limit, run fewer processes, or set "
+    "FLOWACTIONS_DATABASE_CONNECTIONS lower",
     "SQLITE_CANTOPEN": "see that the directory exists and that this process may write there",
     "SQLITE_FULL": "the disk is full",
     "SQLITE_NOTADB": "have FLOWACTIONS_DATABASE_URL name another file",
@@ -104,6 +107,11 @@ ADVICE: Final = {
 }
 """Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
+
+SEARCH_PATH: Final = "search_path"
+"""With what a note on an exception begins that says in which schemas PostgreSQL has looked."""
+UNUSABLE_URL: Final = "URL"
+"""The code of an option of a URL with which asyncpg does not connect."""
 
 LOST: Final = "the connection was lost while it was used"
 NO_ANSWER: Final = "it did not answer in time"
@@ -170,6 +178,7 @@ class Outages:
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
+        parts += [note for note in getattr(exc, "__notes__", ()) if note.startswith(SEARCH_PATH)]
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
@@ -178,36 +187,41 @@ class Outages:
 
 
 class OutageLog:
-    """Logs the outages of one database: once for all background parts of a host, whichever notices first."""
+    """Logs the outages of one database: once for all background parts of a host, whichever notices first.
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    While one part lacks a right, say, the others lose the server: what has a cause of another kind is another outage.
+    """
+
+    def __init__(self) -> None:
         self._failing: set[str] = set()
-        self._logged_at = 0.0
+        self._logged: set[str] = set()
 
     def failed(self, part: str, error: StorageUnavailable) -> None:
         """Record that a part could not use the database, and why."""
-        if part not in self._failing:
-            now = self._clock()
-            if not self._failing or now - self._logged_at > SAME_OUTAGE_SECONDS:
-                self._logged_at = now
-                log.error(
-                    "the database is out of reach, trying again with backoff: %s",
-                    printable(error, message=True),
-                    extra={"event": "outbox.unreachable"},
-                )
-            self._failing.add(part)
+        self._failing.add(part)
+        code = error.code or AWAY[0]
+        kind = AWAY[0] if code.startswith(AWAY) else code
+        if kind not in self._logged:
+            self._logged.add(kind)
+            log.error(
+                "the database is out of reach, trying again with backoff: %s",
+                printable(error, message=True),
+                extra={"event": "outbox.unreachable"},
+            )
 
     def worked(self, part: str) -> None:
         """Record that a part could use the database. The last one to do so ends the outage."""
         if part in self._failing:
             self._failing.remove(part)
             if not self._failing:
+                self._logged.clear()
                 log.info("the database is reachable again", extra={"event": "outbox.reachable"})
 
     def ended(self, part: str) -> None:
         """Record that a part uses the database no more."""
         self._failing.discard(part)
+        if not self._failing:
+            self._logged.clear()
 
 
 def together(seconds: float) -> float:
@@ -277,6 +291,8 @@ def answer_to(exc: StorageUnavailable) -> str:
 def code_of(exc: BaseException) -> str | None:
     """Return an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
     for each in _causes(exc):
+        if isinstance(each, ValueError) and isinstance(each, _asyncpg_errors()):
+            return UNUSABLE_URL
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
             return str(code)

@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -26,16 +27,23 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.postgresql_urls import asyncpg_arguments
+from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
+from flowactions_plugin.storage.urls import asyncpg_arguments
+
+LASTING: Final = 5
+"""How many connections of the plugin's own engine stay open when they are idle."""
 
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
 
+
+CLOSE_SECONDS: Final = 0.5
+"""How long the server may take to close an idle connection. The pool closes one after the other."""
 
 OPEN_SECONDS: Final = 300
 """A transaction that is open for longer makes statements slower on a queue that carries much."""
@@ -95,11 +103,9 @@ class PostgreSQL(Dialect):
     """SQL for PostgreSQL."""
 
     name = "postgresql"
-    has_clock = True
+    is_server = True
     has_lateral = True
-    is_interruptible = True
     keeps_index_entries = True
-    notifies = True
     one_writer = False
     writes_two_tables = True
 
@@ -127,26 +133,55 @@ class PostgreSQL(Dialect):
         return table.name
 
 
-def own_engine(url: URL, statement_seconds: float | None) -> AsyncEngine:
+def own_engine(url: URL, statement_seconds: float | None, connections: int) -> AsyncEngine:
     """Return an engine that connects to a URL's database.
 
     Args:
         url: parsed by `parse_database_url`.
         statement_seconds: how long a statement may take; ``None``: without limit.
+        connections: how many are opened at the most.
 
     Raises:
         OSError: a file that the URL names cannot be read.
     """
-    arguments = {**asyncpg_arguments(url), "command_timeout": statement_seconds}
+    import asyncpg  # noqa: PLC0415  with the first engine of a PostgreSQL
+
+    class Connection(asyncpg.Connection):  # type: ignore[misc]
+        async def close(self, *, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  the driver's
+            with suppress(TimeoutError):  # it has given up the connection then
+                await super().close(timeout=CLOSE_SECONDS)
+
+    arguments = {
+        **asyncpg_arguments(url),
+        "command_timeout": statement_seconds,
+        "connection_class": Connection,
+    }
     # Errors of statements are logged, and must not show the values of rows.
-    engine = create_async_engine(URL.create("postgresql+asyncpg"), connect_args=arguments, hide_parameters=True)
+    engine = create_async_engine(
+        URL.create("postgresql+asyncpg"),
+        connect_args=arguments,
+        hide_parameters=True,
+        pool_size=min(connections, LASTING),
+        max_overflow=max(0, connections - LASTING),
+    )
     event.listen(engine.sync_engine, "checkin", _mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
 
 
-async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[[str], None]) -> None:
-    """Listen on a channel until the connection, which is used for nothing else, is lost; see `Database.listen`.
+async def note_search_path(exc: DBAPIError, opening: AbstractAsyncContextManager[AsyncConnection]) -> None:
+    """Note on an error about a missing table, schema or right in which schemas the server looks for them."""
+    if (code_of(exc) or "").startswith(("3F", "42501", "42P01")):
+        with suppress(SQLAlchemyError):  # the connection was lost meanwhile
+            async with opening as connection:
+                path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
+                exc.add_note(f"{SEARCH_PATH} was {path}")
+
+
+async def listen(
+    connection: AsyncConnection, channel: str, on_notify: Callable[[str], None], lost: asyncio.Event
+) -> None:
+    """Listen on a channel until the connection, which is used for nothing else, is lost or needed; see `Database.listen`.
 
     Raises:
         StorageUnavailable: the host's driver cannot listen.
@@ -154,7 +189,6 @@ async def listen(connection: AsyncConnection, channel: str, on_notify: Callable[
     driver: Any = (await connection.get_raw_connection()).driver_connection
     if not hasattr(driver, "add_termination_listener"):
         raise StorageUnavailable("the host's database driver cannot listen")
-    lost = asyncio.Event()
     driver.add_termination_listener(lambda *_: lost.set())
     await driver.add_listener(channel, lambda _connection, _pid, _channel, payload: on_notify(payload))
     try:

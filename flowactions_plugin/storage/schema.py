@@ -39,7 +39,7 @@ UNDELIVERED: Final = text("status <> 'delivered'")
 """Rows that wait, or have failed: few, so an index on them costs a delivery nothing when it ends as it should."""
 
 NO_AGENT: Final = ""
-"""The agent of a delivery that belongs to none: no id is empty, and tables that are filled need not be copied."""
+"""The agent of a delivery that belongs to none: no id is empty."""
 
 
 def _partial_index(name: str, *columns: Column[Any], where: TextClause) -> None:
@@ -192,10 +192,10 @@ deferred: Final = Table(
     Column("held_until", BigInteger),
     Column("holds", Integer, nullable=False),
     # The flow; empty when the node has run.
-    Column("flow_id", Text, nullable=False, server_default=""),
+    Column("flow_id", Text, nullable=False),
     Column("visit", Text, nullable=False, server_default="1"),
     # The node's type, so that a process selects records that it can run.
-    Column("node_type", Text, nullable=False, server_default=""),
+    Column("node_type", Text, nullable=False),
     # A repeated walk does not record a node twice.
     UniqueConstraint(
         "organization_id",
@@ -239,17 +239,23 @@ chat_connections: Final = Table(
     Column("status_reason", Text),
     Column("sealed_token", LargeBinary, nullable=False),
     # New for each installation, so that a late decision about one does not change the next.
-    Column("install_id", String(36), nullable=False, server_default=""),
+    Column("install_id", String(36), nullable=False),
     # Scopes that the provider reported as missing, separated by commas.
     Column("missing_scopes", Text, nullable=False, server_default=""),
     Column("last_error", Text),
     Column("last_error_at", BigInteger),
     Column("last_error_flow", Text),
     Column("last_error_node", Text),
+    Column("revoked_at", BigInteger),
+    # When the provider is asked again about the token that it has refused. NULL: never, the workspace itself has revoked it.
+    Column("ask_at", BigInteger),
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
 Index("ix_flowactions_chat_connections_team", chat_connections.c.team_id)
+_partial_index(
+    "ix_flowactions_chat_connections_ask", chat_connections.c.ask_at, where=text("ask_at IS NOT NULL")
+)
 
 oauth_states: Final = Table(
     "flowactions_oauth_states",
@@ -269,7 +275,7 @@ inbound_events: Final = Table(
     Column("provider", String(32), primary_key=True),
     Column("event_id", Text, primary_key=True),
     Column("received_at", BigInteger, nullable=False),
-    # Its type, as the provider names it. NULL: a process of revision 0005 has processed it.
+    # Its type, as the provider names it.
     Column("event_type", Text),
     # How often it was received again, and acknowledged without being processed.
     Column("repeats", Integer, nullable=False, server_default="0"),
@@ -277,30 +283,26 @@ inbound_events: Final = Table(
     Column("repeated_at", BigInteger),
 )
 Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)
-REPEATED: Final = text("repeats > 0")
-_partial_index("ix_flowactions_inbound_events_repeated", inbound_events.c.received_at, where=REPEATED)
 
 inbound_requests: Final = Table(
     "flowactions_inbound_requests",
     metadata,
-    Column("id", String(36), primary_key=True),
-    Column("provider", String(32), nullable=False),
-    # The id of the event that the request names, which anybody can have written when it was refused. NULL: none that can be read.
+    Column("provider", String(32), primary_key=True),
+    Column("result", String(16), primary_key=True),
+    # The same for all requests of one reason.
+    Column("cause", Text, primary_key=True),
+    Column("first_at", BigInteger, nullable=False),
+    Column("last_at", BigInteger, nullable=False),
+    Column("requests", BigInteger, nullable=False),
+    # Of the last one: the event that it names, which anybody can have written when it was refused. NULL: none that can be read.
     Column("event_id", Text),
-    # The type of the event, as the provider names it. NULL: the request was refused before it was read.
+    # The type of that event, as the provider names it. NULL: the request was refused before it was read.
     Column("event_type", Text),
-    Column("received_at", BigInteger, nullable=False),
-    Column("result", String(16), nullable=False),
     Column("status_code", Integer, nullable=False),
     # Why it processed no event, for operators. NULL: it only had to be acknowledged.
     Column("reason", Text),
-    # How many requests before this one were refused for the same reason, and have no row, because they were too many.
-    Column("more", Integer, nullable=False),
 )
-Index("ix_flowactions_inbound_requests_received", inbound_requests.c.received_at)
-Index("ix_flowactions_inbound_requests_result", inbound_requests.c.result, inbound_requests.c.received_at)
-NAMED_EVENT: Final = text("event_id IS NOT NULL")
-_partial_index("ix_flowactions_inbound_requests_event", inbound_requests.c.event_id, where=NAMED_EVENT)
+Index("ix_flowactions_inbound_requests_last", inbound_requests.c.last_at)
 
 enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
@@ -311,8 +313,8 @@ enqueue_keys: Final = Table(
     Column("idempotency_key", String(200), primary_key=True),
     Column("delivery_id", String(36), nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    # Of the delivery, which may be deleted before the key. NULL: it was deleted before the column was added.
-    Column("event_id", String(68)),
+    # Of the delivery, which may be deleted before the key.
+    Column("event_id", String(68), nullable=False),
 )
 Index("ix_flowactions_enqueue_keys_created", enqueue_keys.c.created_at)
 
@@ -376,7 +378,7 @@ pauses: Final = Table(
     Column("reason", Text, nullable=False),
     # Since then it is paused no more, and rows that are parked are made due. NULL: it is paused.
     Column("resumed_at", BigInteger),
-    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it is not known.
+    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it was resumed.
     Column("paused_role", String(16)),
     # Of an automatic pause: when the next probe is due. NULL: it is of a person.
     Column("probe_at", BigInteger),

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager, closing, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,8 +31,8 @@ from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
 from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.text import raw_bytes
 from flowactions_plugin.storage.urls import sqlite_path
+from flowactions_plugin.storage.waiting import shielded
 
 WAIT_SECONDS: Final = 10.0
 """How long a caller waits at most for other writers, in this process and in others together."""
@@ -42,19 +40,13 @@ WAIT_SECONDS: Final = 10.0
 MIN_CHANGE_SECONDS: Final = 0.1
 """The busy timeout is not changed for a difference below this, to save a statement."""
 
-WATCH_SECONDS: Final = 0.002
+WATCH_SECONDS: Final = 0.02
 """Seconds between two looks for new rows, for `RECENT_SECONDS` after some came."""
 
-IDLE_WATCH_SECONDS: Final = 0.05
-"""The same when none came lately, where the system does not tell of changes: an idle worker uses little time."""
+IDLE_WATCH_SECONDS: Final = 0.1
+"""The same when none came lately."""
 
-LONGEST_WATCH_SECONDS: Final = 1.0
-"""The longest such interval where it does. It grows from `WATCH_SECONDS` after each write, because a commit is seen only when it
-is on the disk, a little later."""
-
-RECENT_SECONDS: Final = 1.0
-
-_IN_MODIFY: Final = 2
+RECENT_SECONDS: Final = 10.0
 
 WAL_LOCK_WAIT_MS: Final = 50
 
@@ -63,16 +55,17 @@ AUTOCOMMIT: Final = "a transaction has to be one: this connection is in AUTOCOMM
 BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
 """Key of a pooled connection's busy timeout in its ``info``."""
 
+SHORTENED_KEY: Final = "flowactions_shortened"
+"""The same of whether it has another one for now."""
+
 
 class SQLite(Dialect):
-    """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8."""
+    """SQL for SQLite."""
 
     name = "sqlite"
-    has_clock = False
+    is_server = False
     has_lateral = False
-    is_interruptible = False
     keeps_index_entries = False
-    notifies = False
     one_writer = True
     writes_two_tables = False
 
@@ -101,14 +94,6 @@ class SQLite(Dialect):
 
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
         return column.cast(LargeBinary)
-
-    text_value = staticmethod(raw_bytes)
-
-    def text_parameter(self, name: str) -> ColumnElement[str]:
-        return cast(bindparam(name, type_=LargeBinary), Text)
-
-    def undecoded(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        return cast(column, LargeBinary).label(getattr(column, "name", None))
 
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.length(column, type_=Integer)
@@ -185,29 +170,29 @@ def _stop_once(driver: Any) -> None:
 @asynccontextmanager
 async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> AsyncIterator[None]:
     """Limit the busy timeout of a connection, which may be a host's, while the block runs."""
-    usual = await connection.run_sync(shorten_wait, deadline.left)
     try:
+        await connection.run_sync(shorten_wait, deadline.left)
         yield
     finally:
-        if usual is not None and not connection.closed and not connection.invalidated:
-            await connection.run_sync(set_busy_timeout, usual)
+        if not connection.closed and not connection.invalidated and SHORTENED_KEY in connection.info:
+            await shielded(connection.run_sync(restore_wait))
 
 
-def shorten_wait(connection: SyncConnection, seconds: float) -> int | None:
-    """Shorten the busy timeout of a connection; returns the former one, ``None`` when it stays."""
+def shorten_wait(connection: SyncConnection, seconds: float) -> None:
+    """Shorten the busy timeout of a connection until `restore_wait`."""
     usual = connection.info.get(BUSY_TIMEOUT_KEY)
     if usual is None:
         # Read once for each pooled connection, through the driver, so that no transaction begins.
         usual = connection.info[BUSY_TIMEOUT_KEY] = _pragma(connection, "PRAGMA busy_timeout")
-    if usual / 1000 - seconds < MIN_CHANGE_SECONDS:
-        return None
-    set_busy_timeout(connection, int(seconds * 1000))
-    return int(usual)
+    if usual / 1000 - seconds >= MIN_CHANGE_SECONDS:
+        connection.info[SHORTENED_KEY] = True  # first: a caller may be cancelled
+        _pragma(connection, f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
-def set_busy_timeout(connection: SyncConnection, milliseconds: int) -> None:
-    """Set the busy timeout of a connection."""
-    _pragma(connection, f"PRAGMA busy_timeout = {milliseconds}")
+def restore_wait(connection: SyncConnection) -> None:
+    """Set the busy timeout of a connection as it was before `shorten_wait`."""
+    if connection.info.pop(SHORTENED_KEY, False):
+        _pragma(connection, f"PRAGMA busy_timeout = {connection.info[BUSY_TIMEOUT_KEY]}")
 
 
 def _pragma(connection: SyncConnection, statement: str) -> int:
@@ -285,19 +270,14 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
     It goes on until it is cancelled.
 
     A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
-    no lock. While no rows come, it looks when the write-ahead log was written to, and then in growing intervals.
+    no lock.
 
     Raises:
         sqlite3.Error: the file cannot be opened or read.
     """
     clock = asyncio.get_running_loop().time
-    version, newest, recent_until, pause = None, 0, clock() + RECENT_SECONDS, WATCH_SECONDS
-    with ExitStack() as stack:
-        opened = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)
-        connection = stack.enter_context(closing(opened))
-        with suppress(sqlite3.OperationalError):
-            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # the log is there from now on
-        changes = stack.enter_context(closing(_Changes(Path(f"{path}-wal"))))
+    version, newest, recent_until = None, 0, 0.0
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=0)) as connection:
         while True:
             with suppress(sqlite3.OperationalError):  # it is locked: the next look will see
                 seen = connection.execute("PRAGMA data_version").fetchone()
@@ -310,59 +290,7 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
                         recent_until = clock() + RECENT_SECONDS
                         on_insert()
                     version, newest = seen, last
-            if clock() < recent_until:
-                await asyncio.sleep(WATCH_SECONDS)
-            elif await changes.wait(pause):
-                pause = WATCH_SECONDS
-            else:
-                pause = min(2 * pause, LONGEST_WATCH_SECONDS)
-
-
-class _Changes:
-    """Waits until a file was written to: by inotify where there is one, which only Linux has, else for a short time.
-
-    Args:
-        path: the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = -1
-        if sys.platform != "linux":
-            return
-        import ctypes  # noqa: PLC0415  only workers on SQLite need it
-
-        system = ctypes.CDLL(None)
-        self._descriptor = system.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-        if system.inotify_add_watch(self._descriptor, os.fsencode(path), _IN_MODIFY) < 0:
-            self.close()
-
-    def close(self) -> None:
-        """Wait for changes no more."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    async def wait(self, seconds: float) -> bool:
-        """Wait until the file was written to since the last call; return whether it was.
-
-        Args:
-            seconds: the longest wait; without inotify, it always takes `IDLE_WATCH_SECONDS`.
-        """
-        if self._descriptor < 0:
-            await asyncio.sleep(IDLE_WATCH_SECONDS)
-            return False
-        loop, changed = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._descriptor, changed.set)
-        try:
-            async with asyncio.timeout(seconds):
-                await changed.wait()
-        except TimeoutError:
-            return False
-        finally:
-            loop.remove_reader(self._descriptor)
-        with suppress(BlockingIOError):
-            os.read(self._descriptor, 65536)
-        return True
+            await asyncio.sleep(WATCH_SECONDS if clock() < recent_until else IDLE_WATCH_SECONDS)
 
 
 _UNCLAIMED: Final = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any, Final, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
@@ -21,9 +21,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransactio
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.errors import TransactionEnded
 from flowactions_plugin.storage import waiting
-from flowactions_plugin.storage.connections import Engines
+from flowactions_plugin.storage.connections import OWN_SCHEMA, Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import code_of, is_outage
+from flowactions_plugin.storage.postgresql import note_search_path
 from flowactions_plugin.storage.sqlite import (
     AUTOCOMMIT,
     Deadline,
@@ -70,9 +71,9 @@ class Joined:
 
     async def execute(self, statement: Any, parameters: Any = None) -> Any:
         """Execute a statement, as `AsyncConnection.execute` does."""
-        executing = self.connection.execute(statement, parameters)
+        executing = self.connection.execute(statement, parameters, execution_options=OWN_SCHEMA)
         # A statement that runs in a thread continues after a cancellation. PostgreSQL's driver cancels it on the server.
-        return await (executing if self._sql.is_interruptible else shielded(executing))
+        return await (executing if self._sql.is_server else shielded(executing))
 
 
 class Transactions:
@@ -137,10 +138,13 @@ class Transactions:
         """Treat one of the plugin's own as the host's while the block runs, within a SAVEPOINT."""
         await transaction.exec_driver_sql("SAVEPOINT flowactions_lent")
         self._lent_to_host.add(id(transaction))
+        hosts = transaction.engine.sync_engine.get_execution_options().get("schema_translate_map")
+        await transaction.execution_options(schema_translate_map=hosts)
         try:
             yield
         finally:
             self._lent_to_host.discard(id(transaction))
+            await transaction.execution_options(**OWN_SCHEMA)
         await transaction.exec_driver_sql("RELEASE SAVEPOINT flowactions_lent")
 
     @contextmanager
@@ -187,6 +191,9 @@ class Transactions:
                     await stack.enter_async_context(waiting_until(transaction, Deadline()))
                 async with _Savepoint(transaction, self._sql):
                     yield cast("AsyncConnection", joined)
+        except DBAPIError as exc:
+            await note_search_path(exc, nullcontext(transaction))
+            raise
         finally:
             self._in_use.discard(in_use)
         for call in joined.calls:
@@ -447,7 +454,7 @@ async def _give_up(connection: AsyncConnection) -> None:
 
 def _patience(sql: Dialect) -> float | None:
     """Return how long a statement may take that ends a SAVEPOINT: no limit would end one that runs in a thread."""
-    return waiting.RECOVERY_SECONDS if sql.is_interruptible else None
+    return waiting.RECOVERY_SECONDS if sql.is_server else None
 
 
 def _is_autocommit(connection: AsyncConnection) -> bool:

@@ -1,24 +1,18 @@
-"""Database URLs: parsed completely when settings are read, and translated for the drivers.
+"""Database URLs: checked when settings are read, and passed on to the drivers.
 
 No message about them holds a part of a URL other than the name of an option.
 """
 
 from __future__ import annotations
 
+import re
+import ssl
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
-
-from flowactions_plugin.storage.postgresql_urls import (
-    CHOICES,
-    NUMBERS,
-    addresses_of,
-    parse_postgresql,
-    unsupported,
-)
 
 DRIVERS: Final = {
     "sqlite": "sqlite",
@@ -38,6 +32,34 @@ SQLITE_OPTIONS: Final = (
 )
 SQLITE_URI_OPTIONS: Final = ("mode", "cache", "vfs", "immutable", "nolock", "psow")
 
+FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
+NUMBERS: Final = ("connect_timeout", "prepared_statement_cache_size", "statement_cache_size")
+NOT_PASSED_ON: Final = ("channel_binding", "gssencmode", "client_encoding")
+"""Options that providers write and asyncpg does not know."""
+
+SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+
+POSTGRESQL_OPTIONS: Final = (
+    *("host", "port", "user", "password", "dbname", "database", "application_name", "options"),
+    *(
+        "sslmode",
+        "ssl",
+        "sslnegotiation",
+        "sslpassword",
+        "ssl_min_protocol_version",
+        "ssl_max_protocol_version",
+    ),
+    *("target_session_attrs", "passfile", "krbsrvname", "gsslib", *FILES, *NUMBERS, *NOT_PASSED_ON),
+)
+
+CONNECT_SECONDS: Final = 10
+"""How long a connection to PostgreSQL may take to open, unless the URL says otherwise."""
+
+ENCODE: Final = (
+    "must have special characters in its user name, password and options percent-encoded (@ as %40, / as %2F, "
+    ": as %3A, ? as %3F, # as %23)"
+)
+
 _NO_FILE: Final = "must name a file, such as sqlite:///flowactions.db: in memory, each connection would have a database of its own"
 
 
@@ -53,7 +75,7 @@ def parse_database_url(text: str) -> str:
         raise ValueError("must start with sqlite:// or postgresql://")
     if any(ord(character) < 32 or ord(character) == 127 for character in unquote(rest)):
         raise ValueError("must not contain control characters")
-    return _parse_sqlite(rest) if backend == "sqlite" else parse_postgresql(rest)
+    return _parse_sqlite(rest) if backend == "sqlite" else _parse_postgresql(rest)
 
 
 def same_database(one: URL, other: URL) -> bool:
@@ -63,9 +85,17 @@ def same_database(one: URL, other: URL) -> bool:
     if one.get_backend_name() == "sqlite":
         paths = sqlite_path(one), sqlite_path(other)
         return None not in paths and len({path.resolve() for path in paths if path is not None}) == 1
-    return (addresses_of(one), one.database or one.username) == (
-        addresses_of(other),
-        other.database or other.username,
+    return _place(one) == _place(other)
+
+
+def _place(url: URL) -> tuple[Any, ...]:
+    """Return server and database, in a form in which equal ones compare equal."""
+    host = url.host or url.query.get("host", "localhost")
+    at_home = host in {"127.0.0.1", "::1"}
+    return (
+        "localhost" if at_home else host,
+        url.port or url.query.get("port", 5432),
+        url.database or url.username,
     )
 
 
@@ -73,7 +103,7 @@ def secrets_of(url: URL) -> tuple[str, ...]:
     """Return the parts of a URL that no message may hold: user name, password and values of the query."""
     values = [url.username, url.password]
     for name, value in url.query.items():
-        if name not in CHOICES and name not in NUMBERS and name not in SQLITE_OPTIONS:
+        if name not in NUMBERS and name not in SQLITE_OPTIONS and value not in SSL_MODES:
             values += [value] if isinstance(value, str) else list(value)
     forms = {
         form
@@ -82,6 +112,63 @@ def secrets_of(url: URL) -> tuple[str, ...]:
         for form in (value, quote(value), quote(value, safe=""), quote_plus(value), repr(value)[1:-1])
     }
     return tuple(sorted(forms, key=len, reverse=True))
+
+
+def _parse_postgresql(rest: str) -> str:
+    """Parse what follows ``postgresql://``; returns a URL for SQLAlchemy. asyncpg reads it when it connects.
+
+    Raises:
+        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
+    """
+    before, _, query = rest.partition("?")
+    authority, slash, path = before.partition("/")
+    userinfo, at, hosts = authority.rpartition("@")
+    # A reserved character in a password ends a part early. The rest would be read as a host, a database or an option.
+    if "#" in rest or any("@" in part for part in (userinfo, path, query)):
+        raise ValueError(ENCODE)
+    if "," in hosts:  # SQLAlchemy knows one host
+        query, hosts = f"host={quote(hosts)}" + (f"&{query}" if query else ""), ""
+    try:
+        url = make_url(f"postgresql+asyncpg://{userinfo}{at}{hosts}{slash}{path}")
+        options = dict(parse_qsl(query, strict_parsing=bool(query)))
+        if not 0 < (1 if url.port is None else url.port) < 65536 or not re.fullmatch(
+            "[0-9,]*", options.get("port", "")
+        ):
+            raise ValueError  # noqa: TRY301
+    except (SQLAlchemyError, ValueError):
+        raise ValueError(
+            f"must be a URL such as postgresql://user:password@host:5432/database, and {ENCODE.removeprefix('must ')}"
+        ) from None
+    for name, value in options.items():
+        if name not in POSTGRESQL_OPTIONS or (name in NUMBERS and not re.fullmatch("[0-9]{1,5}", value)):
+            raise ValueError(_unsupported(name))
+    return url.set(query=options).render_as_string(hide_password=False)
+
+
+def asyncpg_arguments(url: URL) -> dict[str, Any]:
+    """Return the arguments with which asyncpg connects to the server of a parsed URL.
+
+    Raises:
+        OSError: a file that an option names cannot be read; the message names the option.
+    """
+    options = {name: str(value) for name, value in url.query.items() if name not in NOT_PASSED_ON}
+    given: dict[str, Any] = {"timeout": int(options.pop("connect_timeout", 0)) or CONNECT_SECONDS}
+    given |= {name: int(options.pop(name)) for name in NUMBERS if name in options}
+    if (wanted := options.pop("ssl", None)) is not None:
+        options["sslmode"] = {"true": "require", "false": "disable"}.get(wanted, wanted)
+    if options.get("sslrootcert") == "system":  # as in libpq: the machine's authorities
+        del options["sslrootcert"]
+        given["ssl"] = context = ssl.create_default_context()
+        if certificate := options.get("sslcert"):
+            context.load_cert_chain(certificate, options.get("sslkey"), options.get("sslpassword", ""))
+    for name in FILES:
+        try:
+            Path(options.get(name, __file__)).read_bytes()
+        except OSError as exc:
+            # The file's name is part of the query, which no message holds.
+            raise OSError(f"the file that the URL names as {name} cannot be read: {exc.strerror}") from None
+    given["dsn"] = url.set(drivername="postgresql", query=options).render_as_string(hide_password=False)
+    return given
 
 
 def _parse_sqlite(rest: str) -> str:
@@ -132,5 +219,11 @@ def _wrong_sqlite_option(url: URL) -> str | None:
             if url.query.get("uri") not in {"true", "1", "yes", "on"}:
                 return f"must have uri=true for the option {name}"
         elif name not in SQLITE_OPTIONS:
-            return unsupported(name)
+            return _unsupported(name)
     return None
+
+
+def _unsupported(name: str) -> str:
+    # Another name may be a part of a password that was not percent-encoded.
+    shown = f"the option {name}" if re.fullmatch(r"[a-z][a-z0-9_]{0,39}", name) else "one of its options"
+    return f"must not have {shown}, or not with this value, which is not supported"

@@ -17,6 +17,9 @@ from flowactions_hookspecs.markers import PROJECT
 NAME: Final = f"{PROJECT}_name"
 """The attribute by which a plugin defines the name of its origins."""
 
+KIT: Final = "flowactions_conformance"
+"""The conformance kit's package. A frozen app may lack it, and still have the entry point in its metadata."""
+
 
 def plugin_manager(plugins: Iterable[object]) -> pluggy.PluginManager:
     """Register every installed plugin, then ``plugins``, and check their hooks against the contract.
@@ -72,7 +75,7 @@ def _check_name(name: str, plugin: object) -> None:
 
 
 def _installed() -> Iterable[tuple[str, object]]:
-    """Load the entry points of the group, in the order of their names; skip one that names ``None``."""
+    """Load the entry points of the group, in the order of their names; skip one that names ``None``, and a kit that is absent."""
     owners: dict[str, str] = {}
     entry_points: dict[str, metadata.EntryPoint] = {}
     for distribution in metadata.distributions():
@@ -94,6 +97,8 @@ def _installed() -> Iterable[tuple[str, object]]:
         except FlowActionsError:
             raise
         except Exception as exc:
+            if isinstance(exc, ModuleNotFoundError) and exc.name == KIT == entry_point.module.partition(".")[0]:
+                continue
             raise PluginInvalid(
                 f"plugin {name!r} of distribution {owners[name]!r} cannot be imported "
                 f"({entry_point.value}): {type(exc).__name__}: {exc}"

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import asyncpg
 
-from tests.benchmarks.field import a_database, a_receiver_process, age, percentile, settings_of
+from tests.benchmarks.field import a_database, a_receiver_process, percentile, settings_of
 from tests.benchmarks.processor import has_loaded, memory_mib, parent_of, tree_seconds
 from tests.benchmarks.revisions import Tree
 from tests.benchmarks.sink import is_retried, sink
@@ -65,9 +65,6 @@ def spread_sql(now: float) -> str:
         WHERE flowactions_outbox.id = waiting.id"""  # noqa: S608  a number only
 
 
-OLD_SQL = "SELECT count(*) FROM flowactions_outbox WHERE status = 'dead'"
-
-
 class Load(NamedTuple):
     """What is drained.
 
@@ -78,7 +75,6 @@ class Load(NamedTuple):
         workers: processes that deliver.
         retries: the share of rows that are answered with 503 once.
         settings: further settings of the workers.
-        old: rows that ended a hundred days ago, beside them.
         tls: whether the receivers take https.
     """
 
@@ -88,7 +84,6 @@ class Load(NamedTuple):
     workers: int
     retries: float
     settings: Mapping[str, str]
-    old: int = 0
     tls: bool = False
 
 
@@ -102,7 +97,6 @@ class Cost(NamedTuple):
         deliveries_per_s: from the workers' release to the last outcome.
         wal_bytes: PostgreSQL's write-ahead log, bytes a delivery.
         peak_rss_mib: the highest resident memory of any worker.
-        removed: old rows that were removed meanwhile; ``None``: there were none.
     """
 
     worker_us: float
@@ -111,7 +105,6 @@ class Cost(NamedTuple):
     deliveries_per_s: float
     wal_bytes: float | None
     peak_rss_mib: float
-    removed: float | None = None
 
 
 class _Watched(Protocol):
@@ -219,8 +212,6 @@ def _field(tree: Tree, load: Load) -> Iterator[_Field]:
         receiver, receivers, needed = stack.enter_context(received)
         url = stack.enter_context(a_database(load.database))
         tree.fill(url, load.destinations, receivers)
-        if load.old:
-            asyncio.run(age(url, load.old))
         settings = {**settings_of(url), **needed, **load.settings}
         workers = [stack.enter_context(tree.worker(settings)) for _ in range(load.workers)]
         yield _Field(tree, load, url, receiver, receivers, workers)
@@ -264,7 +255,6 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
             worker = sum(tree_seconds(process.pid) for process in processes)
             return worker, database.seconds(), tree_seconds(field.receiver)
 
-        (old,) = await database.row(OLD_SQL)
         log = await database.wal()
         before = processor_times()
         started = time.time()
@@ -272,7 +262,6 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
         await _until_drained(database, processes)
         after = processor_times()
         log_end = await database.wal()
-        (left,) = await database.row(OLD_SQL)
     delivered, attempts, ended = await database.row(ENDED_SQL)
     made = (delivered - before_delivered, attempts - before_attempts)
     expected = load.rows + sum(is_retried(number, load.retries) for number in range(load.rows))
@@ -290,16 +279,7 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
         deliveries_per_s=load.rows / (ended / 1000 - started),
         wal_bytes=each(log_end, log),
         peak_rss_mib=max(memory_mib(process.pid, "VmHWM") for process in processes),
-        removed=float(old - left) if load.old else None,
     )
-
-
-def compare_loads(tree: Tree, load: Load, other: Load, prefix: str, rounds: int) -> dict[str, Any]:
-    """Drain two loads, so many times in turns, and give the costs and the ratios of the first to the other."""
-    costs: dict[bool, list[Cost]] = {True: [], False: []}
-    for first in _turns(True, False, rounds):
-        costs[first].append(drain(tree, load if first else other))
-    return _compared(costs[True], costs[False], prefix)
 
 
 def compare_destinations(tree: Tree, load: Load, few: int, rounds: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
 from flowactions_hookspecs import FlowNodeOrigin, Header
 from flowactions_plugin.egress.guard import EgressGuard
@@ -33,14 +33,12 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
 from tests.authority import inner_authority
 from tests.benchmarks.processor import memory_mib
-from tests.bulk import SERIES
 from tests.support import development
 from tests.waiting import SAFETY_SECONDS
 
 ROOT = Path(__file__).parents[2]
 BODY = b'{"runId": "%d", "content": "' + b"x" * 250 + b'"}'
 FILL = 1000
-AGE_MS = 100 * 24 * 3600 * 1000
 DATABASES = ("sqlite", "postgres")
 HOST = "tests.benchmarks.bare:BareHost"
 
@@ -259,26 +257,6 @@ async def fill(url: str, rows: int, receivers: Sequence[str]) -> None:
                 for number in range(first, min(first + FILL, rows)):
                     webhook = a_webhook(receivers[number % len(receivers)], number)
                     await queue.write(await queue.new_delivery(webhook), connection)
-
-
-async def age(url: str, rows: int) -> None:
-    """Write so many rows that ended a hundred days ago; dead ones, which are kept for 90 days at least."""
-    async with opened(url) as database:
-        series, row_id, source = SERIES[database.dialect]
-        at = int(time.time() * 1000) - AGE_MS
-        statement = f"""
-            INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url,
-                destination, method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at,
-                takeovers, created_at, updated_at, finished_at)
-            {series.format(rows=rows)}
-            SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
-                'https://example.com:443', 'POST', '[]', NULL, 'dead', 1, 0, 4, {at} + i, 0, {at} + i, {at} + i,
-                {at} + i
-            FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
-        async with database.write() as connection:
-            await connection.execute(text(statement))
-        async with database.write() as connection:
-            await connection.execute(text("ANALYZE"))
 
 
 class Drained(NamedTuple):

@@ -148,12 +148,10 @@ def operator_pages(deliveries: Sequence[str], action: str | None) -> dict[str, s
         "destinations": "/destinations",
         "connections": "/connections",
         "inbound": "/inbound",
-        "event": "/inbound?id=msg_1&result=repeated",
+        "event": "/inbound?id=msg_1",
         "found": "/find?q=example",
         "nothing": "/find?q=nothing-like-this",
         "audit": "/audit",
-        "purge": "/purge",
-        "purge-counted": "/purge?organization=acme",
         "missing": "/deliveries/missing",
     }
     named = {"delivery": 0, "dead": 1, "delivered": 2, "pending": 4}

@@ -54,7 +54,6 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
     "operator-delivery-1280-light": ("dead", 1280, "light"),
     "operator-inbound-1280-light": ("inbound", 1280, "light"),
     "operator-resend-1280-light": ("resend-one", 1280, "light"),
-    "operator-purge-1280-light": ("purge-counted", 1280, "light"),
     "editor": ("editor", 1280, "light"),
     "editor-conflict": ("editor-conflict", 1280, "light"),
     "editor-mistake": ("editor-mistake", 1280, "light"),
@@ -190,7 +189,7 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
                 store_url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
                 store, port = Store(store_url), free_port()
                 async with store.open():
-                    hook = Sample(webhook_url=url_of(port), webhook_secret="s", channel_id="C0ORDERS")
+                    hook = Sample(webhook_url=url_of(port), webhook_secret="s", channel_id="C00ORDERS")
                     await load_sample(store, hook)
                 environment = {
                     DATABASE: store_url,

@@ -104,7 +104,7 @@ async def fill(database: Database, count: int) -> list[str]:
         (schema.destinations, _destinations(now, places[:count])),
         (schema.pauses, _pauses(now)),
         (schema.inbound_events, _inbound_events(now, count)),
-        (schema.inbound_requests, _inbound_requests(now, min(count, 1000))),
+        (schema.inbound_requests, _inbound_requests(now, min(count, 5))),
         (schema.actions, _actions(now, 6 if count > 1 else 1, 600 if many else 0)),
         (schema.audit, _audit(now, count, [row["id"] for row, _ in made[:2]])),
         (schema.chat_connections, _connections(now, count // 100 if many else min(count, 3))),
@@ -301,15 +301,16 @@ def _inbound_requests(now: int, count: int) -> Iterator[dict[str, Any]]:
     for number in range(max(count, len(UNPROCESSED)) if count > 1 else count):
         result, status, reason = UNPROCESSED[number % len(UNPROCESSED)]
         yield {
-            "id": new_id(now / 1000),
             "provider": "auth",
+            "cause": f"{reason} {number}",
             "event_id": f"msg_r{number}",
             "event_type": "user.created",
-            "received_at": now - 1000 * number,
+            "first_at": now - 3_600_000,
+            "last_at": now - 1000 * number,
             "result": result,
             "status_code": status,
             "reason": reason,
-            "more": number % 5 * 7,
+            "requests": 1 + number % 5 * 7,
         }
 
 
@@ -391,6 +392,7 @@ def _connections(now: int, count: int) -> Iterator[dict[str, Any]]:
             "installed_by_id": "ada",
             "installed_by_name": "Ada",
             "installed_at": now - DAY_MS * (3 + number % 200),
+            "install_id": f"i{number}",
             "status": "revoked" if revoked else "active",
             "status_reason": "token_revoked" if revoked else None,
             "sealed_token": b"x",

@@ -64,7 +64,7 @@ async ({ host, dead, waiting }) => {
     await new Promise((done) => Object.assign(new Image(), { onload: done, onerror: done, src: url }));
   }
   await quietly(fetch(`${chat}/connection`, { method: "DELETE", credentials: "include" }));
-  const channel = { method: "PUT", credentials: "include", body: '{"channelId":"C0RANDOM"}' };
+  const channel = { method: "PUT", credentials: "include", body: '{"channelId":"C00RANDOM"}' };
   await quietly(fetch(`${chat}/connection/default-channel`, channel));
   const install = `${chat}/install`;
   await new Promise((done) => Object.assign(new Image(), { onload: done, onerror: done, src: install }));
@@ -123,8 +123,8 @@ class Site:
         )
         await self.execute(
             "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id, app_id,"
-            " scopes, installed_by_id, installed_by_name, installed_at, status, sealed_token, default_channel)"
-            " VALUES ('acme', 't', 't', 'b', '', '', 'u', 'u', 1, 'active', 'x', 'C0GENERAL')"
+            " scopes, installed_by_id, installed_by_name, installed_at, install_id, status, sealed_token, default_channel)"
+            " VALUES ('acme', 't', 't', 'b', '', '', 'u', 'u', 1, 'i', 'active', 'x', 'C0GENERAL')"
         )
 
     async def execute(self, statement: str, **parameters: Any) -> list[Any]:

@@ -57,10 +57,9 @@ URLS = [
 ]
 BODIES = [
     Mistake('{"a": 1', "line 1, column 8", "1"),
-    Mistake('{"a": 1,}', "line 1, column 8: Nothing follows this comma", ","),
-    Mistake('{"a": \u201cx\u201d}', "line 1, column 7: \u201c is a typographic quote", "\u201c"),
-    Mistake('{"a": "x\ny"}', "line 1, column 9: A text cannot contain a line break", "x"),
-    Mistake('{"a": 01}', "line 1, column 7: A number cannot begin with 0", "01"),
+    Mistake('{"a": 1,}', "Nothing follows this comma", ","),
+    Mistake('{"a": \u201cx\u201d}', "\u201c is a typographic quote", "\u201c"),
+    Mistake('{"a": "x\ny"}', "A text cannot contain a line break", "x"),
     Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: This object has the name "a" twice', '"a"'),
     Mistake("{'a': 1}", "line 1, column 2", "'a'"),
     Mistake("{a: 1}", "line 1, column 2", "a"),
@@ -79,11 +78,12 @@ BODIES = [
     Mistake('{"a": "{{userId"}', "{{userId is not a variable: write {{userId}}.", "{{userId"),
     Mistake('{"{{userId}}": 1}', "not substituted in a key", "{{userId}}"),
 ]
-METHODS = [Mistake("a b", "not the name of an HTTP method"), Mistake("FETCH", "not one of the usual methods")]
+METHODS = [Mistake("a b", "not the name of an HTTP method")]
 KEYS = [
     Mistake("Host", "We set Host. Your value is ignored."),
     Mistake("x-service-webhook-id", "We set x-service-webhook-id"),
-    Mistake("a b", "not the name of a header", " "),
+    Mistake("a b", "not the name of a header"),
+    Mistake("a\u200bb", "an invisible character (U+200B)", "\u200b"),
     Mistake("", "A header without a name is left out"),
 ]
 VALUES = [
@@ -100,15 +100,15 @@ TEXTS = [
 ]
 CHANNELS = [
     Mistake("C0FOREIGN", "The channel does not exist"),
-    Mistake("C0OLD", "The channel is archived"),
-    Mistake("C0RANDOM", "Invite the app"),
-    Mistake("#nowhere", "looks like a name"),
+    Mistake("C00000OLD", "The channel is archived"),
+    Mistake("C00RANDOM", "Invite the app"),
+    Mistake("#nowhere", "This is no id"),
     Mistake("", "Choose a channel"),
 ]
 MEMBERS = [
     Mistake("U0FOREIGN", "The member does not exist"),
-    Mistake("U0GONE", "deactivated"),
-    Mistake("U0ROBOT", "Direct messages to bots"),
+    Mistake("U0000GONE", "deactivated"),
+    Mistake("U000ROBOT", "Direct messages to bots"),
     Mistake("", "Choose a person"),
 ]
 
@@ -187,7 +187,7 @@ async def open_what_a_form_cannot_write(page: Page, demo: Demo) -> None:
     await page.keyboard.press("Escape")
     await page.locator("[data-type=webhook] .choice").click()
     await expect(page.locator("#field-webhookHeaders-0-value-error")).to_contain_text("Line breaks")
-    await expect(page.locator("#field-webhookMethod-error")).to_contain_text("POST is used")
+    await expect(page.locator("#field-webhookMethod-error")).to_contain_text("counts as not set")
     await page.click("#save")
     await expect(page.locator("#status")).to_contain_text("Saved as a draft. Webhook will not run: Requests to")
 
@@ -227,7 +227,7 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     )  # nothing is told of what nobody has filled in yet
     await page.click("#field-webhookHeaders-add")
     await write(page, VALUE, "1")
-    secrets = [Mistake("s ", "a space or line break"), Mistake('"s"', "with a quote")]
+    secrets = [Mistake("s ", "contains a space, a line break"), Mistake('"s"', "with a quote")]
     told = await try_all(page, {URL: URLS, BODY: BODIES, KEY: KEYS, SECRET: secrets})
     await write(page, KEY, "x-a")
     told += await try_all(page, {METHOD: METHODS, VALUE: VALUES})

@@ -194,7 +194,7 @@ async def test_a_default_channel_that_somebody_else_chose_is_shown_first(page: P
     await connect(page, demo)
     other = await page.context.new_page()
     await other.goto(f"{demo.host_url}/connections")
-    for tab, channel in ((page, "C0GENERAL"), (other, "C0ORDERS")):
+    for tab, channel in ((page, "C0GENERAL"), (other, "C00ORDERS")):
         await tab.click("#default-channel")
         await tab.locator(f"#default-channel-choices [data-id={channel}]").click()
     await page.click("#save-channel")
@@ -203,7 +203,7 @@ async def test_a_default_channel_that_somebody_else_chose_is_shown_first(page: P
     await expect(other.locator("#refused")).to_contain_text("You had chosen #orders")
     await expect(other.locator("#default-channel")).to_have_value("#general")
     await other.click("#default-channel")
-    await other.locator("#default-channel-choices [data-id=C0ORDERS]").click()
+    await other.locator("#default-channel-choices [data-id=C00ORDERS]").click()
     await other.click("#save-channel")
     await expect(other.locator("[role=status]", has_text="Saved.")).to_be_visible()
     await page.click("#disconnect")

@@ -109,8 +109,8 @@ async def test_timestamps_follow_the_clock_and_are_unique() -> None:
 @pytest.mark.parametrize(
     ("channel", "text", "error"),
     [
-        ("C0RANDOM", "hi", "not_in_channel"),
-        ("C0OLD", "hi", "is_archived"),
+        ("C00RANDOM", "hi", "not_in_channel"),
+        ("C00000OLD", "hi", "is_archived"),
         ("nope", "hi", "channel_not_found"),
         ("C0GENERAL", "", "no_text"),
         ("C0GENERAL", "x" * 40_001, "msg_too_long"),
@@ -126,20 +126,20 @@ async def test_a_message_that_cannot_be_posted_is_refused(
 
 async def test_a_direct_message_goes_through_its_channel(run: Running) -> None:
     """Opening gives a channel to which messages can be posted."""
-    opened = await run.client().conversations_open(users=["U0GRACE"])
+    opened = await run.client().conversations_open(users=["U000GRACE"])
     await run.client().chat_postMessage(channel=opened["channel"]["id"], text="psst")
     assert run.provider.messages[0].channel == "@grace"
 
 
 async def test_opening_again_says_so(run: Running) -> None:
     """The second time, the same channel comes with no_op and already_open."""
-    first = await run.client().conversations_open(users="U0GRACE")
-    again = await run.client().conversations_open(users="U0GRACE")
-    assert first.data == {"ok": True, "channel": {"id": "D0GRACE"}}
+    first = await run.client().conversations_open(users="U000GRACE")
+    again = await run.client().conversations_open(users="U000GRACE")
+    assert first.data == {"ok": True, "channel": {"id": "D000GRACE"}}
     assert again.data == {**first.data, "no_op": True, "already_open": True}
 
 
-@pytest.mark.parametrize("channel", ["D0GRACE", "D0ROBOT", "DSLACKBOT"])
+@pytest.mark.parametrize("channel", ["D000GRACE", "D0ROBOT", "DSLACKBOT"])
 async def test_a_direct_channel_must_be_opened_first(run: Running, channel: str) -> None:
     """A guessed direct-message channel does not exist."""
     refusal = await refused(run.client().chat_postMessage(channel=channel, text="hi"))
@@ -147,7 +147,8 @@ async def test_a_direct_channel_must_be_opened_first(run: Running, channel: str)
 
 
 @pytest.mark.parametrize(
-    ("user", "error"), [("U0ROBOT", "cannot_dm_bot"), ("U0GONE", "user_disabled"), ("U?", "user_not_found")]
+    ("user", "error"),
+    [("U000ROBOT", "cannot_dm_bot"), ("U0000GONE", "user_disabled"), ("U?", "user_not_found")],
 )
 async def test_some_members_cannot_get_direct_messages(run: Running, user: str, error: str) -> None:
     """Bots, deactivated accounts and strangers are refused."""
@@ -159,11 +160,11 @@ async def test_joining_a_channel_lets_the_app_post(run: Running) -> None:
     scopes = ["chat:write", "channels:join"]
     token = run.provider.state.add_token(run.provider.state.workspaces[0], scopes=scopes)
     client = run.client(token.value)
-    joined = await client.conversations_join(channel="C0RANDOM")
+    joined = await client.conversations_join(channel="C00RANDOM")
     assert joined["channel"]["is_member"] is True
-    assert (await client.chat_postMessage(channel="C0RANDOM", text="hi"))["ok"]
-    assert (await refused(client.conversations_join(channel="C0OLD")))["error"] == "is_archived"
-    assert (await refused(client.conversations_join(channel="G0LEADS")))["error"] == "channel_not_found"
+    assert (await client.chat_postMessage(channel="C00RANDOM", text="hi"))["ok"]
+    assert (await refused(client.conversations_join(channel="C00000OLD")))["error"] == "is_archived"
+    assert (await refused(client.conversations_join(channel="G000LEADS")))["error"] == "channel_not_found"
 
 
 async def test_revoking_a_token_makes_it_worthless(run: Running) -> None:
@@ -176,8 +177,8 @@ async def test_revoking_a_token_makes_it_worthless(run: Running) -> None:
     ("method", "arguments", "needed"),
     [
         ("chat.postMessage", {"channel": "C0GENERAL", "text": "hi"}, "chat:write"),
-        ("conversations.open", {"users": "U0GRACE"}, "im:write"),
-        ("conversations.join", {"channel": "C0RANDOM"}, "channels:join"),
+        ("conversations.open", {"users": "U000GRACE"}, "im:write"),
+        ("conversations.join", {"channel": "C00RANDOM"}, "channels:join"),
         ("conversations.list", {}, "channels:read"),
         ("conversations.list", {"types": "private_channel"}, "groups:read"),
         ("users.list", {}, "users:read"),
@@ -267,9 +268,9 @@ async def test_the_built_in_user_does_not_say_that_it_is_a_bot(run: Running) -> 
     """Callers must exclude it by its id, as with the real provider."""
     members = {member["id"]: member for member in (await run.client().users_list())["members"]}
     assert members["USLACKBOT"]["is_bot"] is False
-    assert members["U0GONE"]["deleted"] is True
-    assert {"id", "name", "deleted", "is_bot", "real_name", "profile"} <= set(members["U0GRACE"])
-    assert set(members["U0GRACE"]["profile"]) == {"display_name", "image_48"}
+    assert members["U0000GONE"]["deleted"] is True
+    assert {"id", "name", "deleted", "is_bot", "real_name", "profile"} <= set(members["U000GRACE"])
+    assert {"display_name", "image_48"} <= set(members["U000GRACE"]["profile"])
 
 
 class TestFaults:
@@ -337,7 +338,7 @@ class TestOAuth:
             query = {"client_id": CLIENT_ID, "scope": SCOPES, "redirect_uri": redirect, "state": "a&b"}
             page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
             assert "Acme" in page.text
-            form = {**query, "workspace": "T0ACME", "decision": "allow"}
+            form = {**query, "workspace": "T0000ACME", "decision": "allow"}
             sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
         answer = parse_qs(urlsplit(sent_back.headers["location"]).query)
         assert answer["state"] == ["a&b"]
@@ -348,7 +349,7 @@ class TestOAuth:
             "redirect_uri": redirect,
         }
         token = await run.client("").oauth_v2_access(**exchange)
-        assert (token["token_type"], token["scope"], token["team"]["id"]) == ("bot", SCOPES, "T0ACME")
+        assert (token["token_type"], token["scope"], token["team"]["id"]) == ("bot", SCOPES, "T0000ACME")
         assert (await run.client(token["access_token"]).auth_test())["ok"]
         assert (await refused(run.client("").oauth_v2_access(**exchange)))["error"] == "invalid_code"
 
@@ -439,21 +440,21 @@ class TestLifecycle:
         revoked = {"type": "tokens_revoked", "tokens": {"oauth": [], "bot": [workspace.bot_user_id]}}
         assert [event["event"] for event in seen] == [revoked, {"type": "app_uninstalled"}, revoked]
         assert {(event["type"], event["team_id"], event["event_time"]) for event in seen} == {
-            ("event_callback", "T0ACME", 1_700_000_000)
+            ("event_callback", "T0000ACME", 1_700_000_000)
         }
         assert len({event["event_id"] for event in seen}) == 3
 
 
 async def test_messages_can_be_inspected(run: Running) -> None:
     """What was posted is there as JSON, and the page that shows it asks nothing of other hosts."""
-    sent = await run.client().chat_postMessage(channel="C0ORDERS", text="a &lt;b&gt;")
+    sent = await run.client().chat_postMessage(channel="C00ORDERS", text="a &lt;b&gt;")
     async with httpx.AsyncClient(timeout=300) as client:
         shown = (await client.get(f"{run.url}/inspect/messages")).json()["data"]
         page = await client.get(run.url)
     assert shown == [
         {
             "workspace": "Acme",
-            "channel_id": "C0ORDERS",
+            "channel_id": "C00ORDERS",
             "channel": "#orders",
             "text": "a &lt;b&gt;",
             "ts": sent["ts"],
@@ -478,6 +479,6 @@ def test_events_are_signed_as_published() -> None:
 
 def test_two_providers_share_nothing() -> None:
     """State belongs to an instance."""
-    one, two = FakeChatProvider(), FakeChatProvider([sample_workspace("Globex", "T0GLOBEX")])
+    one, two = FakeChatProvider(), FakeChatProvider([sample_workspace("Globex", "T00GLOBEX")])
     one.state.post(one.state.workspaces[0], "C", "#c", "hi")
     assert (len(one.messages), len(two.messages)) == (1, 0)

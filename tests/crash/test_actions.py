@@ -68,7 +68,7 @@ async def progress(database: Database, action: Action) -> Action:
 
 @pytest.mark.parametrize(
     ("rows", "rate"),
-    [(1000, 300.0), pytest.param(100_000, 1500.0, marks=pytest.mark.full)],
+    [(1000, 300.0), pytest.param(100_000, 1500.0, marks=pytest.mark.long)],
 )
 async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
     field: Field, rows: int, rate: float
@@ -96,7 +96,7 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
                 async def is_halfway(wanted: int = wanted) -> bool:
                     return (await progress(database, action)).done >= wanted
 
-                await until(is_halfway, seconds=120)
+                await until(is_halfway)
                 os.kill(process.pid, signal.SIGKILL)
             assert await process.wait() == -signal.SIGKILL, field.logs()
             may_repeat.update(await field.in_flight())
@@ -107,8 +107,8 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
         async def is_done() -> bool:
             return (await progress(database, action)).state == "done"
 
-        await until(is_done, seconds=100)
-        await until(field.drained, seconds=100)
+        await until(is_done)
+        await until(field.drained)
         assert (await progress(database, action)).done == rows
     assert await field.states() == {"delivered": rows * 9 // 10, "dead": rows // 10}
     (attempts,) = await field.query("SELECT min(attempts), max(attempts) FROM flowactions_outbox")
@@ -138,8 +138,8 @@ async def test_a_resend_that_is_killed_sends_each_row_again_once(field: Field) -
         async def is_done() -> bool:
             return (await progress(database, action)).state == "done"
 
-        await until(is_done, seconds=100)
-        await until(field.drained, seconds=100)
+        await until(is_done)
+        await until(field.drained)
         assert (await progress(database, action)).done == 1200
     sources = [source_of(row[0]) for row in await field.query("SELECT origin FROM flowactions_outbox")]
     assert len(sources) == 2400

@@ -210,7 +210,7 @@ INCIDENTS = {
         "No event of the auth provider was processed within the last hour, and N requests were refused: the signature does not",
         ((r"\?result=refused", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
     ),
-    "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "N to N", ""),
+    "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "created the tables", ""),
     "The disk is full": Incident(
         staging.disk_full, "sqlite", "", "", "unwritable The database takes no writes: its disk is full."
     ),
@@ -375,7 +375,7 @@ async def is_seen(incident: Incident, pages: Pages) -> None:
         raise AssertionError(missing[0]) from None
 
 
-@pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 async def test_a_worker_that_is_frozen_for_a_minute_is_found(stage: Stage) -> None:
     """In real time; when it continues, it is alive again."""

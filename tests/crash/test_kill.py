@@ -34,8 +34,8 @@ POINTS = ["claimed", "sent", "answered", "writing", "written"]
     [
         pytest.param("scheduled", 300, POINTS, "at once", id="scheduled"),
         pytest.param("continuous", 300, POINTS, "in time", id="continuous"),
-        pytest.param("scheduled", 1000, POINTS * 8, "in time", id="scheduled-soak", marks=pytest.mark.full),
-        pytest.param("continuous", 1000, POINTS * 8, "in time", id="continuous-soak", marks=pytest.mark.full),
+        pytest.param("scheduled", 1000, POINTS * 8, "in time", id="scheduled-soak", marks=pytest.mark.long),
+        pytest.param("continuous", 1000, POINTS * 8, "in time", id="continuous-soak", marks=pytest.mark.long),
     ],
 )
 async def test_killing_workers_loses_nothing(

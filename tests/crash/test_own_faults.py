@@ -73,8 +73,6 @@ async def test_a_process_without_descriptors_uses_up_no_attempt(field: Field, na
     [
         ("sqlite", "scheduled"),
         ("postgresql", "continuous"),
-        pytest.param("sqlite", "continuous", marks=pytest.mark.full),
-        pytest.param("postgresql", "scheduled", marks=pytest.mark.full),
     ],
     indirect=["database_url"],
 )

@@ -43,7 +43,7 @@ class Field:
             config: dict[str, Any] = (
                 {"webhookUrl": "http://127.0.0.1:9/", "webhookBody": '{"run": "' + walk.run_id + '"}'}
                 if kind == "webhook"
-                else {"chatChannelId": "C0ORDERS", "chatMessageText": f"run {walk.run_id}"}
+                else {"chatChannelId": "C00ORDERS", "chatMessageText": f"run {walk.run_id}"}
             )
             if kind == "webhook_halt":
                 config = {"webhookUrl": "ftp://x", "webhookContinueOnFailure": False}

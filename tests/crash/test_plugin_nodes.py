@@ -173,9 +173,9 @@ async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: 
         assert ran == list(KINDS[-len(ran) :])
 
 
-@pytest.mark.parametrize("halt", ["crm_note!", pytest.param("crm_upsert!", marks=pytest.mark.full)])
-async def test_a_node_that_halts_ends_the_run(field: Installed, packages: Path, halt: str) -> None:
+async def test_a_node_that_halts_ends_the_run(field: Installed, packages: Path) -> None:
     """Also when its process was killed at the halt and recovery runs it; the host is told, and nothing behind it runs."""
+    halt = "crm_note!"
     kinds = ("crm_contact", halt, "crm_upsert")
     walk = await field.record(*kinds)
     async with actors(field.settings, 1) as (actor,):

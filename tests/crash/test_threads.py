@@ -303,7 +303,7 @@ def urls(kind: str, threads: int, folder: Path, server: Callable[[], str], stack
     return made * (threads // count)
 
 
-SOAK = pytest.mark.full
+SOAK = pytest.mark.long
 
 
 @pytest.mark.parametrize(

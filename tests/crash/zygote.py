@@ -40,7 +40,6 @@ PRELOADED = (
     "tests.crash.actor",
     "tests.crash.hosts",
     "tests.crash.timed_hosts",
-    "tests.upgrades.dying",
 )
 REQUEST_BYTES = 1 << 20
 

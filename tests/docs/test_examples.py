@@ -23,7 +23,6 @@ from flowactions_conformance.__main__ import main as conformance
 from flowactions_conformance.kit.registry import PROFILES, select
 from flowactions_hookspecs import Deferred, FlowActions, HostOrigin, Node, OutboundWebhook
 from flowactions_plugin.settings.model import read_settings
-from tests.benchmarks.simulate import CASES, plot, row_of, simulate
 from tests.contract.wrap.django_host import django_host
 from tests.support import SmallHost, a_walk, development
 
@@ -243,13 +242,3 @@ def test_the_key_that_operators_are_told_to_make_is_accepted() -> None:
     command = [sys.executable, *shlex.split(line)[1:]]
     key = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": key}).encryption_keys) == 1
-
-
-@pytest.mark.ci
-def test_the_simulation_says_what_the_page_on_scaling_says() -> None:
-    """Its rows are the table's, and its plot is the page's."""
-    courses = [(case, simulate(case)) for case in CASES]
-    page = (ROOT / "docs" / "explanation" / "scaling.md").read_text()
-    for case, course in courses:
-        assert row_of(case, course) in page
-    assert (ROOT / "docs" / "images" / "recovery.svg").read_text() == plot(courses)

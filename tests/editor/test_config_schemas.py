@@ -231,17 +231,6 @@ class TestReactJsonSchemaForm:
         assert controls["root_webhookSecret"]["type"] == "password"
         assert controls["root_webhookBody"]["tag"] == "textarea"
 
-    def test_what_is_read_has_no_internal_words(self, rjsf: Path, node_types: Mapping[str, NodeType]) -> None:
-        """Rendered unchanged, the forms say nothing of structs, clauses or names of the code."""
-        configs: dict[str, list[dict[str, Any]]] = {
-            "chat_message": [{}, {"chatActionType": "dm"}],
-            "webhook": [{}, WEBHOOK_CONFIGS[2]],
-        }
-        for name, given_configs in configs.items():
-            for form in self.render(rjsf, node_types[name], *given_configs):
-                assert len(form["read"][0]) > 100
-                assert [text for text in form["read"] if INTERNAL.search(text)] == []
-
     def test_configs_that_work_are_valid_there_too(
         self, rjsf: Path, node_types: Mapping[str, NodeType]
     ) -> None:

@@ -73,11 +73,11 @@ WEBHOOKS: list[dict[str, Any]] = [
     {"webhookUrl": "/hooks/invalid", "webhookBody": "{", "webhookContinueOnFailure": False},
 ]
 MESSAGES: list[dict[str, Any]] = [
-    {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": " <b> {{content}} {{other}} "},
-    {"chatChannelId": "C0ORDERS", "chatMessageText": "  {{content}}"},
+    {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": " <b> {{content}} {{other}} "},
+    {"chatChannelId": "C00ORDERS", "chatMessageText": "  {{content}}"},
     {"chatMessageText": "nowhere"},
-    {"chatChannelId": "C0ORDERS", "chatMessageText": "   "},
-    {"chatChannelId": "C0RANDOM", "chatMessageText": "not a member", "chatContinueOnFailure": False},
+    {"chatChannelId": "C00ORDERS", "chatMessageText": "   "},
+    {"chatChannelId": "C00RANDOM", "chatMessageText": "not a member", "chatContinueOnFailure": False},
 ]
 
 

@@ -97,7 +97,6 @@ DECLARATIONS = {
             "commands",
             "destinations",
             "frame",
-            "inbound",
             "maintenance",
             "options",
             "outbox",

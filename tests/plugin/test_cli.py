@@ -8,8 +8,9 @@ import socket
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import asyncpg
@@ -111,10 +112,14 @@ async def test_a_worker_delivers_for_any_kind_of_host(
     assert ("host closed" in shown) == (name == "opened")
 
 
+@sampled("number", [signal.SIGTERM, signal.SIGHUP], size=1)
 async def test_a_stop_finishes_what_is_being_sent_and_claims_no_more(
-    database_url: str, hosts: str, tmp_path: Path
+    database_url: str, hosts: str, tmp_path: Path, number: int
 ) -> None:
-    """On SIGTERM in the middle of a request, its outcome is still written, and what waits goes on waiting."""
+    """On a signal in the middle of a request, its outcome is still written, and what waits goes on waiting.
+
+    A terminal that is closed sends SIGHUP more than once.
+    """
     settings = development(database_url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_CLAIM_LIMIT="1")
     actions = FlowActions.load(SmallHost(settings))
     async with slow_receiver() as (url, arrived, answer), actions.lifespan():
@@ -123,13 +128,73 @@ async def test_a_stop_finishes_what_is_being_sent_and_claims_no_more(
             await actions.reach(a_walk(), node)
         async with worker(f"{hosts}:make", tmp_path, **settings) as process:
             await arrived.wait()
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(number)
             await has_said(process, "stopping: ")
+            process.send_signal(signal.SIGHUP)
             answer.set()
             await output(process)
         assert process.returncode == 0
         rows = await stored(database_url)
         assert sorted(rows) == [("delivered", 1, None), ("pending", 0, None), ("pending", 0, None)]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
+async def test_a_stop_ends_before_orchestrators_kill(
+    postgres_url: str, hosts: str, tmp_path: Path, mode: str
+) -> None:
+    """Of a worker and of a host's lifespan, while the database swallows bytes: within 25 s, of Kubernetes' thirty."""
+    url, swallows = make_url(postgres_url), asyncio.Event()
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if not swallows.is_set():
+                writer.write(data)
+        if not swallows.is_set():
+            writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if swallows.is_set():
+            await reader.read()
+        host, port = str(url.query.get("host") or url.host), url.port or 5432
+        there = (
+            await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+            if host.startswith("/")
+            else await asyncio.open_connection(host, port)
+        )
+        try:
+            await asyncio.gather(pour(reader, there[1]), pour(there[0], writer))
+        finally:
+            there[1].close()
+
+    async with recorder() as receiver, listening(relay) as port:
+        through = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
+        settings = development(through, FLOWACTIONS_DELIVERY=mode, FLOWACTIONS_TICK_SECONDS="0.2")
+        actions = FlowActions.load(SmallHost(settings))
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        async with AsyncExitStack() as opened:
+            await opened.enter_async_context(actions.lifespan())
+            async with worker(f"{hosts}:make", tmp_path, FLOWACTIONS_HOST_WORKER="off", **settings) as process:
+                await has_said(process, "delivers")
+                for _ in range(20):
+                    await actions.reach(a_walk(), node)
+                await until(lambda: receiver.requests)
+                swallows.set()
+                await asyncio.sleep(2)  # until both are in the middle of a statement
+                started = time.monotonic()
+                process.send_signal(signal.SIGTERM)
+
+                async def closed() -> float:
+                    await opened.aclose()
+                    return time.monotonic() - started
+
+                async def ended() -> float:
+                    await output(process)
+                    return time.monotonic() - started
+
+                took = await asyncio.gather(closed(), ended())
+                assert process.returncode == 0
+                assert max(took) < 25, took
 
 
 async def test_a_second_signal_ends_it_at_once(hosts: str, tmp_path: Path) -> None:
@@ -146,6 +211,26 @@ async def test_a_second_signal_ends_it_at_once(hosts: str, tmp_path: Path) -> No
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(SAFETY_SECONDS):
                 assert await process.wait() == -signal.SIGTERM
+
+
+@pytest.mark.ci
+async def test_a_worker_outlives_its_terminal_if_it_should(hosts: str, tmp_path: Path) -> None:
+    """`nohup` has it ignore SIGHUP: it goes on, and SIGTERM ends it."""
+    settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_HOST_WORKER="off")
+    usual = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with worker(f"{hosts}:make", tmp_path, **settings) as process:
+            signal.signal(signal.SIGHUP, usual)
+            await has_said(process, "delivers")
+            process.send_signal(signal.SIGHUP)
+            actions = FlowActions.load(SmallHost(settings))
+            async with recorder() as receiver, actions.lifespan():
+                await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": receiver.url}))
+                await until(lambda: receiver.requests)
+                process.send_signal(signal.SIGTERM)
+                assert "has stopped" in await output(process)
+    finally:
+        signal.signal(signal.SIGHUP, usual)
 
 
 async def test_a_host_that_leaves_delivering_to_workers_delivers_nothing(tmp_path: Path) -> None:
@@ -402,16 +487,16 @@ class TestTrouble:
     async def test_older_tables_end_a_worker_in_one_line(
         self, postgres_url: str, hosts: str, tmp_path: Path
     ) -> None:
-        """It says what to run."""
+        """It says what to do."""
         settings = {"FLOWACTIONS_DATABASE_URL": postgres_url}
         assert (await run("migrate", cwd=tmp_path, **settings))[0] == 0
         engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
         async with engine.begin() as connection:
-            await connection.execute(text("UPDATE flowactions_version SET version_num = '0001'"))
+            await connection.execute(text("UPDATE flowactions_version SET version_num = '0009'"))
         await engine.dispose()
         code, shown = await run("worker", "--host", f"{hosts}:make", cwd=tmp_path, **settings)
         assert (code, shown.count("\n")) == (1, 1)
-        assert "run 'flowactions migrate'" in shown
+        assert "begin a new database" in shown
 
     @pytest.fixture
     def postgres_servers(self, postgres_url: str) -> Iterator[dict[str, str]]:

@@ -328,10 +328,31 @@ def test_one_error_lists_everything() -> None:
         assert name in str(error.value)
 
 
+@pytest.mark.parametrize("name", list(READERS))
+def test_a_setting_in_lower_case_is_a_mistake(name: str) -> None:
+    """The error names the right one, also after a typing mistake; beside the right one it is another program's."""
+    for wrong in (name.lower(), name.title()):
+        with pytest.raises(SettingsInvalid, match=rf"{wrong} does not exist \(did you mean {name}\?\)"):
+            read_settings({wrong: ""})
+    with pytest.raises(
+        SettingsInvalid, match=r"flowactions_delivry does not exist .did you mean FLOWACTIONS_DELIVERY"
+    ):
+        read_settings({"flowactions_delivry": "continuous"})
+    assert msgspec.structs.asdict(read_settings({name.lower(): "x", name: ""})) == msgspec.structs.asdict(
+        Settings()
+    )
+
+
 def test_other_programs_settings_are_left_alone() -> None:
     """An environment full of other names is fine, and an empty text is a setting that is not set."""
     settings = read_settings(
-        {"PATH": "/bin", "CHAT_OTHER": "x", "FLOWACTIONS_TEST_X": "y", "CHAT_BOT_TOKEN": " "}
+        {
+            "PATH": "/bin",
+            "CHAT_OTHER": "x",
+            "FLOWACTIONS_TEST_X": "y",
+            "flowactions_test_x": "y",
+            "CHAT_BOT_TOKEN": " ",
+        }
     )
     assert msgspec.structs.asdict(settings) == msgspec.structs.asdict(Settings())
 

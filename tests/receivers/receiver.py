@@ -42,8 +42,9 @@ def verdict(secrets: Any, forms: list[Any], body: bytes, now: int) -> str:
 def cases() -> None:
     for line in sys.stdin.read().split("\n")[:-1]:
         now, secrets, pairs, body = line.split("\t")
-        headers = [tuple(map(text, pair.split(":"))) for pair in parts(pairs)]
-        forms = [headers, iter(headers)]
+        names_and_values = [pair.split(":") for pair in parts(pairs)]
+        headers = [(text(name), text(value)) for name, value in names_and_values]
+        forms: list[Any] = [headers, iter(headers)]
         if len(dict(headers)) == len(headers):
             forms += [dict(headers), dict(headers).items()]
         said = verdict(secrets_in(secrets), forms, base64.b64decode(body), int(now))

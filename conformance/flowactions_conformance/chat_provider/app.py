@@ -20,7 +20,7 @@ from litestar.static_files import create_static_files_router
 
 from flowactions_conformance.chat_provider import oauth
 from flowactions_conformance.chat_provider.events import send_event
-from flowactions_conformance.chat_provider.faults import Fault, fault_of, refusal
+from flowactions_conformance.chat_provider.faults import RATE_LIMITED, Fault, fault_of, refusal
 from flowactions_conformance.chat_provider.methods import METHODS, Method, missing_scope
 from flowactions_conformance.chat_provider.state import (
     Message,
@@ -130,8 +130,18 @@ class FakeChatProvider:
             body = refusal("invalid_arguments")
         else:
             arguments = await (_json_body(request) if is_json else _form(request))
+            if wait := self._seconds_to_wait(method_name, method, token, arguments):
+                return await _faulty(
+                    RATE_LIMITED._replace(headers=(("retry-after", str(wait)), RATE_LIMITED.headers[1]))
+                )
             body = method.run(self.state, token, arguments)
         return _json(body, {"x-oauth-scopes": ",".join(token.scopes)})
+
+    def _seconds_to_wait(self, name: str, method: Method, token: Token, arguments: Mapping[str, Any]) -> int:
+        if method.limit is None or not token.workspace.limited:
+            return 0
+        what = f"{name} {arguments.get('channel')}" if name == "chat.postMessage" else name
+        return self.state.seconds_to_wait(token.workspace, what, *method.limit)
 
     def _app(self) -> Litestar:
         @route("/api/{method_name:str}", http_method=[HttpMethod.GET, HttpMethod.POST])

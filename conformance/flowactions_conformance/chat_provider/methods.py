@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flowactions_conformance.chat_provider.faults import failing_code, refusal
 from flowactions_conformance.chat_provider.state import Channel, Member, State, Token
 
 Arguments = Mapping[str, Any]
 Answer = dict[str, Any]
+Item = TypeVar("Item")
 
 SCOPE_OF_TYPE: Mapping[str, str] = {"public_channel": "channels:read", "private_channel": "groups:read"}
 
@@ -23,11 +24,16 @@ class Method(NamedTuple):
         run: returns the answer's body.
         scope: the scope that a token needs; ``None``: every token may call it.
         takes_json: whether a JSON body is read; otherwise only form fields and the query.
+        limit: calls, and the seconds in which they are allowed, for each workspace. Posts are limited for each channel.
     """
 
     run: Callable[[State, Token, Arguments], Answer]
     scope: str | None = None
     takes_json: bool = False
+    limit: tuple[int, int] | None = None
+
+
+TIER_2, TIER_3, TIER_4 = (20, 60), (50, 60), (100, 60)
 
 
 def auth_test(_: State, token: Token, __: Arguments) -> Answer:
@@ -111,6 +117,15 @@ def conversations_join(_: State, token: Token, arguments: Arguments) -> Answer:
 
 def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
     """Return channels page by page; a private one only where the app is a member."""
+    return _channels(token, arguments, lambda channel: channel.is_member or not channel.is_private)
+
+
+def users_conversations(_: State, token: Token, arguments: Arguments) -> Answer:
+    """Return the channels that the app is in, page by page, without ``is_member``."""
+    return _channels(token, arguments, lambda channel: channel.is_member, "is_member")
+
+
+def _channels(token: Token, arguments: Arguments, visible: Callable[[Channel], bool], *without: str) -> Answer:
     types = str(arguments.get("types") or "public_channel").split(",")
     for kind in types:
         if kind not in SCOPE_OF_TYPE:
@@ -122,10 +137,14 @@ def conversations_list(_: State, token: Token, arguments: Arguments) -> Answer:
         channel
         for channel in token.workspace.channels
         if ("private_channel" if channel.is_private else "public_channel") in types
-        and (channel.is_member or not channel.is_private)
+        and visible(channel)
         and not (channel.is_archived and without_archived)
     ]
-    return _page(token, "channels", [_channel_record(channel) for channel in channels], arguments)
+
+    def record(channel: Channel) -> Answer:
+        return {name: value for name, value in _channel_record(channel).items() if name not in without}
+
+    return _page(token, "channels", channels, record, arguments)
 
 
 def conversations_info(_: State, token: Token, arguments: Arguments) -> Answer:
@@ -146,9 +165,10 @@ def users_info(_: State, token: Token, arguments: Arguments) -> Answer:
     return refusal("user_not_found") if member is None else {"ok": True, "user": _member_record(member)}
 
 
-def users_list(_: State, token: Token, arguments: Arguments) -> Answer:
+def users_list(state: State, token: Token, arguments: Arguments) -> Answer:
     """Return members page by page."""
-    return _page(token, "members", [_member_record(member) for member in token.workspace.members], arguments)
+    answer = _page(token, "members", token.workspace.members, _member_record, arguments)
+    return {**answer, "cache_ts": state.now()} if answer["ok"] else answer
 
 
 def missing_scope(needed: str, token: Token) -> Answer:
@@ -159,13 +179,14 @@ def missing_scope(needed: str, token: Token) -> Answer:
 METHODS: Mapping[str, Method] = {
     "auth.test": Method(auth_test, takes_json=True),
     "auth.revoke": Method(auth_revoke),
-    "chat.postMessage": Method(post_message, "chat:write", takes_json=True),
-    "conversations.open": Method(conversations_open, "im:write", takes_json=True),
-    "conversations.join": Method(conversations_join, "channels:join", takes_json=True),
-    "conversations.list": Method(conversations_list),
-    "conversations.info": Method(conversations_info),
-    "users.info": Method(users_info, "users:read"),
-    "users.list": Method(users_list, "users:read"),
+    "chat.postMessage": Method(post_message, "chat:write", takes_json=True, limit=(5, 5)),
+    "conversations.open": Method(conversations_open, "im:write", takes_json=True, limit=TIER_3),
+    "conversations.join": Method(conversations_join, "channels:join", takes_json=True, limit=TIER_3),
+    "conversations.list": Method(conversations_list, limit=TIER_2),
+    "conversations.info": Method(conversations_info, limit=TIER_3),
+    "users.conversations": Method(users_conversations, limit=TIER_3),
+    "users.info": Method(users_info, "users:read", limit=TIER_4),
+    "users.list": Method(users_list, "users:read", limit=TIER_2),
 }
 
 
@@ -174,28 +195,95 @@ def _channel(channels: Sequence[Channel], channel_id: str) -> Channel | None:
 
 
 def _channel_record(channel: Channel) -> Answer:
+    """Return a record of about 900 bytes, as the provider's are."""
+    said = {
+        "value": f"What belongs into #{channel.name}, and what does not. " * 2,
+        "creator": "U0000ADMIN",
+        "last_set": 1704103200,
+    }
     return {
         "id": channel.id,
         "name": channel.name,
         "is_channel": not channel.is_private,
+        "is_group": channel.is_private,
+        "is_im": False,
+        "is_mpim": False,
         "is_private": channel.is_private,
+        "created": 1704103200,
         "is_archived": channel.is_archived,
+        "is_general": channel.name == "general",
+        "unlinked": 0,
+        "name_normalized": channel.name,
+        "is_shared": False,
+        "is_org_shared": False,
+        "is_pending_ext_shared": False,
+        "pending_shared": [],
+        "context_team_id": "T0000TEAM",
+        "updated": 1704103200123,
+        "parent_conversation": None,
+        "creator": "U0000ADMIN",
+        "is_ext_shared": False,
+        "shared_team_ids": ["T0000TEAM"],
+        "pending_connected_team_ids": [],
         "is_member": channel.is_member,
+        "topic": said,
+        "purpose": said,
+        "previous_names": [],
+        "num_members": 12,
     }
 
 
 def _member_record(member: Member) -> Answer:
+    """Return a record of about 2,000 bytes, as the provider's are with pictures."""
+    picture = f"https://avatars.example.com/2024-01-01/{member.id}_0123456789abcdef0123"
+    sizes = ("24", "32", "48", "72", "192", "512", "1024", "original")
+    names = {"real_name": member.real_name, "display_name": member.name.title()}
     return {
         "id": member.id,
+        "team_id": "T0000TEAM",
         "name": member.name,
         "deleted": member.deleted,
-        "is_bot": member.is_bot,
+        "color": "9f69e7",
         "real_name": member.real_name,
-        "profile": {"display_name": member.name.title(), "image_48": ""},
+        "tz": "Europe/Amsterdam",
+        "tz_label": "Central European Time",
+        "tz_offset": 3600,
+        "profile": {
+            **names,
+            **{f"{name}_normalized": value for name, value in names.items()},
+            "title": "Works with flows, and with the people who write them",
+            "phone": "",
+            "skype": "",
+            "fields": {
+                f"Xf{number:09}": {"value": "A field of this workspace", "alt": ""} for number in range(6)
+            },
+            "status_text": "",
+            "status_emoji": "",
+            "status_emoji_display_info": [],
+            "status_expiration": 0,
+            "avatar_hash": "0123456789ab",
+            "is_custom_image": True,
+            "first_name": member.real_name.partition(" ")[0],
+            "last_name": member.real_name.partition(" ")[2],
+            **{f"image_{size}": f"{picture}_{size}.png" for size in sizes},
+            "team": "T0000TEAM",
+        },
+        "is_admin": False,
+        "is_owner": False,
+        "is_primary_owner": False,
+        "is_restricted": False,
+        "is_ultra_restricted": False,
+        "is_bot": member.is_bot,
+        "is_app_user": False,
+        "updated": 1704103200,
+        "is_email_confirmed": True,
+        "who_can_share_contact_card": "EVERYONE",
     }
 
 
-def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) -> Answer:
+def _page(
+    token: Token, name: str, records: Sequence[Item], record: Callable[[Item], Answer], arguments: Arguments
+) -> Answer:
     """Return a page. Pages may be short, and the first ones empty, although more follow."""
     workspace = token.workspace
     asked = str(arguments.get("limit") or 100)
@@ -207,10 +295,11 @@ def _page(token: Token, name: str, records: list[Answer], arguments: Arguments) 
     except ValueError:
         return refusal("invalid_cursor")
     if position < workspace.empty_pages:
-        shown, following = [], position + 1
+        shown: list[Answer] = []
+        following = position + 1
     else:
         start = position - workspace.empty_pages
-        shown = records[start : start + limit]
+        shown = [record(item) for item in records[start : start + limit]]
         following = position + limit if start + limit < len(records) else -1
     cursor = "" if following < 0 else base64.b64encode(f"next:{following:06}".encode()).decode()
     return {"ok": True, name: shown, "response_metadata": {"next_cursor": cursor}}

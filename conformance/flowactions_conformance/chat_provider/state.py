@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -51,6 +53,7 @@ class Workspace(msgspec.Struct, kw_only=True):
     Args:
         page_size: the maximum size of a page, whatever the caller requests.
         empty_pages: the number of empty pages, each with a cursor, before the first channel.
+        limited: whether calls are limited as `methods.METHODS` says.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Workspace(msgspec.Struct, kw_only=True):
     members: list[Member]
     page_size: int = 999
     empty_pages: int = 0
+    limited: bool = False
 
 
 class Token(msgspec.Struct, kw_only=True):
@@ -93,7 +97,8 @@ class State:
         self._tokens: dict[str, Token] = {}
         self._codes: dict[str, Code] = {}
         self._open: set[tuple[str, str]] = set()
-        self._clock = clock
+        self._called: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
+        self.clock = clock
         self._last_micros = 0
 
     def add_token(
@@ -127,6 +132,30 @@ class State:
         """Return whether the app has a token that works in a workspace."""
         return any(token.dead is None for token in self.tokens_of(workspace))
 
+    def now(self) -> int:
+        """Return Unix seconds."""
+        return int(self.clock())
+
+    def seconds_to_wait(self, workspace: Workspace, what: str, calls: int, seconds: int) -> int:
+        """Count a call, unless it exceeds a limit.
+
+        Args:
+            workspace: the workspace that is called.
+            what: what is limited: a method, or a method and a channel.
+            calls: how many calls are allowed in that time.
+            seconds: the time.
+
+        Returns:
+            The seconds until the next call is allowed; 0 when this one is.
+        """
+        now, called = self.clock(), self._called[workspace.id, what]
+        while called and called[0] <= now - seconds:
+            called.popleft()
+        if len(called) >= calls:
+            return math.ceil(called[0] + seconds - now)
+        called.append(now)
+        return 0
+
     def add_code(self, workspace: Workspace, redirect_uri: str, scopes: Sequence[str]) -> str:
         """Issue an OAuth code."""
         value = secrets.token_urlsafe(16)
@@ -153,7 +182,7 @@ class State:
     def post(self, workspace: Workspace, channel_id: str, channel: str, text: str) -> Message:
         """Store a message."""
         # Timestamps must be unique, also of two messages in one microsecond and after the clock was set back.
-        self._last_micros = max(int(self._clock() * 1_000_000), self._last_micros + 1)
+        self._last_micros = max(int(self.clock() * 1_000_000), self._last_micros + 1)
         seconds, micros = divmod(self._last_micros, 1_000_000)
         message = Message(
             workspace=workspace.name,
@@ -166,7 +195,7 @@ class State:
         return message
 
 
-def sample_workspace(name: str = "Acme", team_id: str = "T0ACME") -> Workspace:
+def sample_workspace(name: str = "Acme", team_id: str = "T0000ACME") -> Workspace:
     """Return a small workspace with every kind of channel and member."""
     return Workspace(
         id=team_id,
@@ -174,16 +203,16 @@ def sample_workspace(name: str = "Acme", team_id: str = "T0ACME") -> Workspace:
         bot_user_id=f"UBOT{team_id[2:]}",
         channels=[
             Channel(id="C0GENERAL", name="general"),
-            Channel(id="C0ORDERS", name="orders"),
-            Channel(id="C0RANDOM", name="random", is_member=False),
-            Channel(id="G0LEADS", name="leads", is_private=True),
-            Channel(id="C0OLD", name="old-project", is_archived=True),
+            Channel(id="C00ORDERS", name="orders"),
+            Channel(id="C00RANDOM", name="random", is_member=False),
+            Channel(id="G000LEADS", name="leads", is_private=True),
+            Channel(id="C00000OLD", name="old-project", is_archived=True),
         ],
         members=[
-            Member(id="U0GRACE", name="grace", real_name="Grace Example"),
-            Member(id="U0LINUS", name="linus", real_name="Linus Example"),
-            Member(id="U0GONE", name="gone", real_name="Gone Example", deleted=True),
-            Member(id="U0ROBOT", name="robot", real_name="Robot", is_bot=True),
+            Member(id="U000GRACE", name="grace", real_name="Grace Example"),
+            Member(id="U000LINUS", name="linus", real_name="Linus Example"),
+            Member(id="U0000GONE", name="gone", real_name="Gone Example", deleted=True),
+            Member(id="U000ROBOT", name="robot", real_name="Robot", is_bot=True),
             Member(id="USLACKBOT", name="slackbot", real_name="Slackbot"),
         ],
     )

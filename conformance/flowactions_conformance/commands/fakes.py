@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.receiver import Receiver
-from flowactions_conformance.serving import listen, serve
+from flowactions_conformance.serving import listen, serve, stopped
 
 
 class PortUnavailable(Exception):
@@ -26,7 +25,7 @@ def serve_chat_provider(port: int, events_url: str | None) -> None:
         PortUnavailable: the port cannot be used.
     """
     provider = FakeChatProvider(
-        [sample_workspace(), sample_workspace("Globex", "T0GLOBEX")], events_url=events_url
+        [sample_workspace(), sample_workspace("Globex", "T00GLOBEX")], events_url=events_url
     )
 
     def said(url: str) -> str:
@@ -69,9 +68,7 @@ twice, /hooks/slow/3/… answers after three seconds. Press Ctrl+C to stop. Noth
 
 
 async def _until_stopped(app: Any, port: int, said: Callable[[str], str]) -> None:
-    stopped = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    end = stopped()
     try:
         listener = listen(port)
     except (OSError, OverflowError) as exc:
@@ -79,4 +76,4 @@ async def _until_stopped(app: Any, port: int, said: Callable[[str], str]) -> Non
     async with serve(app, listener) as url:
         sys.stdout.write(said(url))
         sys.stdout.flush()
-        await stopped.wait()
+        await end.wait()

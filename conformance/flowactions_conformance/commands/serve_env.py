@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import shlex
-import signal
 import sys
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
@@ -18,7 +17,7 @@ from flowactions_conformance.kit.hand_over import Desk, Handed, written
 from flowactions_conformance.kit.hosts.databases import Databases
 from flowactions_conformance.kit.hosts.leftovers import run_folder
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
-from flowactions_conformance.serving import listen, url_of
+from flowactions_conformance.serving import listen, stopped, url_of
 from flowactions_conformance.variables import DATABASE, PROBE, PROBE_TOKEN
 
 _T = TypeVar("_T")
@@ -46,9 +45,7 @@ def serve_env(options: argparse.Namespace) -> int:
 
 
 async def _serve(url: str, server: str | None, file: Path | None, *, inbound: bool) -> None:
-    stopping = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopping = stopped()
     databases, bench = Databases(server), Bench()
     await databases.look()
     async with AsyncExitStack() as stack:
@@ -94,10 +91,10 @@ def _tell(environment: Mapping[str, str], url: str, file: Path | None, stack: As
 
 async def _unless(stopping: asyncio.Event, awaitable: Coroutine[Any, Any, _T]) -> _T | None:
     """Return what comes, or ``None`` when the command is stopped before."""
-    task, stopped = asyncio.create_task(awaitable), asyncio.create_task(stopping.wait())
-    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    task, end = asyncio.create_task(awaitable), asyncio.create_task(stopping.wait())
+    await asyncio.wait({task, end}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():
-        stopped.cancel()
+        end.cancel()
         return task.result()
     task.cancel()
     return None

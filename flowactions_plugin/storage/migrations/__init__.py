@@ -1,9 +1,7 @@
 """The tables and their revisions (Alembic), which have a version table of their own beside a host's migrations.
 
-Tables are created, checked and upgraded when a database is opened, or by ``flowactions migrate``.
-
-Revisions only go forward. Processes of the previous release work on the newer tables, unless the release notes say that
-all of them must stop (docs/how-to/upgrade.md).
+Tables are created, checked and upgraded when a database is opened, or by ``flowactions migrate``. Until the first release there
+is one revision: a change of the tables edits it and gives it the next number, and tables of an earlier number are refused.
 
 Alembic is imported when there is a revision to run. Which revision tables have, and which one this release works with, is
 told without it: every process looks when it opens the database, and few find something to do.
@@ -21,23 +19,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, MetaData, column, func, inspect, select, table
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.errors import SchemaNewer, SchemaOutdated
-from flowactions_plugin.storage.outages import code_of
+from flowactions_plugin.errors import SchemaNewer, SchemaOutdated, StorageUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
 log = logging.getLogger("flowactions.storage")
 
+FOLDER: Final = Path(__file__).parent
+
 VERSION_TABLE: Final = "flowactions_version"
 
 SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 """Key of PostgreSQL's advisory lock for creating and changing tables."""
 
-INSUFFICIENT_PRIVILEGE: Final = "42501"
+UNTRANSLATABLE: Final = "22P05"
 """SQLSTATE."""
 
 _CONNECTION: Final = "connection"
@@ -49,8 +47,8 @@ _TURN_SECONDS: Final = 0.02
 
 @cache
 def revisions() -> tuple[str, ...]:
-    """Return all revisions, the oldest first: their files are named after them, ``0001_first_release.py``."""
-    files = (Path(__file__).parent / "versions").glob("[0-9]*_*.py")
+    """Return all revisions, the oldest first: their files are named after them, ``0101_tables.py``."""
+    files = (FOLDER / "versions").glob("[0-9]*_*.py")
     return tuple(sorted(file.name.partition("_")[0] for file in files))
 
 
@@ -68,27 +66,30 @@ def current(connection: Connection) -> str | None:
 
 
 async def lock_schema(transaction: AsyncConnection) -> None:
-    """Wait until no other process creates or changes tables, until the transaction ends."""
-    if transaction.dialect.name == "postgresql":
-        await transaction.execute(select(func.pg_advisory_xact_lock(SCHEMA_LOCK)))
+    """Wait until no other process creates or changes tables, until the transaction ends.
+
+    Raises:
+        StorageUnavailable: the database cannot store all characters.
+    """
+    if transaction.dialect.name != "postgresql":
+        return
+    locking = select(func.pg_advisory_xact_lock(SCHEMA_LOCK), func.current_setting("server_encoding"))
+    encoding = (await transaction.execute(locking)).one()[1]
+    if encoding != "UTF8":
+        raise StorageUnavailable(
+            f"the database is in {encoding}, which cannot store every character: use one that was made by CREATE "
+            "DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            code=UNTRANSLATABLE,
+        )
 
 
 async def prepare_tables(transaction: AsyncConnection) -> None:
     """Create missing tables; upgrade outdated ones on SQLite, where no other process is expected to use them.
 
     Raises:
-        SchemaOutdated: PostgreSQL's tables are of an earlier release, or this role may not create or read them.
+        SchemaOutdated: PostgreSQL's tables are of an earlier release.
     """
-    try:
-        await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
-    except DBAPIError as exc:
-        if code_of(exc) != INSUFFICIENT_PRIVILEGE:
-            raise
-        raise SchemaOutdated(
-            "the tables cannot be made or read by this database role: run 'flowactions migrate' as one that "
-            "may make them, and give this one the rights on them",
-            code=INSUFFICIENT_PRIVILEGE,
-        ) from exc
+    await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
 
 
 async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[str | None, str]:
@@ -103,9 +104,10 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
 
     Raises:
         SchemaNewer: the tables are of a later release.
+        SchemaOutdated: they are of a state before the first one, and something is to be changed.
     """
     before = await transaction.run_sync(current)
-    if before is not None and before not in revisions():
+    if before is not None and before > head():
         raise SchemaNewer(
             f"the tables are at revision {before}, which is newer than this release's {head()}: "
             "run 'flowactions migrate' of the release that the tables are of, or of a later one"
@@ -141,6 +143,11 @@ def outdated(found: str | None, wanted: str) -> str:
     """
     if found is None:
         return "no tables yet: the worker or 'flowactions migrate' makes them"
+    if found not in revisions():
+        return (
+            f"the tables are at revision {found}, an earlier state that no release carries on: begin a new database, or drop "
+            "the tables named flowactions_… and all that they hold"
+        )
     return f"the tables are at revision {found} and this release needs {wanted}: run 'flowactions migrate'"
 
 
@@ -186,12 +193,12 @@ def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
     """Return whether tables are missing, or of an earlier release; no other process may change them meanwhile.
 
     Raises:
-        SchemaOutdated: they are of an earlier release, and that is to be refused.
+        SchemaOutdated: they are of an earlier release and that is to be refused, or of a state before the first one.
     """
     revision, wanted = current(connection), head()
-    if revision == wanted:
-        return False
-    if revision is not None and revision not in revisions():
+    if revision is None or revision == wanted:
+        return revision is None
+    if revision > wanted:
         log.warning(
             "the tables are at revision %s, which is newer than this release's %s; upgrade this process soon",
             revision,
@@ -199,7 +206,7 @@ def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
             extra={"event": "tables.newer"},
         )
         return False
-    if revision is not None and refuse_outdated:
+    if refuse_outdated or revision not in revisions():
         raise SchemaOutdated(outdated(revision, wanted))
     return True
 
@@ -208,5 +215,5 @@ def _config() -> Config:
     from alembic.config import Config  # noqa: PLC0415
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     return config

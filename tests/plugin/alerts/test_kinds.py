@@ -120,7 +120,7 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await dead(queue, 1)
     connections = ConnectionStore(database, alerts.chat_disconnected)
     await connections.replace(connection_of("acme"), None)
-    await connections.revoke([connection_of("acme")], "token_revoked")
+    await connections.refused(connection_of("acme"), "token_revoked")
     watched.writes.refusal = "its disk is full"
     await watched.look()
     watched.writes.refusal = None
@@ -252,7 +252,7 @@ async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) 
     connections = ConnectionStore(queue.database, fails)
     await connections.replace(connection_of("acme"), None)
     with pytest.raises(RuntimeError):
-        await connections.revoke([connection_of("acme")], "token_revoked")
+        await connections.refused(connection_of("acme"), "token_revoked")
     async with queue.database.read() as connection:
         assert (await connection.execute(select(chat_connections.c.status))).scalar_one() == "active"
     alerts = alerts_in(queue.database)

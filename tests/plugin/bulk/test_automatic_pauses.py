@@ -16,9 +16,7 @@ from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.health import monitor
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue import probes as probes_module
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.settings.readers import AutoPause
-from flowactions_plugin.storage.database import Database
 from tests.owning import own_webhook
 from tests.pausing import (
     ACME,
@@ -31,8 +29,6 @@ from tests.pausing import (
     has_failed,
     look,
     park,
-    probing,
-    put,
     rows_of,
 )
 from tests.queueing import Queue
@@ -181,36 +177,6 @@ class TestResuming:
         await queue.run(f"UPDATE flowactions_pauses SET paused_at = {row.paused_at + 1}")  # noqa: S608
         assert not await worker._resume(row)
         assert await paused(queue) == [("acme", "Olive", "operator")]
-
-
-async def test_what_no_worker_has_written_stops_nothing(sqlite_url: str) -> None:
-    """On SQLite there may be any type, and bytes that are no text: the other destinations are paused, probed and resumed."""
-    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": sqlite_url}).database_url) as database:
-        queue = Queue(database)
-        await has_failed(queue, 10)
-        names = "organization_id, destination, failing_since, failures_in_row, last_failure_at, updated_at"
-        for values in (
-            f"'acme', 'no destination', 1, 30, {1 << 60}, 1",
-            f"'acme', 'https://a.example:443', 'x', 'y', {1 << 60}, 1",
-            f"CAST(x'ff' AS TEXT), 'https://b.example:443', 1, 30, {1 << 60}, 1",
-            f"'acme', CAST(x'ff' AS TEXT), -5, 30, {1 << 60}, 1",
-        ):
-            await queue.run(f"INSERT INTO flowactions_destinations ({names}) VALUES ({values})")  # noqa: S608
-        assert DOWN in {each.destination for each in await look(queue)}
-        await put(queue, 1)
-        await park(queue)
-        await queue.run("UPDATE flowactions_pauses SET probe_at = 1, probes = 'x'")
-        pause = "1, 'flowactions', 'automatic', '', 1, 0"
-        columns = "organization_id, destination, paused_at, paused_by, paused_role, reason, probe_at, probes"
-        for names in (
-            "'acme', 'nonsense'",
-            "'acme', CAST(x'ff' AS TEXT)",
-            "CAST(x'ff' AS TEXT), 'https://c.example'",
-        ):
-            await queue.run(f"INSERT INTO flowactions_pauses ({columns}) VALUES ({names}, {pause})")  # noqa: S608
-        assert len(await probing(queue).claim(10)) == 1
-        await has_arrived(queue)
-        assert DOWN in {each.destination for each in await look(queue)}
 
 
 @pytest.mark.parametrize("delivery", ["continuous", "scheduled"])

@@ -14,7 +14,6 @@ from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue import probes as probes_module
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, PROBE_LONGEST_MS, UNDO_OFFSET_MS, probe_delay_ms
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
-from flowactions_plugin.storage.text import read_all
 from tests.pausing import (
     ACME,
     ALL,
@@ -131,7 +130,7 @@ class TestProbes:
         await a_paused_queue(queue)
         worker, other = probing(queue), probing(queue, store=OutboxStore(queue.database))
         async with queue.database.read() as connection:
-            rows = await connection.run_sync(read_all, queue.database.built(probes_module._due, False))
+            rows = (await connection.execute(queue.database.built(probes_module._due, False))).all()
         seen = [probes_module._Due._make(row) for row in rows]
         assert len(await other.claim(10)) == 1
         await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")

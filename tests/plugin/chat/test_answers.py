@@ -35,7 +35,8 @@ CALLS: Final[Mapping[str, Callable[[SlackProvider], Awaitable[Any]]]] = {
     "auth.test": lambda provider: provider.identify("xoxb-1"),
     "oauth.v2.access": lambda provider: provider.exchange("code", "http://host/callback"),
     "auth.revoke": lambda provider: provider.revoke("xoxb-1"),
-    "conversations.list": lambda provider: provider.channels("xoxb-1", None, 10, private=True),
+    "conversations.list": lambda provider: provider.other_channels("xoxb-1", None, 10),
+    "users.conversations": lambda provider: provider.joined_channels("xoxb-1", None, 10, private=True),
     "users.list": lambda provider: provider.members("xoxb-1", None, 10),
 }
 
@@ -47,8 +48,13 @@ GOOD: Final[Mapping[str, dict[str, Any]]] = {
     "auth.revoke": {"ok": True, "revoked": True},
     "conversations.list": {
         "ok": True,
-        "channels": [{"id": "C1", "name": "one", "is_member": True}],
+        "channels": [{"id": "C1", "name": "one", "is_member": False}],
         "response_metadata": {"next_cursor": "bmV4dA=="},
+    },
+    "users.conversations": {
+        "ok": True,
+        "channels": [{"id": "C1", "name": "one"}],
+        "response_metadata": {"next_cursor": ""},
     },
     "users.list": {
         "ok": True,
@@ -182,7 +188,7 @@ class TestReading:
         async with answering(serve) as provider:
             outcome = await outcome_of(CALLS[method](provider))
         # Lists that are empty, and what a method does not look at.
-        unread = {"auth.revoke", "conversations.list", "users.list", "auth.test"}
+        unread = {"auth.revoke", "conversations.list", "users.conversations", "users.list", "auth.test"}
         assert outcome == "refused" or (outcome == "given" and method in unread)
 
     @pytest.mark.parametrize("method", CALLS)
@@ -411,7 +417,7 @@ class TestEverywhere:
         """Its record is deleted with the failure, so that it is not retried later."""
         for name, fault in self.FAULTS.items():
             walk = a_walk(pacing=Deferred("s"))
-            config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
+            config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": False}
             await run.actions.reach(walk, Node(id="n", type="chat_message", config=config))
             run.provider.calls.clear()
             run.provider.faults["chat.postMessage"].append(fault)
@@ -421,8 +427,11 @@ class TestEverywhere:
             assert run.provider.calls == ["chat.postMessage"], name
 
     @pytest.mark.ci
-    async def test_no_route_answers_500(self, run: ChatHost, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_no_route_answers_500(
+        self, run: ChatHost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Test send, pickers, install and disconnect answer with their usual problems."""
+        monkeypatch.setattr("flowactions_plugin.chat.directory.FRESH_SECONDS", -1.0)
         channel = {"channelId": "C0GENERAL"}
         for name, fault in self.FAULTS.items():
             faults = run.provider.faults
@@ -430,9 +439,11 @@ class TestEverywhere:
             await run.browser.put("/integrations/chat/connection/default-channel", json=channel)
             sent = await run.browser.post("/integrations/chat/send-message", json={"text": "x"})
             assert (sent.status_code, sent.json()["data"]["ok"]) == (200, False), name
-            for path, method in (("channels", "conversations.list"), ("members", "users.list")):
+            lists = {"joined:": "users.conversations", "others:": "conversations.list", "": "users.list"}
+            for cursor, method in lists.items():
                 faults[method].extend([fault] * 3)
-                found = await run.browser.get(f"/integrations/chat/{path}?search={len(run.provider.calls)}")
+                path = f"{'channels' if cursor else 'members'}?search={len(run.provider.calls)}&cursor={cursor}"
+                found = await run.browser.get(f"/integrations/chat/{path}")
                 assert found.status_code in {200, 502}, name
                 faults[method].clear()
             faults["auth.revoke"].append(fault)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
 from flowactions_conformance.serving import serve
@@ -18,8 +17,6 @@ from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
 from tests.chatting import JSON, SCOPES, ChatHost, chat_host, chat_settings
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
@@ -39,7 +36,7 @@ class TestScopes:
         exchanged = {"ok": True, "access_token": token.value, "app_id": "A0FAKE"}
         if field is not None:
             exchanged["scope"] = field
-        tested = {"ok": True, "team": "Acme", "team_id": "T0ACME", "user_id": "UBOTACME"}
+        tested = {"ok": True, "team": "Acme", "team_id": "T0000ACME", "user_id": "UBOT000ACME"}
         headers = (*JSON,) if header is None else (*JSON, ("x-oauth-scopes", header))
         run.provider.faults["oauth.v2.access"].append(Fault(200, json.dumps(exchanged).encode(), (*JSON,)))
         run.provider.faults["auth.test"].extend([Fault(200, json.dumps(tested).encode(), headers)] * 2)
@@ -62,7 +59,7 @@ class TestScopes:
         """The connection stays active, and the scope is removed when a call succeeds."""
         await run.connect()
         (token,) = run.provider.state.tokens_of(run.provider.state.workspaces[0])
-        direct = {"chatActionType": "dm", "chatUserId": "U0GRACE"}
+        direct = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
         token.scopes = ("channels:read", "groups:read")
         assert "Reconnect" in ((await run.message()).message or "")
         assert (await run.message(**direct)).reason == "send_failed"
@@ -135,21 +132,6 @@ class TestScopes:
             assert (await run.message()).reason == "send_failed"
         assert writes == 1
 
-    async def test_a_connection_of_an_earlier_release_derives_its_missing_scopes(
-        self, run: ChatHost, database_url: str
-    ) -> None:
-        """From the granted ones, and from calls that the provider refuses."""
-        await run.connect(scope=self.PART)
-        settings = read_settings({"FLOWACTIONS_DATABASE_URL": database_url})
-        async with Database(settings.database_url) as database, database.write() as connection:
-            query = "UPDATE flowactions_chat_connections SET install_id = '', missing_scopes = ''"
-            await connection.execute(text(query))
-        assert (await run.card())["missingScopes"] == ["groups:read", "users:read", "im:write"]
-        body = json.dumps({"ok": False, "error": "missing_scope", "needed": "chat:write"}).encode()
-        run.provider.faults["chat.postMessage"].append(Fault(200, body, (*JSON,)))
-        await run.message()
-        assert (await run.card())["missingScopes"] == ["chat:write", "groups:read", "users:read", "im:write"]
-
 
 class TestStaticToken:
     @pytest.mark.parametrize("environment", ["production", ""])
@@ -189,7 +171,7 @@ class TestTenancy:
     async def test_every_agent_of_the_organization_can_use_it(self, run: ChatHost) -> None:
         """One install serves all agents of the organization, and those of no other (§1.3)."""
         await run.connect()
-        node = Node(id="n", type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"})
+        node = Node(id="n", type="chat_message", config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"})
         walks = [a_walk(organization_id="acme", agent_id=agent) for agent in ("a1", "a2", "made later")]
         assert {(await run.actions.reach(walk, node)).status for walk in walks} == {"sent"}
         other = await run.actions.reach(a_walk(organization_id="globex", agent_id="a1"), node)
@@ -200,8 +182,8 @@ class TestTenancy:
         await run.connect()
         run.sign_in("globex")
         assert await run.card() is None
-        await run.connect(workspace="T0GLOBEX")
-        node = Node(id="n", type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"})
+        await run.connect(workspace="T00GLOBEX")
+        node = Node(id="n", type="chat_message", config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"})
         await run.actions.reach(a_walk(organization_id="acme"), node)
         await run.actions.reach(a_walk(organization_id="globex"), node)
         assert [message.workspace for message in run.provider.messages] == ["Acme", "Globex"]
@@ -233,7 +215,7 @@ class TestTenancy:
                 node = Node(
                     id="n",
                     type="chat_message",
-                    config={"chatChannelId": "C0ORDERS", "chatMessageText": "x"},
+                    config={"chatChannelId": "C00ORDERS", "chatMessageText": "x"},
                 )
                 result = await actions.reach(a_walk(organization_id="globex"), node)
         assert result.reason == "send_failed"
@@ -319,7 +301,7 @@ class TestKeys:
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
             await run.connect()
             run.sign_in("globex")
-            await run.connect(workspace="T0GLOBEX")
+            await run.connect(workspace="T00GLOBEX")
         monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", database_url)
         monkeypatch.setenv("FLOWACTIONS_ENCRYPTION_KEYS", f"{self.NEW},{self.OLD}")
         for arguments, exit_status, told in (
@@ -367,7 +349,7 @@ class TestTestSend:
         """A refused test is a 200 with ok false, the code and what to do (§4.1.3)."""
         await run.connect()
         path = "/integrations/chat/connection/default-channel"
-        await run.browser.put(path, json={"channelId": "C0RANDOM"})
+        await run.browser.put(path, json={"channelId": "C00RANDOM"})
         answer = await run.browser.post("/integrations/chat/send-message", json={"text": "hello"})
         assert answer.status_code == 200
         assert answer.json()["data"] == {
@@ -424,7 +406,7 @@ class TestTestSend:
         assert first.status_code == 200
         assert {"if-match": first.headers["etag"]} != shown
         for refused in (
-            await run.browser.put(path, json={"channelId": "C0RANDOM"}, headers=shown),
+            await run.browser.put(path, json={"channelId": "C00RANDOM"}, headers=shown),
             await run.browser.delete(connection, headers=shown),
         ):
             assert (refused.status_code, refused.json()["code"]) == (412, "changed")

@@ -16,13 +16,12 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
-from flowactions_plugin.deliveries.inbound_queries import Inbound
 from flowactions_plugin.errors import EventInvalid
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
-from tests.chatting import ChatHost, chat_settings
+from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.rings import sampled
 from tests.support import SmallHost, development, services_of, transport_of
 
@@ -39,7 +38,7 @@ PUBLISHED_BODY = (
 PUBLISHED_SIGNATURE = "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
 
 
-def uninstalled(team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
+def uninstalled(team: str = "T0000ACME", **changes: Any) -> dict[str, Any]:
     return {
         "type": "event_callback",
         "team_id": team,
@@ -51,7 +50,7 @@ def uninstalled(team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
     }
 
 
-def revoked(*bots: str, team: str = "T0ACME", **changes: Any) -> dict[str, Any]:
+def revoked(*bots: str, team: str = "T0000ACME", **changes: Any) -> dict[str, Any]:
     tokens = {"oauth": [], "bot": list(bots)}
     return uninstalled(team, event={"type": "tokens_revoked", "tokens": tokens}, **changes)
 
@@ -112,12 +111,12 @@ class TestVerifying:
         """The provider's own documentation has this secret, body and signature."""
         arguments = (str(PUBLISHED_AT), PUBLISHED_SIGNATURE, PUBLISHED_BODY)
         for later in (-300, 0, 300):
-            check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+            check_signature([PUBLISHED_SECRET], *arguments, PUBLISHED_AT + later)
         for later in (-301, 301):
             with pytest.raises(NotAuthentic, match="more than five minutes; the signature fits"):
-                check_signature(PUBLISHED_SECRET, *arguments, PUBLISHED_AT + later)
+                check_signature([PUBLISHED_SECRET], *arguments, PUBLISHED_AT + later)
         with pytest.raises(NotAuthentic, match="does not fit CHAT_SIGNING_SECRET"):
-            check_signature("another secret", *arguments, PUBLISHED_AT)
+            check_signature(["another secret"], *arguments, PUBLISHED_AT)
 
     @given(st.text() | st.none(), st.text() | st.none(), st.binary())
     def test_any_other_input_is_not_authentic(
@@ -125,7 +124,7 @@ class TestVerifying:
     ) -> None:
         """Whatever the bytes, the request is refused, and nothing else is raised."""
         with pytest.raises(NotAuthentic):
-            check_signature("secret", timestamp, signed, body, 1_700_000_000)
+            check_signature(["secret"], timestamp, signed, body, 1_700_000_000)
 
     @sampled(
         ("headers", "body"),
@@ -170,6 +169,19 @@ class TestVerifying:
             sent.append((header.encode(), text))
         answer = await run.browser.post(EVENTS, content=body, headers=sent)
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+
+    async def test_several_secrets_count_while_one_is_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What one of them has signed is taken, and nothing else (§5.4)."""
+        monkeypatch.chdir(tmp_path)
+        for named, answered in (
+            (f"new, {SIGNING_SECRET}", 200),
+            (f"{SIGNING_SECRET},old", 200),
+            ("new,old", 401),
+        ):
+            async with chat_host(f"sqlite:///{tmp_path / 'f.db'}", CHAT_SIGNING_SECRET=named) as run:
+                assert (await send(run, {})).status_code == answered
 
     async def test_a_body_that_is_too_large_is_refused(self, run: ChatHost) -> None:
         """More than 1 MiB is not read."""
@@ -261,7 +273,7 @@ class TestReading:
         "body",
         [
             {},
-            {"type": "app_rate_limited", "team_id": "T0ACME"},
+            {"type": "app_rate_limited", "team_id": "T0000ACME"},
             uninstalled(event={"type": "message", "text": "hi"}),
             uninstalled(event={"type": "message"}, event_id=None),
             uninstalled(event="app_uninstalled"),
@@ -270,11 +282,13 @@ class TestReading:
             revoked(),
             revoked("UANOTHER"),
             uninstalled(event={"type": "tokens_revoked"}),
-            uninstalled(event={"type": "tokens_revoked", "tokens": {"oauth": ["UBOTACME"], "bot": None}}),
-            uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOTACME"]}),
+            uninstalled(event={"type": "tokens_revoked", "tokens": {"oauth": ["UBOT000ACME"], "bot": None}}),
+            uninstalled(event={"type": "tokens_revoked", "tokens": ["UBOT000ACME"]}),
             uninstalled(api_app_id="AANOTHER"),
+            uninstalled(event={"type": "message", "text": "cut \ud83d"}),
+            uninstalled(event={"type": "\ud83d"}),
         ],
-        size=3,
+        size=4,
     )
     async def test_an_event_without_a_connection_is_acknowledged(
         self, run: ChatHost, body: dict[str, Any]
@@ -287,6 +301,12 @@ class TestReading:
         assert (answer.status_code, answer.json()) == (200, {"data": {"received": True, "duplicate": False}})
         assert await status(run, "acme") == ("active", None)
 
+    async def test_our_event_is_processed_although_a_text_beside_it_is_cut(self, run: ChatHost) -> None:
+        """Half a surrogate pair in what is not read revokes no less."""
+        await run.connect()
+        assert (await send(run, uninstalled(team_domain="cut \ud83d"))).status_code == 200
+        assert await status(run, "acme") == ("revoked", "app_uninstalled")
+
     async def test_operators_see_what_was_acknowledged_processed_and_refused(self, run: ChatHost) -> None:
         """With its type and its id, as far as the provider has signed them (§6.2)."""
         message = uninstalled(event={"type": "message", "text": "hi"}, event_id="Ev1")
@@ -294,13 +314,12 @@ class TestReading:
             assert (await send(run, body)).status_code == 200
         assert (await send(run, message, at=1)).status_code == 401
         queries = services_of(run.host)._operators
-        found = {
-            (each.provider, each.event_type, each.event_id, each.result)
-            for each in (await queries.inbound(Scope(), Inbound(), None, 10)).rows
-        }
-        assert found == {
+        page = await queries.inbound(Scope(), None, None, 10)
+        assert [(each.provider, each.event_type, each.event_id) for each in page.rows] == [
+            ("chat", "app_uninstalled", "Ev2")
+        ]
+        assert {(each.provider, each.event_type, each.event_id, each.result) for each in page.reasons} == {
             ("chat", "message", "Ev1", "acknowledged"),
-            ("chat", "app_uninstalled", "Ev2", "processed"),
             ("chat", "url_verification", None, "acknowledged"),
             ("chat", None, None, "refused"),
         }
@@ -309,7 +328,7 @@ class TestReading:
 class TestRevoking:
     @pytest.mark.parametrize(
         ("event", "reason"),
-        [(uninstalled(), "app_uninstalled"), (revoked("UOTHER", "UBOTACME"), "token_revoked")],
+        [(uninstalled(), "app_uninstalled"), (revoked("UOTHER", "UBOT000ACME"), "token_revoked")],
     )
     async def test_after_a_revocation_card_and_nodes_advise_to_reconnect(
         self, run: ChatHost, event: dict[str, Any], reason: str
@@ -353,7 +372,7 @@ class TestRevoking:
     async def test_an_event_before_the_install_is_ignored(self, run: ChatHost) -> None:
         """A reinstall that was faster than the event stays active (§6.2)."""
         await run.connect()
-        for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOTACME", event_time=1)):
+        for event in (uninstalled(event_time=int(time.time()) - 60), revoked("UBOT000ACME", event_time=1)):
             assert (await send(run, event)).json()["data"]["duplicate"] is False
         assert await status(run, "acme") == ("active", None)
 
@@ -361,8 +380,8 @@ class TestRevoking:
         """Of two organizations with two workspaces, the other one is not changed."""
         await run.connect()
         run.sign_in("globex")
-        await run.connect(workspace="T0GLOBEX")
-        await send(run, uninstalled("T0GLOBEX"))
+        await run.connect(workspace="T00GLOBEX")
+        await send(run, uninstalled("T00GLOBEX"))
         assert await status(run, "globex") == ("revoked", "app_uninstalled")
         assert await status(run, "acme") == ("active", None)
         assert (await run.message("acme")).status == "sent"

@@ -39,7 +39,7 @@ class TestInstall:
         assert await run.card() is None
         assert await run.connect() == {"chat": "connected"}
         card = await run.card()
-        assert card["workspace"] == {"id": "T0ACME", "name": "Acme"}
+        assert card["workspace"] == {"id": "T0000ACME", "name": "Acme"}
         assert card["installedBy"] == {"id": "ada", "name": "Ada"}
         assert card["agents"] == [{"id": "a1", "name": "Support"}]
         assert card["scopes"] == SCOPES.split(",")
@@ -222,7 +222,7 @@ class TestInstall:
         await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C0GENERAL"})
         await run.connect()
         assert (await run.card())["defaultChannel"] == "C0GENERAL"
-        await run.connect(workspace="T0GLOBEX")
+        await run.connect(workspace="T00GLOBEX")
         card = await run.card()
         assert (card["workspace"]["name"], card["defaultChannel"]) == ("Globex", None)
         acme, globex = run.provider.state.workspaces
@@ -248,7 +248,7 @@ class TestInstall:
                 node = Node(
                     id="n",
                     type="chat_message",
-                    config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"},
+                    config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"},
                 )
                 assert (await actions.reach(a_walk(), node)).status == "sent"
         logging.getLogger("httpx").setLevel(logging.NOTSET)

@@ -48,7 +48,7 @@ async def forget(run: ChatHost | Adopted) -> None:
 async def test_a_refused_message_is_named_with_its_flow_and_node(run: ChatHost) -> None:
     """Card and page say what it was, and when; a new install begins without it."""
     assert await last_error(run) is None
-    for channel, code in (("C0OLD", "is_archived"), ("C0RANDOM", "not_in_channel")):
+    for channel, code in (("C00000OLD", "is_archived"), ("C00RANDOM", "not_in_channel")):
         assert (await run.message(chatChannelId=channel)).reason == "send_failed"
 
         async def recorded(code: str = code) -> bool:
@@ -71,7 +71,7 @@ async def test_a_refused_message_is_named_with_its_flow_and_node(run: ChatHost) 
 
 async def test_a_test_message_that_fails_has_no_flow(run: ChatHost) -> None:
     """It is shown as a test message."""
-    await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C0OLD"})
+    await run.browser.put("/integrations/chat/connection/default-channel", json={"channelId": "C00000OLD"})
     sent = await run.browser.post("/integrations/chat/send-message", json={"text": "hi"})
     assert sent.json()["data"]["error"] == "is_archived"
     await until(lambda: last_error(run))
@@ -136,7 +136,7 @@ async def test_it_is_written_beside_the_walk_and_not_in_its_transaction(
     async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url):
         pass
     async with adopted(database_url, engine) as chat:
-        node = Node(id="n", type="chat_message", config={"chatChannelId": "C0OLD", "chatMessageText": "hi"})
+        node = Node(id="n", type="chat_message", config={"chatChannelId": "C00000OLD", "chatMessageText": "hi"})
         async with engine.connect() as connection:
             locked = "UPDATE flowactions_chat_connections SET default_channel = 'C1'"
             await connection.execute(text(locked))

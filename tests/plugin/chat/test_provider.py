@@ -117,7 +117,7 @@ async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, 
         for list_ in ("channels", "members"):
             assert (await run.browser.get(f"/integrations/chat/{list_}")).status_code == 200
         assert (await run.message()).status == "sent"
-        assert (await run.message(chatActionType="dm", chatUserId="U0GRACE")).status == "sent"
+        assert (await run.message(chatActionType="dm", chatUserId="U000GRACE")).status == "sent"
         assert (await run.browser.delete("/integrations/chat/connection")).status_code == 204
     assert not provider.state.is_installed(provider.state.workspaces[0])
 
@@ -253,7 +253,7 @@ async def test_redirects_are_not_followed(
             redirect("auth.test")
             assert await run.connect() == {"chat": "error", "reason": "unreachable"}
             assert await run.connect() == {"chat": "connected"}
-            for method in ("chat.postMessage", "conversations.list", "users.list"):
+            for method in ("chat.postMessage", "users.conversations", "users.list"):
                 redirect(method)
             assert (await run.message()).reason == "send_failed"
             for list_ in ("channels", "members"):

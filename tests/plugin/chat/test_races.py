@@ -75,7 +75,7 @@ class TestDisconnecting:
         disconnecting = asyncio.create_task(run.browser.delete(CONNECTION))
         await held.reached.wait()
         assert await run.card() is None
-        assert await run.connect(workspace="T0GLOBEX") == {"chat": "connected"}
+        assert await run.connect(workspace="T00GLOBEX") == {"chat": "connected"}
         held.opened.set()
         assert (await disconnecting).status_code == 204
         card = await run.card()
@@ -179,7 +179,7 @@ class TestReplacing:
         """The provider gave it the token that was being revoked: it changes nothing, and who came first stands."""
         await run.connect()
         held = gate(run, "auth.revoke")
-        away = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
+        away = asyncio.create_task(run.connect(workspace="T00GLOBEX"))
         await held.reached.wait()
         tested = run.provider.calls.count("auth.test")
         back = asyncio.create_task(run.connect())
@@ -187,13 +187,13 @@ class TestReplacing:
         held.opened.set()
         assert await away == {"chat": "connected"}
         assert await back == {"chat": "error", "reason": "token_revoked"}
-        assert await stands(run) == "T0GLOBEX"
+        assert await stands(run) == "T00GLOBEX"
 
     async def test_an_install_that_is_replaced_before_its_answer_says_so(self, run: ChatHost) -> None:
         """While it revokes the former token, another workspace is connected: that one stands."""
         await run.connect()
         held = gate(run, "auth.revoke")
-        first = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
+        first = asyncio.create_task(run.connect(workspace="T00GLOBEX"))
         await held.reached.wait()
         assert await run.connect(workspace="T0INITECH") == {"chat": "connected"}
         held.opened.set()
@@ -203,7 +203,7 @@ class TestReplacing:
     async def test_an_install_that_loses_revokes_its_own_token_only_then(self, run: ChatHost) -> None:
         """Another workspace was connected between its beginning and its end: nothing of that is touched."""
         held = gate(run, "oauth.v2.access")
-        slow = asyncio.create_task(run.connect(workspace="T0GLOBEX"))
+        slow = asyncio.create_task(run.connect(workspace="T00GLOBEX"))
         await held.reached.wait()
         assert await run.connect(workspace="T0INITECH") == {"chat": "connected"}
         assert "auth.revoke" not in run.provider.calls
@@ -237,7 +237,7 @@ class TestReplacing:
     async def test_every_replaced_token_is_revoked(self, run: ChatHost) -> None:
         """Of two concurrent installs, each revokes the one that it replaced, and one is kept."""
         await run.connect()
-        await asyncio.gather(run.connect(workspace="T0GLOBEX"), run.connect(workspace="T0INITECH"))
+        await asyncio.gather(run.connect(workspace="T00GLOBEX"), run.connect(workspace="T0INITECH"))
         card = await run.card()
         installed = [each for each in run.provider.state.workspaces if run.provider.state.is_installed(each)]
         assert [workspace.id for workspace in installed] == [card["workspace"]["id"]]
@@ -245,7 +245,7 @@ class TestReplacing:
 
     async def test_two_concurrent_first_installs_leave_one_token(self, run: ChatHost) -> None:
         """There was nothing to replace when they began."""
-        await asyncio.gather(run.connect(workspace="T0GLOBEX"), run.connect(workspace="T0INITECH"))
+        await asyncio.gather(run.connect(workspace="T00GLOBEX"), run.connect(workspace="T0INITECH"))
         installed = [each for each in run.provider.state.workspaces if run.provider.state.is_installed(each)]
         assert [workspace.id for workspace in installed] == [(await run.card())["workspace"]["id"]]
 
@@ -263,7 +263,7 @@ class TestReplacing:
             # In the same millisecond.
             query = "UPDATE flowactions_chat_connections SET installed_at = :at"
             await connection.execute(text(query), {"at": earlier.installed_at})
-        await store.revoke([earlier], "token_revoked")
+        await store.refused(earlier, "token_revoked")
         await store.change_missing_scopes(earlier, lambda _: ["chat:write"])
         card = await run.card()
         assert (card["status"], card["missingScopes"]) == ("active", [])
@@ -271,7 +271,7 @@ class TestReplacing:
         assert present is not None
         await store.change_missing_scopes(present, lambda _: ["chat:write"])
         assert (await run.card())["missingScopes"] == ["chat:write"]
-        await store.revoke([present], "token_revoked")
+        await store.refused(present, "token_revoked")
         assert (await run.card())["status"] == "revoked"
 
 
@@ -361,7 +361,7 @@ async def test_of_two_decisions_on_what_both_have_seen_one_is_made(run: ChatHost
         second = (
             run.browser.delete(CONNECTION, headers=shown)
             if others == "delete"
-            else run.browser.put(path, json={"channelId": "C0RANDOM"}, headers=shown)
+            else run.browser.put(path, json={"channelId": "C00RANDOM"}, headers=shown)
         )
         async with database.write() as held:
             await held.execute(text("UPDATE flowactions_chat_connections SET team_name = team_name"))

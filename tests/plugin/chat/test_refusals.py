@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -31,7 +32,7 @@ from tests.support import SmallHost, a_walk
 from tests.waiting import SAFETY_SECONDS, until, within
 
 DOWN = Fault(503, b"<html>down</html>")
-DIRECT = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
+DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "hi"}
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ ASK = "Ask an administrator of the chat workspace"
 LATER = "try again later."
 LASTING = {
     "invalid_auth": RECONNECT,
-    "not_authed": RECONNECT,
+    "not_authed": "Ask the people who operate this service.",
     "account_inactive": RECONNECT,
     "token_revoked": RECONNECT,
     "token_expired": RECONNECT,
@@ -203,7 +204,7 @@ class TestBounds:
             result = await run.to_channel(chatRetryOnFailure=retry)
         assert (result.reason, LATER in (result.message or "")) == ("send_failed", True)
 
-    @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 1), ("86400", 1), ("-1", 4)])
+    @pytest.mark.parametrize(("asked", "posts"), [("2", 4), ("3", 2), ("4", 2), ("86400", 1), ("-1", 4)])
     async def test_retry_after_is_honoured_within_the_deadline(
         self, run: Adopted, asked: str, posts: int
     ) -> None:
@@ -248,7 +249,7 @@ class TestBounds:
                 token.dead = "token_revoked"
                 async with engine.connect() as connection:
                     await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                    config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+                    config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
                     node = Node(id="n", type="chat_message", config=config)
                     async with within(2):
                         result = await actions.reach(a_walk(), node, connection)
@@ -270,7 +271,7 @@ class TestBounds:
         """With the table locked: eager, deferred, and in the host's own transaction, which stays usable."""
         monkeypatch.chdir(tmp_path)
         engine = create_async_engine(postgres_url.replace("postgresql:", "postgresql+asyncpg:", 1))
-        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
+        config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
         node = Node(id="n", type="chat_message", config=config)
         failed = ("send_failed", not proceed)
         async with adopted("", database=engine) as run:
@@ -316,26 +317,23 @@ class TestBounds:
             assert (await run.to_channel()).status == "sent"
         await engine.dispose()
 
-    async def test_the_write_of_a_refusal_continues_after_the_deadline(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_provider_is_asked_about_a_refused_token_after_the_deadline(self) -> None:
         """In the background."""
-        monkeypatch.setattr("flowactions_plugin.chat.calls.RECORD_SECONDS", 3600.0)
         may_write, written = asyncio.Event(), asyncio.Event()
 
-        class Store:
-            async def revoke(self, *_: object) -> None:
-                await may_write.wait()
-                written.set()
+        async def verify(_: StoredConnection) -> None:
+            await may_write.wait()
+            written.set()
 
         async def refuse() -> None:
             raise ChatRefused("invalid_auth")
 
-        calls = ProviderCalls(cast("ConnectionStore", Store()))
+        calls = ProviderCalls(cast("ConnectionStore", None), verify)
+        stored = cast("StoredConnection", SimpleNamespace(organization_id="acme", install_id="i"))
         until_soon = asyncio.get_running_loop().time() + 0.2
         async with asyncio.timeout(300):
             with pytest.raises(ChatRefused, match="no longer accepts"):
-                await calls.make(cast("StoredConnection", None), until_soon, refuse(), ())
+                await calls.make(stored, until_soon, refuse(), ())
         assert not written.is_set()
         may_write.set()
         await calls.aclose()
@@ -417,7 +415,7 @@ class TestLog:
         """Whatever a node's id is, each message is one line and names it (§6.3)."""
         caplog.set_level(logging.INFO, "flowactions")
         node = Node(
-            id=forged, type="chat_message", config={"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+            id=forged, type="chat_message", config={"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
         )
         result = await run.actions.reach(a_walk(), node)
         assert (result.node_id, result.status) == (forged, "sent")
@@ -440,7 +438,7 @@ class TestLog:
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             run.sign_in("acme\nforged")
             await run.connect()
-            await run.message("acme\nforged", chatChannelId="C0RANDOM")
+            await run.message("acme\nforged", chatChannelId="C00RANDOM")
             run.provider.faults["auth.revoke"].append(DOWN)
             await run.browser.delete("/integrations/chat/connection")
             run.provider.faults["oauth.v2.access"].append(DOWN)

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from flowactions_conformance.chat_provider import Fault
 from flowactions_conformance.chat_provider.faults import RATE_LIMITED
-from flowactions_plugin.chat.calls import with_retries
+from flowactions_plugin.chat.calls import SEND_SECONDS, Turns, seconds_from_now
 from flowactions_plugin.chat.failures import ChatRefused
+from flowactions_plugin.chat.messenger import UNKNOWN_CHANNEL
 from flowactions_plugin.chat.service import Chat
-from tests.chatting import JSON, chat_host
+from tests.chatting import JSON, ChatHost, chat_host
 from tests.support import services_of
+from tests.waiting import until
+
+CHANNEL = ("T0000ACME", "C00ORDERS")
+MEMBER = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
 
 
 class TestWaiting:
@@ -26,16 +36,15 @@ class TestWaiting:
             (0.0, [0.25, 0.5, 1.0]),
             (1.0, [1.0, 1.0, 1.0]),
             (2.0, [2.0, 2.0, 2.0]),
-            (3.0, [3.0, 3.0, 3.0]),
-            (3.1, []),
+            (1000.0, [1000.0, 1000.0, 1000.0]),
             (86400.0, []),
             (float("inf"), []),
         ],
     )
-    async def test_retry_after_of_up_to_three_seconds_is_honoured(
+    async def test_retry_after_is_honoured_where_there_is_time(
         self, asked: float | None, waits: list[float]
     ) -> None:
-        """Exactly, or the plugin's own delays; for more there is no further attempt."""
+        """Exactly, or the plugin's own delays; for more than is left there is no further attempt."""
         slept: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -45,8 +54,23 @@ class TestWaiting:
             raise ChatRefused("ratelimited", asked)
 
         with pytest.raises(ChatRefused):
-            await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 3600)
-        assert slept == waits
+            await Turns(sleep, lambda: 0.0).attempts(refuse, CHANNEL, seconds_from_now(3600))
+        assert slept == pytest.approx(waits)
+
+    async def test_delays_differ(self) -> None:
+        """By up to a quarter of a second, so that messages which failed together do not try again together."""
+        slept: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+
+        async def refuse() -> str:
+            raise ChatRefused("service_unavailable")
+
+        for jitter in (0.0, 0.5, 1.0):
+            with pytest.raises(ChatRefused):
+                await Turns(sleep, lambda: jitter).attempts(refuse, CHANNEL, seconds_from_now(3600))  # noqa: B023
+        assert slept[::3] == pytest.approx([0.25, 0.375, 0.5])
 
     async def test_a_delay_beyond_the_deadline_is_not_waited_for(self) -> None:
         """The error is raised at once."""
@@ -59,7 +83,7 @@ class TestWaiting:
             raise ChatRefused("ratelimited", 2.0)
 
         with pytest.raises(ChatRefused):
-            await with_retries(refuse, sleep, asyncio.get_running_loop().time() + 1.9)
+            await Turns(sleep).attempts(refuse, CHANNEL, seconds_from_now(1.9))
         assert slept == []
 
     @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
@@ -76,8 +100,164 @@ class TestWaiting:
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             await run.connect()
             messenger = cast("Chat", services_of(run.host)._chat).messenger
-            monkeypatch.setattr(messenger, "_sleep", sleep)
+            monkeypatch.setattr(messenger, "_turns", Turns(sleep, lambda: 0.0))
             throttled = RATE_LIMITED._replace(headers=(("retry-after", "2"), *JSON))
             run.provider.faults[method].append(throttled)
-            result = await run.message(chatActionType="dm", chatUserId="U0GRACE", chatRetryOnFailure=True)
-            assert (result.status, slept) == ("sent", [2.0])
+            result = await run.message(chatActionType="dm", chatUserId="U000GRACE", chatRetryOnFailure=True)
+            assert result.status == "sent"
+            assert slept == pytest.approx([2.0])
+
+
+class Simulation:
+    """Time that passes only while everybody sleeps, and a channel that takes one message a second and bursts of five."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.posted_at: list[float] = []
+        self.refused = 0
+        self._free_at = 0.0
+        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        monkeypatch.setattr(
+            "flowactions_plugin.chat.calls.seconds_from_now", lambda seconds: self.now + seconds
+        )
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.Event()
+        heapq.heappush(self._sleepers, (self.now + seconds, len(self.posted_at) + id(woken), woken))
+        await woken.wait()
+
+    async def post(self) -> str:
+        free_at = max(self._free_at, self.now)
+        if free_at - self.now >= 5:
+            self.refused += 1
+            raise ChatRefused("ratelimited", 1.0)
+        self._free_at = free_at + 1
+        self.posted_at.append(self.now)
+        return "1.0"
+
+    async def run(self, messages: Sequence[Callable[[], Awaitable[str]]]) -> list[Any]:
+        running = asyncio.gather(*(message() for message in messages), return_exceptions=True)
+        while not running.done():
+            for _ in range(10):
+                await asyncio.sleep(0)
+            if self._sleepers:
+                self.now, _, woken = heapq.heappop(self._sleepers)
+                woken.set()
+        return await running
+
+
+class TestTurns:
+    """A burst of messages to one channel (§8)."""
+
+    async def test_each_process_gets_what_the_provider_allows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of 30 at once, five are sent at once and one in each further second; nobody waits in vain."""
+        simulation = Simulation(monkeypatch)
+        turns = Turns(simulation.sleep, lambda: 0.5)
+
+        async def message() -> str:
+            return await turns.attempts(simulation.post, CHANNEL, SEND_SECONDS)
+
+        results = await simulation.run([message] * 30)
+        refused = [each for each in results if isinstance(each, ChatRefused)]
+        assert len(simulation.posted_at) == 10
+        assert {each.code for each in refused} == {"ratelimited"}
+        assert simulation.refused == 1
+        assert simulation.now < SEND_SECONDS
+
+    async def test_a_message_that_comes_later_waits_for_its_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It makes no attempt before; one to another channel does not wait."""
+        simulation = Simulation(monkeypatch)
+        turns = Turns(simulation.sleep, lambda: 0.0)
+
+        async def message(channel: str = "C00ORDERS", *, late: bool = False) -> str:
+            if late:
+                await simulation.sleep(0.5)
+            return await turns.attempts(simulation.post, ("T0000ACME", channel), simulation.now + SEND_SECONDS)
+
+        await simulation.run([message] * 7 + [partial(message, late=True)])
+        assert simulation.posted_at == [0.0] * 5 + [1.0, 2.0, 3.0]
+        assert simulation.refused == 1
+        simulation = Simulation(monkeypatch)
+        other = Turns(simulation.sleep, lambda: 0.0)
+        other._last[CHANNEL] = 5.0
+        await other.attempts(simulation.post, ("T0000ACME", "C00RANDOM"), SEND_SECONDS)
+        assert simulation.posted_at == [0.0]
+
+    @pytest.mark.ci
+    async def test_the_log_says_how_many_were_given_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Of a burst at a provider that limits them; every other message was sent once."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("flowactions_plugin.chat.calls.GIVEN_UP_SECONDS", 0.01)
+        caplog.set_level(logging.WARNING, "flowactions.chat")
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
+            run.provider.state.workspaces[0].limited = True
+            await run.connect()
+            results = await asyncio.gather(*(run.message(chatRetryOnFailure=True) for _ in range(30)))
+            given_up = [result for result in results if result.status == "failed"]
+
+            def told() -> int:
+                lines = [each for each in caplog.records if getattr(each, "event", "") == "chat.given_up"]
+                return sum(int(cast("tuple[Any, ...]", each.args)[1]) for each in lines)
+
+            async def are_told() -> bool:
+                return told() == len(given_up)
+
+            await until(are_told)
+        assert 5 <= len(run.provider.messages) == 30 - len(given_up) < 30
+        assert all("throttling" in (result.message or "") for result in given_up)
+
+
+class TestDirectChannels:
+    """The channel of a direct message is opened once for an install and a member."""
+
+    @pytest.fixture
+    async def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+        monkeypatch.chdir(tmp_path)
+        async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
+            await running.connect()
+            yield running
+
+    async def test_sixty_messages_open_it_once(self, run: ChatHost) -> None:
+        """Also when they come together; another member's is another, and so is that of the next install."""
+        results = await asyncio.gather(*(run.message(**MEMBER) for _ in range(60)))
+        assert {result.status for result in results} == {"sent"}
+        assert (await run.message(**MEMBER)).status == "sent"
+        assert run.provider.calls.count("conversations.open") == 1
+        await run.message(chatActionType="dm", chatUserId="U000LINUS")
+        assert run.provider.calls.count("conversations.open") == 2
+        await run.connect()
+        assert (await run.message(**MEMBER)).status == "sent"
+        assert run.provider.calls.count("conversations.open") == 3
+
+    @pytest.mark.parametrize("code", sorted(UNKNOWN_CHANNEL))
+    async def test_a_channel_that_the_provider_no_longer_knows_is_opened_once_again(
+        self, run: ChatHost, code: str
+    ) -> None:
+        """Without retries, too; when that does not help, the message fails, and the next one opens it again."""
+        await run.message(**MEMBER)
+        run.provider.calls.clear()
+        posts = run.provider.faults["chat.postMessage"]
+        refusal = Fault(200, b'{"ok":false,"error":"%s"}' % code.encode(), JSON)
+        posts.append(refusal)
+        assert (await run.message(**MEMBER)).status == "sent"
+        once = ["chat.postMessage", "conversations.open", "chat.postMessage"]
+        assert run.provider.calls == once
+        run.provider.calls.clear()
+        posts.extend([refusal] * 2)
+        assert (await run.message(**MEMBER)).reason == "send_failed"
+        assert run.provider.calls == once
+        assert (await run.message(**MEMBER)).status == "sent"
+        assert run.provider.calls[3:] == ["conversations.open", "chat.postMessage"]
+
+    async def test_a_failure_is_not_remembered_and_the_number_is_bounded(
+        self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The oldest is forgotten first."""
+        monkeypatch.setattr("flowactions_plugin.chat.messenger.MAX_OPENED", 1)
+        run.provider.faults["conversations.open"].append(Fault(503))
+        for member in ("U000GRACE", "U000GRACE", "U000LINUS", "U000GRACE", "U000GRACE"):
+            await run.message(chatActionType="dm", chatUserId=member)
+        assert run.provider.calls.count("conversations.open") == 4
+        assert len(run.provider.messages) == 4

@@ -75,7 +75,7 @@ async def test_a_purge_takes_the_chat_connection_and_revokes_its_token(
     async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY) as run:
         await run.connect()
         run.sign_in("globex")
-        await run.connect(workspace="T0GLOBEX")
+        await run.connect(workspace="T00GLOBEX")
         purge = ("purge", "--organization", "acme", "--json")
         counted = await command(*purge, "--dry-run", cwd=tmp_path, **settings_of(run))
         assert counted.document["counts"]["chatConnection"] == 1

@@ -217,6 +217,7 @@ def a_connection(organization: str, **changes: Any) -> dict[str, Any]:
         "organization_id": organization,
         **dict.fromkeys(texts, "x"),
         "installed_at": 1,
+        "install_id": "i",
         "status": "active",
         "sealed_token": b"x",
         **changes,
@@ -232,7 +233,7 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
         settings = read_settings(run.host.settings)
         await run.connect()
         run.sign_in("globex")
-        await run.connect(workspace="T0GLOBEX")
+        await run.connect(workspace="T00GLOBEX")
 
         async def told() -> list[tuple[str, str]]:
             checks = Checks()
@@ -383,27 +384,24 @@ async def test_a_provider_whose_events_are_all_refused_is_named(queue: Queue) ->
     """Within the last hour, with the reason of the latest; an event that was processed shows that the secret is right."""
     now = int(await queue.database.time() * 1000)
 
-    async def requests(provider: str, result: str, ago_ms: int, more: int = 0, reason: str = "why") -> None:
-        values = {"id": new_id(queue.database.clock()), "provider": provider, "received_at": now - ago_ms}
+    async def requests(provider: str, result: str, ago_ms: int, number: int = 1, reason: str = "why") -> None:
+        values = {"provider": provider, "first_at": 1_700_000_000_000, "last_at": now - ago_ms}
         async with queue.database.write() as connection:
             await connection.execute(
                 insert(schema.inbound_requests).values(
-                    **values, result=result, status_code=401, reason=reason, more=more
+                    **values, result=result, cause=reason, status_code=401, reason=reason, requests=number
                 )
             )
 
     await requests("chat", "acknowledged", 1000)
     await requests("chat", "refused", 3_700_000)
     await requests("auth", "refused", 2000, reason="older")
-    await requests("auth", "refused", 1000, more=3, reason="the signature does not fit")
+    await requests("auth", "refused", 1000, number=5, reason="the signature does not fit")
     (check,) = await found(queue, "inbound")
-    assert (check.result, check.advice.rpartition(": ")[2]) == (
-        "warning",
-        "flowactions inbound list --result refused",
-    )
+    assert (check.result, check.advice) == ("warning", "see the page 'Inbound events'")
     assert check.message == (
-        "no event of the auth provider was processed within the last hour, and 5 requests were refused: "
-        "the signature does not fit"
+        "no event of the auth provider was processed within the last hour; 5 requests were refused since "
+        "2023-11-14T22:13:20Z: the signature does not fit"
     )
     async with queue.database.write() as connection:
         event = {"provider": "auth", "event_id": "1", "received_at": now - 3000}

@@ -158,7 +158,6 @@ READING = (
     ("outbox", "actions"),
     ("outbox", "replay", "--all", "--dry-run"),
     ("destinations", "list"),
-    ("inbound", "list"),
     ("workers",),
     ("purge", "--organization", NASTY, "--dry-run"),
     ("doctor", "--url", f"http://h/{NASTY}"),
@@ -232,23 +231,3 @@ async def test_times_are_said_as_they_were_read(run: Run, queue: Queue) -> None:
     assert said in (await run("outbox", "replay", *given, "--dry-run")).err
     assert "times" not in (await run("outbox", "list", "--json", *given)).err
     assert "times" not in (await run("outbox", "list", "--status", "dead")).err
-
-
-async def test_inbound_events_are_searched_and_paged(run: Run, queue: Queue) -> None:
-    """By id and by result; a value that cannot be read is refused by the name of its option."""
-    async with queue.database.write() as connection:
-        rows = [{"provider": "auth", "event_id": f"msg_{number}", "received_at": number} for number in range(3)]
-        await connection.execute(insert(schema.inbound_events), rows)
-
-    async def listed(*arguments: str) -> tuple[list[str], str | None]:
-        page = (await run("inbound", "list", "--json", *arguments)).document
-        return [row["eventId"] for row in page["rows"]], page["nextCursor"]
-
-    assert await listed("--id", "msg_1") == (["msg_1"], None)
-    assert await listed("--result", "failed") == ([], None)
-    found, cursor = await listed("--limit", "2")
-    assert found == ["msg_2", "msg_1"]
-    assert await listed("--cursor", str(cursor)) == (["msg_0"], None)
-    for option in ("result", "cursor"):
-        ended = await run("inbound", "list", f"--{option}", "nothing")
-        assert (ended.code, ended.err.startswith(f"flowactions: --{option}: must be")) == (2, True)

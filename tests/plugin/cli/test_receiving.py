@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -43,7 +44,9 @@ class Listening:
                 self.told.append(said)
                 self.url = said.partition("listening at ")[2].strip()
 
-    async def end(self) -> tuple[int | None, str]:
+    async def end(self, number: int | None = None) -> tuple[int | None, str]:
+        if number is not None:
+            self._process.send_signal(number)
         async with asyncio.timeout(SAFETY_SECONDS):
             out, err = await self._process.communicate()
         self.told.append(err.decode())
@@ -223,6 +226,23 @@ async def test_requests_of_one_connection_are_each_received_as_they_came() -> No
     assert (one["method"], one["target"], one["body"]) == ("NOTIFY-ALL", "/1", "hi")
     assert one["headers"] == [["hOST", "x"], ["B", "2"], ["a", "1"], ["b", "3"], ["Content-Length", "2"]]
     assert (two["method"], two["target"], two["body"]) == ("GET", "//2?q=%41", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ci)])
+async def test_a_signal_ends_it_without_a_word(number: int) -> None:
+    """Whatever its connections are doing: one is idle, one is in a request, one was answered."""
+    request = b"GET / HTTP/1.1\r\n\r\n"
+    async with listen(WEBHOOK_SECRET=SECRET) as receiver:
+        told, (host, port) = len(receiver.told), receiver.url.removeprefix("http://").strip("/").split(":")
+        opened = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+        opened[1][1].write(request[:-2])
+        opened[2][1].write(request)
+        async with asyncio.timeout(SAFETY_SECONDS):
+            await opened[2][0].readline()
+        code, _ = await receiver.end(number)
+        for _, writer in opened:
+            writer.transport.abort()
+    assert (code, receiver.told[told:]) == (0, [""])
 
 
 def test_a_taken_port_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:

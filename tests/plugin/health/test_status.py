@@ -337,7 +337,7 @@ class TestVerdict:
             await queue.run("DELETE FROM flowactions_pauses")
 
     async def test_a_claim_that_is_held_shows_that_deliveries_go_on(self, queue: Queue) -> None:
-        """Also one of a worker of an earlier release, which is not in the fleet."""
+        """Also one of a worker that is not in the fleet."""
         status = QueueStatus(queue.database, uptime_ms=lambda: 0)
         for _ in range(2):
             await queue.put()

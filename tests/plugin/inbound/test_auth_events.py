@@ -140,7 +140,7 @@ class TestOrganizationDeleted:
         async with chat_host(database_url, AUTH_WEBHOOK_SIGNING_SECRET=NEW) as chat:
             await chat.connect()
             chat.sign_in("globex")
-            await chat.connect(workspace="T0GLOBEX")
+            await chat.connect(workspace="T00GLOBEX")
             run = Running(chat.host, chat.actions)
 
             async def fail(_: AuthEvent) -> None:
@@ -167,8 +167,8 @@ class TestOrganizationDeleted:
             await connection.execute(
                 text(
                     "INSERT INTO flowactions_chat_connections (organization_id, team_id, team_name, bot_user_id,"
-                    " app_id, scopes, installed_by_id, installed_by_name, installed_at, status, sealed_token)"
-                    " VALUES ('acme', 't', 't', 'b', '', '', 'u', 'u', 1, 'active', 'x')"
+                    " app_id, scopes, installed_by_id, installed_by_name, installed_at, install_id, status, sealed_token)"
+                    " VALUES ('acme', 't', 't', 'b', '', '', 'u', 'u', 1, 'i', 'active', 'x')"
                 )
             )
         assert (await run.send({"type": "organization.deleted", "data": {"id": "acme"}})).status_code == 200

@@ -55,7 +55,7 @@ class Input(NamedTuple):
     @property
     def config(self) -> dict[str, Any]:
         if self.is_chat:
-            right = {"chatChannelId": "C0ORDERS", "chatMessageText": "Hello"}
+            right = {"chatChannelId": "C00ORDERS", "chatMessageText": "Hello"}
         else:
             right = {"webhookUrl": URL, "webhookBody": '{"user": {{userId}}}'}
         if self.field in {"key", "value"}:
@@ -94,12 +94,12 @@ def member(written: str, code: str = "", said: str = "") -> Input:
 
 
 VARIABLES_ARE = "The variables are {{userId}} and {{content}}."
+MUST_BE_JSON = "The body must be JSON"
 
 WRONG = [
     url("", "missing_url", "The URL is missing", error=True),
     url("example.com/hooks", "blocked_url", "must start with http:// or https://", "example"),
     url('"https://192.88.98.1/"', "blocked_url", "must start with http:// or https://", '"'),
-    url("https:/192.88.98.1/", "blocked_url", "must start with http:// or https://", "https"),
     url(" \n example.org/hooks", "blocked_url", "must start with http:// or https://", "example"),
     url("https://192.88.98.1/a b", "blocked_url", "holds a space", " "),
     url("https://ada:secret@192.88.98.1/", "blocked_url", "may not hold a user name or password", "ada"),
@@ -108,6 +108,7 @@ WRONG = [
     url("http://localhost:8000/", "blocked_url", "not allowed", "localhost"),
     url("http://10.1.2.3/hooks", "blocked_url", "Requests to 10.1.2.3 are not allowed (private)", "10."),
     url(f"https://{UNKNOWN}/", "unknown_host", f"The name {UNKNOWN} was not found.", UNKNOWN, error=False),
+    url(f"{URL}#?token=5f1c0a", "fragment_dropped", "is not sent", "#", error=False),
     url(f"{URL}#orders", "fragment_dropped", "The part from # on is not sent", "#", error=False),
     url(
         f"{URL}/{{{{userId}}}}",
@@ -119,15 +120,10 @@ WRONG = [
     url(f"{URL}?api_key=5f1c0a", "token_in_clear", "Sign the requests instead", "5f1c", error=False),
     url(f"{URL}?a=1&access_token=5f1c0a", "token_in_clear", "stored unencrypted", "5f1c", error=False),
     url(f"{URL}?to=xoxb-12345678-abcdefgh", "token_in_clear", "looks like a token", "xoxb", error=False),
-    url("https//192.88.98.1/hooks", "blocked_url", "must start with http:// or https://", "https"),
-    url("https://192.88.98.1/a, https://192.88.98.1/b", "blocked_url", "holds a space", " "),
     url("https://192.88.98.1\\hooks", "blocked_url", "a backslash", "\\"),
     url("https://example..com/", "blocked_url", "not a host name", "example"),
-    url("https://192.88.98.1:/hooks", "blocked_url", "not well formed", "192"),
     url(f"{URL}/{{userId}}", "token_not_substituted", "{userId} is not substituted", "{", error=False),
-    url(f"{URL}/${{userId}}", "token_not_substituted", "${userId} is not substituted", "$", error=False),
     url(f"{URL}/{{{{user.id}}}}", "token_not_substituted", "It is sent unchanged", "{{", error=False),
-    url(f"{URL}?api-version=1&sig=Zm9vYmFy", "token_in_clear", "looks like a token", "Zm9v", error=False),
     *(
         url(
             f"{URL}/a{unseen}b?c",
@@ -136,41 +132,45 @@ WRONG = [
             unseen,
             error=False,
         )
-        for unseen in "\u200b\u00ad\u2060\u202e\u3164\u2800\ufe0f"
+        for unseen in "\u00ad\u202e\u3164\ufe0f"
     ),
     url(f"  {URL}\u200b ", "invisible_character", "(U+200B)", "\u200b", error=False),
     body('{"name": “Ada”}', '“ is a typographic quote. Write " in its place.', 1, 10),
-    body('{"name": "Ada”}', '” is a typographic quote. Write " in its place.', 1, 14),
     body("{‘name’: 1}", '‘ is a typographic quote. Write " in its place.', 1, 2),
-    body("{'name': 1}", "double quotes", 1, 2),
     body('{"text": "Hello\nAda"}', "A text cannot contain a line break. Write \\n in its place", 1, 16),
+    body('{"a": "never closed\r\n}', "A text cannot contain a line break.", 1, 20),
     body('{\n  "a": 1,\n}', "Nothing follows this comma. Remove it.", 2, 9),
-    body('["a", "b",]', "Nothing follows this comma. Remove it.", 1, 10),
-    body('{"zip": 01234}', 'A number cannot begin with 0. Write 1234, or "01234" as a text.', 1, 9),
-    body('{"price": 1,5}', "A number cannot contain a comma", 1, 12),
-    body('{"day": 2026-01-31}', 'Write "2026-01-31" as a text.', 1, 9),
-    body('{"a": 1\n "b": 2}', "A comma is missing before this.", 2, 2),
-    body('{"a": 1', "The body ends too early: } is missing.", 1, 8),
-    body('{"a": [1, 2}', "[ is not closed before this: ] is missing.", 1, 12),
-    body('{"a": True}', "True is no value. Write true.", 1, 7),
-    body('{"a": NaN}', "NaN is no number in JSON. Write null.", 1, 7),
-    body('{name: "Ada"}', 'A name needs double quotes. Write "name".', 1, 2),
-    body("Hello {{userId}}", "A text needs double quotes", 1, 1),
-    body('{"a": 1} // note', "JSON has no comments", 1, 10),
-    body('{"path": "C:\\dir"}', "Write \\\\ for a backslash.", 1, 13),
-    body('{"a": 0x1F}', '0x1F is no number. Write "0x1F" as a text.', 1, 7),
-    body('{"a": "it\\\'s"}', "A ' needs no backslash before it.", 1, 10),
-    body('{"a": $userId}', 'Write {{userId}} for the variable, or "userId" as a text.', 1, 7),
-    body("[content]", "Write {{content}} for the variable", 1, 2),
-    body('{"a": ?}', "Write a value here", 1, 7),
-    body('{"a": 1}{"b": 2}', "The JSON has ended before this.", 1, 9),
-    body('{"a":\u00a01}', "This is an invisible character (U+00A0).", 1, 6),
+    body('["a", "b" , ]', "Nothing follows this comma. Remove it.", 1, 11),
+    body('{"a": 1,,}', "Nothing follows this comma. Remove it.", 1, 9),
+    body('{"a":\u00a01}', "This is an invisible character (U+00A0). Remove it.", 1, 6),
+    body('{"a": {{name}}}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE} {MUST_BE_JSON}", 1, 7),
+    body('{"a": {{userid}}}', "{{userid}} is not a variable: write {{userId}}.", 1, 7),
+    body('{"a": {userId}}', "{userId} is not a variable: write {{userId}}.", 1, 7),
+    body('{"a": ${content}}', "${content} is not a variable: write {{content}}.", 1, 7),
     body(
-        '{"a": {{name}}}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE} The body is not valid JSON", 1, 7
+        '{\n  "user": {{userId\n}', f"{{{{userId is not a variable: write {{{{userId}}}}. {MUST_BE_JSON}", 2, 11
+    ),
+    body('{"a": {{userId}}, "b": {{content}', "{{content} is not a variable: write {{content}}.", 1, 24),
+    *(
+        body(written, MUST_BE_JSON, line, column)
+        for written, line, column in (
+            ('{"a": {{content}},\n "é": {{userId}} x}', 2, 18),
+            ('{"😀": tru}', 1, 7),
+            ("{'name': 1}", 1, 2),
+            ('{"a": "never closed', 1, 7),
+            ('{"a": "x”}', 1, 7),
+            ('{"a": 1', 1, 8),
+            ('{"a": 1}\n}', 2, 1),
+            ('{"a": [NaN]}', 1, 8),
+            ('"\\{{userId}}"', 1, 2),
+            ('"\\u00{{userId}}"', 1, 3),
+            ('["a,\t]"]', 1, 5),
+            ("[{{userId}}{{content}}]", 1, 12),
+            ('{"a": ,"b": 1}', 1, 7),
+        )
     ),
     body('{"a": "{{name}}"}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE}", 1, 8, "unknown_token"),
-    body('{"a": {{userid}}}', "{{userid}} is not a variable: write {{userId}}.", 1, 7),
-    body('{"a": "{userId}"}', "{userId} is not a variable: write {{userId}}.", 1, 8, "malformed_token"),
+    body('{"a": "{userId}"}', "{userId} is not a variable: write {{userId}}.", 1, 8, "unknown_token"),
     body('{"a": 1, "b": {"a": 2}, "a": 3}', 'This object has the name "a" twice', 1, 25, "duplicate_key"),
     body('{"{{userId}}": 1}', "not substituted in a key", 1, 3, "token_not_substituted"),
     Input(
@@ -182,34 +182,18 @@ WRONG = [
     ),
     key("Host", "We set Host. Your value is ignored."),
     key("X-Service-Webhook-Signature", "We set X-Service-Webhook-Signature. Your value is ignored."),
-    key("X Note", "is not the name of a header", " "),
-    key("“X-Note”", "no spaces, colons, quotes or variables", "“"),
-    key("Content-Type:", "is not the name of a header", ":"),
-    key("X-Größe", "letters from A to Z", "ö"),
+    key("“X-Note”", "no spaces, colons, quotes or variables"),
+    key("X-No\u200bte", "This is an invisible character (U+200B). Remove it.", "\u200b"),
     key("", "A header without a name is left out"),
-    value("X-Note", "“new” order", "header_not_ascii", "“ is a typographic quote", "“"),
-    value("X-Note", "order 🎉", "header_not_ascii", "cannot read 🎉 in a header", "🎉"),
     value("X-Note", "two\nlines", "control_characters", "Line breaks"),
+    value("X-Note", "a\u200bb", "invisible_character", "(U+200B). Remove it", "\u200b"),
     value("X-Note", "{{name}}", "unknown_token", VARIABLES_ARE, "{{"),
     value("X-Note", "x" * 8193, "headers_too_large", "larger than 8 KB")._replace(error=True),
-    value("Authorization", "Bearer 5f1c0a9be2d74", "token_in_clear", "let a proxy add it", "5f1c"),
-    value("Authorization", "Basic YWRhOnNlY3JldA==", "token_in_clear", "stored unencrypted", "YWRh"),
+    value("Authorization", "Bearer 5f1c0a9be2d74", "token_in_clear", "Sign the requests instead", "5f1c"),
     value("X-Api-Key", "5f1c0a9be2d74", "token_in_clear", "This looks like a token", "5f1c"),
-    value("PRIVATE-TOKEN", " 5f1c0a9be2d74", "token_in_clear", "This looks like a token", "5f1c"),
     value("Cookie", "session=5f1c0a9be2d74", "token_in_clear", "This looks like a token", "session"),
     value("X-Note", "by ghp_abcdefghijklmnopqrstuv", "token_in_clear", "This looks like a token", "ghp_"),
-    value("X-Note", f"whsec_{B64}", "token_in_clear", "Enter it as the Signing secret", "whsec_"),
-    value("Content-Type", "text/plain", "content_type", "The body is JSON, and this says text/plain.", "text"),
-    value(
-        "content-type",
-        "application/x-www-form-urlencoded",
-        "content_type",
-        "application/json is sent then",
-        "app",
-    ),
-    value("Content-Type", "json", "content_type", "this says json", "json"),
-    value("Content-Type", '"application/json"', "content_type", "The body is JSON", '"'),
-    value("Content-Type", "application/json; charset=iso-8859-1", "content_type", "Write charset=utf-8", "iso"),
+    value("X-Note", f"whsec_{B64}", "token_in_clear", "Sign the requests instead", "whsec_"),
     Input(
         "key",
         "x-note",
@@ -217,13 +201,13 @@ WRONG = [
         "This header is listed twice. Remove one.",
         others={"webhookHeaders": [{"key": "X-Other", "value": "1"}, {"key": "x-other", "value": "2"}]},
     ),
-    Input("webhookMethod", "FETCH", "unusual_method", "not one of the usual methods"),
     Input("webhookMethod", "P OST", "invalid_method", "POST is used"),
-    secret(" s3cret", "secret_has_spaces", "begins or ends with a space"),
+    secret(" s3cret", "secret_has_spaces", "contains a space, a line break"),
     secret("s3 cret", "secret_has_spaces", "contains a space"),
     secret("s3cret\u200b", "secret_has_spaces", "invisible character"),
     secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
-    secret("“s3cret”", "secret_has_quotes", "begins or ends with a quote"),
+    secret('s3cret"', "secret_has_quotes", "begins or ends with a quote"),
+    secret("“s3cret", "secret_has_quotes", "begins or ends with a quote"),
     secret("s3cret\u2800key", "secret_has_spaces", "invisible character"),
     *(
         secret(written, "secret_not_base64", "libraries refuse it. Copy it again")
@@ -231,34 +215,31 @@ WRONG = [
             "whsec_not-base64!",
             "whsec_",
             f"WHSEC_{B64}",
-            f"whsec-{B64}",
             f"whsec_whsec_{B64}",
             f"v1,whsec_{B64}",
-            f"SECRET=whsec_{B64}",
             f"whsk_{B64}",
-            f"whpk_{B64}",
         )
     ),
     secret("********", "secret_is_hidden", "Copy the secret itself"),
     secret("{{userId}}", "token_not_substituted", "{{userId}} is not substituted here"),
     Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
-    Input("chatChannelId", "#general", "not_an_id", "looks like a name"),
-    Input("chatChannelId", "general", "not_an_id", "looks like a name"),
-    Input("chatChannelId", "https://acme.slack.com/archives/C0ORDERS", "not_an_id", "the address of a page"),
-    Input("chatChannelId", "U0GRACE", "not_an_id", "the id of a person, and that of a channel is needed"),
-    Input("chatChannelId", "C0ORDERS,C0LEADS", "not_an_id", "looks like a name"),
-    Input("chatChannelId", "T0ACME", "not_an_id", "the id of a workspace, and that of a channel is needed"),
+    Input("chatChannelId", "#general", "not_an_id", "This is no id"),
+    Input("chatChannelId", "general", "not_an_id", "This is no id"),
+    Input("chatChannelId", "https://acme.slack.com/archives/C00ORDERS", "not_an_id", "This is no id"),
+    Input("chatChannelId", "U000GRACE", "not_an_id", "not the id of a channel"),
+    Input("chatChannelId", "C00ORDERS,C0LEADS", "not_an_id", "This is no id"),
+    Input("chatChannelId", "T0000ACME", "not_an_id", "not the id of a channel"),
     Input("chatChannelId", "{userId}", "token_not_substituted", "not substituted here"),
     Input("chatChannelId", "{{content}}", "token_not_substituted", "not substituted here"),
     member("", "missing_target", "Choose a person")._replace(error=True),
-    member("@grace", "not_an_id", "looks like a name"),
-    member("C0ORDERS", "not_an_id", "the id of a channel, and that of a person is needed"),
-    member("D0GRACE", "not_an_id", "the id of a conversation, and that of a person is needed"),
-    member("grace@example.com", "not_an_id", "looks like a name"),
+    member("@grace", "not_an_id", "This is no id"),
+    member("C00ORDERS", "not_an_id", "not the id of a person"),
+    member("D000GRACE", "not_an_id", "not the id of a person"),
+    member("grace@example.com", "not_an_id", "This is no id"),
     Input("chatMessageText", " ", "empty_message", "The message is empty", error=True),
     Input("chatMessageText", "x" * 4001, "text_cut", "cut at 4000 characters"),
     Input("chatMessageText", "Hello {{name}}", "unknown_token", VARIABLES_ARE, (1, 7)),
-    Input("chatMessageText", "Hello\n{userId}", "malformed_token", "write {{userId}}", (2, 1)),
+    Input("chatMessageText", "Hello\n{userId}", "unknown_token", "write {{userId}}", (2, 1)),
 ]
 RIGHT = [
     url(URL),
@@ -272,7 +253,7 @@ RIGHT = [
         for written in (
             '{"user": {{userId}}, "message": {{content}}}',
             '{"text": "He said “hi”, and that’s it: {{content}}"}',
-            '{"a": {"id": 1}, "b": [{"id": 1}, {"id": 2}]}',
+            '{"a": {"id": 1}, "b": [{"id": 1}, {"id": 2}], "id": 3}',
             '{"a": 0, "b": -0.5, "c": 1e-3, "zip": "01234"}',
             '{"text": "one\\ntwo \\"quoted\\" C:\\\\dir 🎉"}',
             '{"keys": "\\"a\\": 1, \\"a\\": 2", "note": "a: 1, a: 2, // no, "}',
@@ -289,10 +270,6 @@ RIGHT = [
     value("X-Api-Key", "{{userId}}"),
     value("X-Note", 'say "hi" & {{content}}'),
     value("X-Token-Kind", "a-long-word-2026"),
-    value("Content-Type", "application/json; charset=utf-8"),
-    value("Content-Type", "application/cloudevents+json"),
-    value("Content-Type", "text/plain", webhookBody="", webhookMethod="GET"),
-    value("Content-Type", "text/json;charset=UTF-8"),
     value("Idempotency-Key", "order-2026-0001"),
     value("X-Sort-Key", "created-at"),
     value("X-Empty", ""),
@@ -303,10 +280,10 @@ RIGHT = [
     secret(B64),
     secret("p@ss/word+with=signs%20"),
     Input("webhookMethod", " patch "),
-    Input("chatChannelId", " C0ORDERS "),
-    Input("chatChannelId", "G0LEADS"),
-    Input("chatChannelId", "D0GRACE"),
-    member("U0GRACE"),
+    Input("chatChannelId", " C00ORDERS "),
+    Input("chatChannelId", "G000LEADS"),
+    Input("chatChannelId", "D000GRACE"),
+    member("U000GRACE"),
     member("W0GRACE"),
     Input("chatMessageText", "*New*: {{content}} <https://example.com|see> & bye"),
     Input("chatMessageText", "{{userId}} wrote: “{{content}}” {not a variable}"),
@@ -355,6 +332,7 @@ async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input
     path = ("webhookHeaders", 1, "key") if each.code == "header_repeated" else each.path
     assert told([problem]) == [(*path, each.code, "error" if each.error else "warning")]
     assert each.said in problem.message
+    assert problem.message.startswith(each.said) or each.said != MUST_BE_JSON
     if each.place is not None:
         assert (problem.line, problem.column) == each.place
     elif each.field in {"webhookUrl", "key", "value"}:

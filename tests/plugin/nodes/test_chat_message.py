@@ -24,6 +24,7 @@ from flowactions_plugin.settings.model import READERS
 from tests.chatting import Adopted, adopted, adopting_settings
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, transport_of
+from tests.waiting import until
 
 DOWN = Fault(503, b"<html>down</html>")
 
@@ -48,20 +49,20 @@ class TestSending:
 
     async def test_a_direct_message_opens_the_channel_first(self, run: Adopted) -> None:
         """With dm, the member gets the message (§2.1)."""
-        result = await run.reach({"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "psst"})
+        result = await run.reach({"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "psst"})
         assert result.status == "sent"
         assert run.texts == [("@grace", "psst")]
 
     @sampled("kind", ["Channel", "DM", "", None, 7, ["dm"]], size=3)
     async def test_any_other_action_type_is_channel(self, run: Adopted, kind: Any) -> None:
         """Any value other than "dm" is treated as "channel" (§2.1)."""
-        assert (await run.to_channel(chatActionType=kind, chatUserId="U0GRACE")).status == "sent"
+        assert (await run.to_channel(chatActionType=kind, chatUserId="U000GRACE")).status == "sent"
         assert run.texts == [("#orders", "hi")]
 
     async def test_what_an_end_user_writes_arrives_as_text(self, run: Adopted) -> None:
         """An end user can neither ping people nor fake links."""
         await run.reach(
-            {"chatChannelId": "C0ORDERS", "chatMessageText": "{{content}}"},
+            {"chatChannelId": "C00ORDERS", "chatMessageText": "{{content}}"},
             content="<!channel> <@U1> <https://x|y> & *b*",
         )
         assert run.texts[0][1] == "&lt;!channel&gt; &lt;@U1&gt; &lt;https://x|y&gt; &amp; *b*"
@@ -79,16 +80,16 @@ class TestFailing:
             ({"chatMessageText": "hi"}, "missing_target"),
             ({"chatMessageText": "hi", "chatChannelId": "  "}, "missing_target"),
             ({"chatMessageText": "hi", "chatChannelId": None}, "missing_target"),
-            ({"chatMessageText": "hi", "chatUserId": "U0GRACE"}, "missing_target"),
+            ({"chatMessageText": "hi", "chatUserId": "U000GRACE"}, "missing_target"),
             (
-                {"chatMessageText": "hi", "chatActionType": "dm", "chatChannelId": "C0ORDERS"},
+                {"chatMessageText": "hi", "chatActionType": "dm", "chatChannelId": "C00ORDERS"},
                 "missing_target",
             ),
-            ({"chatChannelId": "C0ORDERS"}, "empty_message"),
-            ({"chatChannelId": "C0ORDERS", "chatMessageText": " \n "}, "empty_message"),
-            ({"chatChannelId": "C0ORDERS", "chatMessageText": "{{content}}"}, "empty_message"),
-            ({"chatChannelId": "C0RANDOM", "chatMessageText": "hi"}, "send_failed"),
-            ({"chatActionType": "dm", "chatUserId": "U0ROBOT", "chatMessageText": "hi"}, "send_failed"),
+            ({"chatChannelId": "C00ORDERS"}, "empty_message"),
+            ({"chatChannelId": "C00ORDERS", "chatMessageText": " \n "}, "empty_message"),
+            ({"chatChannelId": "C00ORDERS", "chatMessageText": "{{content}}"}, "empty_message"),
+            ({"chatChannelId": "C00RANDOM", "chatMessageText": "hi"}, "send_failed"),
+            ({"chatActionType": "dm", "chatUserId": "U000ROBOT", "chatMessageText": "hi"}, "send_failed"),
         ],
         size=5,
     )
@@ -106,8 +107,8 @@ class TestFailing:
     @pytest.mark.parametrize(
         ("config", "advice"),
         [
-            ({"chatChannelId": "C0RANDOM"}, "Invite the app to the channel first."),
-            ({"chatActionType": "dm", "chatUserId": "U0ROBOT"}, "Direct messages to bots are not possible"),
+            ({"chatChannelId": "C00RANDOM"}, "Invite the app to the channel first."),
+            ({"chatActionType": "dm", "chatUserId": "U000ROBOT"}, "Direct messages to bots are not possible"),
         ],
     )
     async def test_the_result_says_what_a_person_should_do(
@@ -143,14 +144,19 @@ class TestFailing:
         """A dead token marks the connection, so the dashboard can tell (§6.2)."""
         for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
             token.dead = "token_revoked"
-        assert (await run.to_channel()).reason == "send_failed"
         assert "Reconnect" in ((await run.to_channel()).message or "")
-        assert run.posts == 1
         transport = transport_of(run.actions)
         async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
+
+            async def is_revoked() -> bool:
+                card = (await client.get("/integrations/chat/connection")).json()["data"]
+                return (card["status"], card["statusReason"]) == ("revoked", "token_revoked")
+
+            await until(is_revoked)
             card = (await client.get("/integrations/chat/connection")).json()["data"]
-        assert (card["status"], card["statusReason"]) == ("revoked", "token_revoked")
         assert "Reconnect" in card["advice"]
+        result = await run.to_channel()
+        assert (result.reason, "Reconnect" in (result.message or ""), run.posts) == ("send_failed", True, 1)
 
 
 class TestRetrying:
@@ -173,7 +179,7 @@ class TestRetrying:
 
     async def test_what_needs_a_person_is_not_retried(self, run: Adopted) -> None:
         """not_in_channel does not pass by itself."""
-        result = await run.to_channel(chatChannelId="C0RANDOM", chatRetryOnFailure=True)
+        result = await run.to_channel(chatChannelId="C00RANDOM", chatRetryOnFailure=True)
         assert (result.reason, run.posts) == ("send_failed", 1)
 
     async def test_throttling_is_waited_for(self, run: Adopted) -> None:
@@ -184,7 +190,7 @@ class TestRetrying:
     async def test_only_the_post_is_repeated(self, run: Adopted) -> None:
         """A direct message whose post fails does not open its channel again."""
         run.provider.faults["chat.postMessage"].append(DOWN)
-        config = {"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi"}
+        config = {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "hi"}
         await run.reach({**config, "chatRetryOnFailure": True})
         assert run.provider.calls.count("conversations.open") == 1
         assert run.texts == [("@grace", "hi")]
@@ -195,7 +201,7 @@ class TestDeferred:
 
     async def record(self, run: Adopted) -> Any:
         walk = a_walk(pacing=Deferred("s"))
-        config = {"chatChannelId": "C0ORDERS", "chatMessageText": "hi"}
+        config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi"}
         assert (
             await run.actions.reach(walk, Node(id="n1", type="chat_message", config=config))
         ).status == "recorded"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,15 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flowactions_conformance.chat_provider import Fault
-from flowactions_hookspecs import Agent, FlowActions, Node, NodeDraft, config_schema
+from flowactions_hookspecs import Agent, FlowActions, Node, NodeDraft
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.nodes.chat_message import ChatMessageConfig
 from flowactions_plugin.nodes.checks import (
-    CHAT_FALLBACKS,
     MOST_PROBLEMS,
-    WEBHOOK_FALLBACKS,
     chat_problems,
     webhook_problems,
 )
@@ -29,7 +26,7 @@ from flowactions_plugin.nodes.drafts import WebhookDrafts
 from flowactions_plugin.nodes.template_check import unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig
 from tests.chatting import Adopted
-from tests.plugin.nodes.problems import LIMIT, URL, told, webhook
+from tests.plugin.nodes.problems import LIMIT, told, webhook
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 
@@ -46,19 +43,13 @@ class TestHeaders:
     @pytest.mark.parametrize(
         ("header", "part", "code", "severity"),
         [
-            ({"key": "Host", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "X-Service-Webhook-Id", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "content-length", "value": "1"}, "key", "header_dropped", "warning"),
             ({"key": "x_service_webhook_signature", "value": "v1,0"}, "key", "header_dropped", "warning"),
-            ({"key": "a b", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "x-{{userId}}", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "x" * 257, "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": " ", "value": "x"}, "key", "header_dropped", "warning"),
             ({"value": "x"}, "key", "header_dropped", "warning"),
-            ({"key": 5, "value": "x"}, "key", "wrong_type", "warning"),
-            ({"key": "a", "value": None}, "value", "wrong_type", "warning"),
-            ({"key": "a", "value": "b\nc"}, "value", "control_characters", "warning"),
-            ({"key": "a", "value": "{{email}}"}, "value", "unknown_token", "warning"),
             ({"key": "a", "value": "x" * 8193}, "value", "headers_too_large", "error"),
         ],
     )
@@ -90,54 +81,33 @@ class TestHeaders:
 
 
 class TestFields:
-    @pytest.mark.parametrize(
-        ("kind", "fallbacks"), [(WebhookConfig, WEBHOOK_FALLBACKS), (ChatMessageConfig, CHAT_FALLBACKS)]
-    )
-    def test_every_field_of_a_wrong_type_is_told_with_what_is_done(
-        self, kind: Any, fallbacks: dict[str, str]
-    ) -> None:
-        """Each field has words of its own; the body, which has no fallback, is an error."""
-        fields = {field.encode_name for field in msgspec.structs.fields(kind)}
-        assert fields - {"webhookBody"} == set(fallbacks)
-        for name in fields:
+    @pytest.mark.parametrize("kind", [WebhookConfig, ChatMessageConfig])
+    def test_every_field_of_a_wrong_type_is_told(self, kind: Any) -> None:
+        """At its own place, whichever it is."""
+        for name in (field.encode_name for field in msgspec.structs.fields(kind)):
             stored = {name: {"an": "object"}}
             problems = webhook_problems(stored, LIMIT) if kind is WebhookConfig else chat_problems(stored)
             assert name in {each.path[0] for each in problems}
 
-    @pytest.mark.parametrize(
-        ("method", "code"),
-        [
-            ("PURGE", "unusual_method"),
-            ("a b", "invalid_method"),
-            ("CONNECT", "invalid_method"),
-            ("{{userId}}", "invalid_method"),
-        ]
-        + [
-            (method, None)
-            for method in ("GET", "post", " Put ", "PATCH", "DELETE", "HEAD", "OPTIONS", "", None)
-        ],
-    )
-    def test_methods(self, method: Any, code: str | None) -> None:
-        """What is no method's name is sent as POST; an unusual one is sent."""
-        expected = [] if code is None else [("webhookMethod", code, "warning")]
-        assert told(webhook(webhookMethod=method, webhookBody=None)) == [
-            *expected,
-            *([] if method in {"GET", "HEAD", "DELETE", "OPTIONS", "PURGE"} else [EMPTY_BODY]),
-        ]
-
-    def test_a_variable_in_the_url_is_a_warning(self) -> None:
-        """No variable is substituted there, known or not."""
-        problems = webhook(webhookUrl=f"{URL}/{{{{userId}}}}?m={{{{email}}}}")
-        assert told(problems) == [("webhookUrl", "token_not_substituted", "warning")] * 2
-
-    @pytest.mark.parametrize(
-        ("secret", "told_of"), [("s", False), (" s", True), ("s\n", True), ("  ", True), ("", False)]
-    )
-    def test_a_secret_with_spaces_around_it_is_a_warning(self, secret: str, told_of: bool) -> None:
-        """They are part of the key, and easily copied along; the secret itself is not repeated."""
-        problems = webhook(webhookSecret=secret)
-        expected = [("webhookSecret", "secret_has_spaces", "warning")] if told_of else []
-        assert told(problems) == expected
+    def test_methods(self) -> None:
+        """What is no method's name is sent as POST; every other is sent, and hardly meant to be without a body."""
+        for method in (
+            "a b",
+            "CONNECT",
+            "{{userId}}",
+            "post",
+            " Put ",
+            "PATCH",
+            "",
+            None,
+            "GET",
+            "HEAD",
+            "PURGE",
+        ):
+            invalid = method in {"a b", "CONNECT", "{{userId}}"}
+            expected = [("webhookMethod", "invalid_method", "warning")] * invalid
+            expected += [EMPTY_BODY] * (method not in {"GET", "HEAD", "PURGE"})
+            assert told(webhook(webhookMethod=method, webhookBody=None)) == expected
 
     def test_unknown_fields_are_ignored(self) -> None:
         """A host keeps fields of its own beside ours."""
@@ -163,24 +133,8 @@ class TestFields:
                 {"chatActionType": "DM", "chatChannelId": "C1", "chatMessageText": "a"},
                 [("chatActionType", "unknown_action_type", "warning")],
             ),
-            (
-                {"chatChannelId": "#general", "chatMessageText": "a"},
-                [("chatChannelId", "not_an_id", "warning")],
-            ),
-            (
-                {"chatChannelId": "{{content}}", "chatMessageText": "a"},
-                [("chatChannelId", "token_not_substituted", "warning")],
-            ),
-            (
-                {"chatChannelId": "C1", "chatMessageText": "x" * 4001},
-                [("chatMessageText", "text_cut", "warning")],
-            ),
             ({"chatChannelId": "C1", "chatMessageText": " " + "x" * 4000 + " "}, []),
             ({"chatChannelId": "C1", "chatMessageText": "{{content}}"}, []),
-            (
-                {"chatChannelId": "C1", "chatMessageText": "hi {{name}}"},
-                [("chatMessageText", "unknown_token", "warning")],
-            ),
         ],
     )
     def test_chat_messages(self, config: dict[str, Any], expected: list[tuple[Any, ...]]) -> None:
@@ -229,9 +183,10 @@ CHAT_CONFIGS = st.fixed_dictionaries(
     optional={
         "chatActionType": st.one_of(st.sampled_from(["channel", "dm"]), ANYTHING),
         "chatChannelId": st.one_of(
-            st.sampled_from(["C0ORDERS", "C0RANDOM", "G0LEADS", "C0OLD", "CNONE", " C0ORDERS "]), ANYTHING
+            st.sampled_from(["C00ORDERS", "C00RANDOM", "G000LEADS", "C00000OLD", "CNONE", " C00ORDERS "]),
+            ANYTHING,
         ),
-        "chatUserId": st.one_of(st.sampled_from(["U0GRACE", "U0GONE", "U0ROBOT", "UNONE"]), ANYTHING),
+        "chatUserId": st.one_of(st.sampled_from(["U000GRACE", "U0000GONE", "U000ROBOT", "UNONE"]), ANYTHING),
         "chatRetryOnFailure": st.just(False),
         "chatContinueOnFailure": ANYTHING,
     },
@@ -300,13 +255,13 @@ class TestChat:
     @pytest.mark.parametrize(
         ("config", "expected"),
         [
-            ({"chatChannelId": "C0ORDERS"}, None),
-            ({"chatChannelId": "C0RANDOM"}, ("chatChannelId", "not_in_channel")),
-            ({"chatChannelId": "C0OLD"}, ("chatChannelId", "is_archived")),
+            ({"chatChannelId": "C00ORDERS"}, None),
+            ({"chatChannelId": "C00RANDOM"}, ("chatChannelId", "not_in_channel")),
+            ({"chatChannelId": "C00000OLD"}, ("chatChannelId", "is_archived")),
             ({"chatChannelId": "CNONE"}, ("chatChannelId", "channel_not_found")),
-            ({"chatActionType": "dm", "chatUserId": "U0GRACE"}, None),
-            ({"chatActionType": "dm", "chatUserId": "U0GONE"}, ("chatUserId", "user_disabled")),
-            ({"chatActionType": "dm", "chatUserId": "U0ROBOT"}, ("chatUserId", "cannot_dm_bot")),
+            ({"chatActionType": "dm", "chatUserId": "U000GRACE"}, None),
+            ({"chatActionType": "dm", "chatUserId": "U0000GONE"}, ("chatUserId", "user_disabled")),
+            ({"chatActionType": "dm", "chatUserId": "U000ROBOT"}, ("chatUserId", "cannot_dm_bot")),
             ({"chatActionType": "dm", "chatUserId": "UNONE"}, ("chatUserId", "user_not_found")),
         ],
     )
@@ -338,7 +293,7 @@ class TestChat:
     async def test_a_provider_that_fails_is_a_warning(self, chat: Adopted, fault: Fault) -> None:
         """Nobody knows then, so nothing is said to be wrong, and nothing is raised."""
         chat.provider.faults["conversations.info"].append(fault)
-        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C00ORDERS", chatMessageText="hi")
         (problem,) = await chat.actions.check(draft)
         assert (problem.code, problem.severity) == ("not_checked", "warning")
 
@@ -355,8 +310,8 @@ class TestChat:
     async def test_a_connection_that_cannot_be_used_is_an_error(self, chat: Adopted) -> None:
         """A revoked token is known without asking; another organization has no connection."""
         connections = connections_of(chat)
-        await connections._store.revoke([await connections.existing("acme")], "token_revoked")
-        draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi")
+        await connections._store.refused(await connections.existing("acme"), "token_revoked")
+        draft = a_draft("chat_message", chatChannelId="C00ORDERS", chatMessageText="hi")
         assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
         assert isinstance(chat.actions.host, SmallHost)
         chat.actions.host.agents.append(Agent(id="a", name="A", organization_id="globex"))
@@ -368,7 +323,7 @@ class TestChat:
         """The check says that the token is dead, and leaves noting it to what sends."""
         for token in chat.provider.state.tokens_of(chat.provider.state.workspaces[0]):
             token.dead = "token_revoked"
-        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C0ORDERS", chatMessageText="hi")
+        draft = a_draft("chat_message", ask_provider=True, chatChannelId="C00ORDERS", chatMessageText="hi")
         assert told(await chat.actions.check(draft)) == [("token_revoked", "error")]
         assert (await connections_of(chat).existing("acme")).status == "active"
 
@@ -386,33 +341,6 @@ async def test_without_chat_settings_the_problem_says_whom_to_ask(
 
 
 class TestEgress:
-    @pytest.mark.parametrize(
-        ("environment", "url", "code"),
-        [
-            ("development", "http://127.0.0.1:9/", None),
-            ("production", "http://127.0.0.1:9/", "blocked_url"),
-            ("production", "http://localhost:9/", "blocked_url"),
-            ("production", "http://10.1.2.3/", "blocked_url"),
-            ("development", "http://169.254.169.254/", "blocked_url"),
-            ("development", "http://name.invalid/", None),
-            ("development", "", "missing_url"),
-            ("development", 5, "missing_url"),
-            ("development", "example.com", "blocked_url"),
-        ],
-    )
-    async def test_urls_are_judged_as_at_enqueue(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, url: Any, code: str | None
-    ) -> None:
-        """The rules of production or development hold; a name that has no address is no error."""
-        monkeypatch.chdir(tmp_path)
-        settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_ENVIRONMENT=environment)
-        actions = FlowActions.load(SmallHost(settings))
-        async with actions.lifespan(tasks=False):
-            problems = await actions.check(a_draft("webhook", webhookUrl=url))
-        errors = [(each.path, each.code) for each in problems if each.severity == "error"]
-        assert errors == ([] if code is None else [(("webhookUrl",), code)])
-        assert all("FLOWACTIONS" not in each.message for each in problems)  # settings are the operators'
-
     @pytest.mark.parametrize(
         ("addresses", "told_of"),
         [(["93.184.215.14"], False), (OSError("no such name"), True), (TimeoutError(), False)],
@@ -453,13 +381,3 @@ class TestEgress:
             assert "127.0.0.1" not in repr(answer)
             assert "::1" not in repr(answer)
             assert "not allowed" in repr(answer)
-
-
-def test_schemas_hold_no_docstring() -> None:
-    """Names and docstrings of classes are for programmers; an editor shows neither."""
-    for kind in (WebhookConfig, ChatMessageConfig):
-        text = json.dumps(config_schema(kind))
-        assert "§" not in text
-        assert kind.__name__ not in text
-        assert "HeaderField" not in text
-        assert "One custom header in the editor" not in text

@@ -215,11 +215,11 @@ class TestOtherTypes:
 class TestChat:
     async def test_a_message_is_posted(self, chat: Adopted) -> None:
         """The outcome is that of the send, and how long it took."""
-        draft = a_draft("chat_message", chatChannelId="C0ORDERS", chatMessageText="hi {{userId}}")
+        draft = a_draft("chat_message", chatChannelId="C00ORDERS", chatMessageText="hi {{userId}}")
         outcome = await chat.actions.test(draft, a_walk())
         assert (outcome.status, outcome.duration_ms is not None) == ("sent", True)
         assert chat.texts == [("#orders", "hi user-1")]
-        draft = a_draft("chat_message", chatChannelId="C0RANDOM", chatMessageText="hi")
+        draft = a_draft("chat_message", chatChannelId="C00RANDOM", chatMessageText="hi")
         outcome = await chat.actions.test(draft, a_walk())
         assert (outcome.status, outcome.reason) == ("failed", "send_failed")
         assert outcome.message == "Invite the app to the channel first."
@@ -228,7 +228,6 @@ class TestChat:
 @pytest.mark.parametrize(
     ("text", "authored", "shown"),
     [
-        # As rows of an earlier release have it.
         (
             "cannot connect to a:9: [Errno 111] Connect call failed ('127.0.0.1', 9)",
             "localhost",

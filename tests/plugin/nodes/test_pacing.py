@@ -14,7 +14,6 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
-from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.queries import step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
@@ -122,20 +121,6 @@ async def test_a_node_that_is_reached_twice_is_recorded_once(actions: FlowAction
     for _ in range(2):
         await actions.reach(before(walk, "s"), node("a", receiver.url))
     assert ids(await actions.advance(walk, "s")) == ["a"]
-
-
-async def test_a_halt_ends_the_run(actions: FlowActions, receiver: Recorder) -> None:
-    """After a node that halts, nothing that was recorded later in the run fires any more (§7.2)."""
-    walk = a_walk()
-    await actions.reach(before(walk, "s"), node("a", receiver.url))
-    await actions.reach(before(walk, "s"), node("b", "ftp://x", webhookContinueOnFailure=False))
-    await actions.reach(before(walk, "s"), node("c", receiver.url))
-    await actions.reach(before(walk, None), node("d", receiver.url))
-    results = await actions.advance(walk, "s")
-    assert [(result.node_id, result.halt) for result in results.results] == [("a", False), ("b", True)]
-    assert results.state == "halted"
-    assert ids(await actions.advance(walk, "s")) == []
-    assert ids(await actions.advance(walk, None)) == []
 
 
 async def test_a_record_survives_a_restart(database_url: str, receiver: Recorder) -> None:
@@ -312,22 +297,6 @@ async def test_in_the_hosts_transaction_everything_belongs_to_it(tmp_path: Path,
                     await (connection.commit() if commit else connection.rollback())
                 assert await counted() == expected
         await engine.dispose()
-
-
-async def test_without_the_database_an_advance_says_so(
-    actions: FlowActions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What waits could not be looked up, and is not lost."""
-    walk = a_walk()
-    await actions.reach(before(walk, "s"), node("a", "http://127.0.0.1:9/"))
-
-    async def away(*_: Any) -> None:
-        raise StorageUnavailable("the database failed: it is away")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(DeferredStore, "lease", away)
-        assert await actions.advance(walk, "s") == Advanced(state="unavailable")
-    assert ids(await actions.advance(walk, "s")) == ["a"]
 
 
 def pacing_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:

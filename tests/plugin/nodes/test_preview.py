@@ -177,11 +177,11 @@ class TestChat:
         ("config", "content"),
         [
             (
-                {"chatChannelId": " C0ORDERS ", "chatMessageText": " *{{userId}}*: {{content}} "},
+                {"chatChannelId": " C00ORDERS ", "chatMessageText": " *{{userId}}*: {{content}} "},
                 "<!channel> & b",
             ),
-            ({"chatChannelId": "C0ORDERS", "chatMessageText": "{{content}}"}, "&" * 3000),
-            ({"chatActionType": "dm", "chatUserId": "U0GRACE", "chatMessageText": "hi {{name}}"}, "x"),
+            ({"chatChannelId": "C00ORDERS", "chatMessageText": "{{content}}"}, "&" * 3000),
+            ({"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "hi {{name}}"}, "x"),
         ],
     )
     async def test_what_is_shown_is_what_is_posted(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, NodeType, Walk
+from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.queries import DeferredQueries, step_of
@@ -21,9 +19,8 @@ from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.pacing import Paced, Telling, paced, ran
-from tests.support import a_walk, development
-from tests.waiting import until
+from tests.pacing import Paced, paced, ran
+from tests.support import a_walk
 
 
 @pytest.fixture
@@ -330,53 +327,6 @@ class TestRecovery:
         await run.run("UPDATE flowactions_deferred SET held_until = 9000000000000000")
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
-
-class TestUnreadable:
-    @pytest.mark.parametrize("column", ["walk", "node", "node_id", "visit", "node_type"])
-    @pytest.mark.parametrize("first", ["a", "b"])
-    async def test_text_that_is_none_is_dropped_and_blocks_nobody(
-        self, run: Paced, column: str, first: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """SQLite keeps any bytes as text: one ERROR line, and the others run at the same call."""
-        if run.database.dialect != "sqlite":
-            pytest.skip("PostgreSQL keeps no such text")
-        walk = a_walk()
-        for name in "abc":
-            await run.record(walk, name)
-        spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = :name"  # noqa: S608
-        await run.run(spoil, name=first)
-        advanced = await run.actions.advance(walk, "s")
-        assert (advanced.state, ran(advanced)) == ("done", [name for name in "abc" if name != first])
-        errors = [each for each in caplog.records if each.levelno == logging.ERROR]
-        assert ["cannot be read and is dropped" in each.getMessage() for each in errors] == [True]
-
-    @pytest.mark.parametrize("column", ["organization_id", "run_id", "flow_id", "step_id"])
-    async def test_a_key_that_is_no_text_does_not_end_recovery(
-        self, run: Paced, column: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Such a record is dropped, and the others are recovered."""
-        if run.database.dialect != "sqlite":
-            pytest.skip("PostgreSQL keeps no such text")
-        for name in ("spoilt", "fine"):
-            walk = a_walk(run_id=name)
-            await run.record(walk, name)
-            await run.store.lease(step_of(walk, "s"))
-        await run.expire()
-        spoil = f"UPDATE flowactions_deferred SET {column} = CAST(x'ff22' AS TEXT) WHERE node_id = 'spoilt'"  # noqa: S608
-        await run.run(spoil)
-        assert await run.pacing.recover() == 1
-        assert await run.query("SELECT id FROM flowactions_deferred WHERE flow_id <> ''") == []
-        assert caplog.text.count("cannot be read") == 1
-
-    async def test_a_type_that_was_unreadable_at_the_upgrade_is_dropped(self, run: Paced) -> None:
-        """A record that was carried over without a type waits for no process."""
-        walk = a_walk()
-        for name in "ab":
-            await run.record(walk, name)
-        await run.run("UPDATE flowactions_deferred SET node_type = '', node = '{' WHERE node_id = 'a'")
-        advanced = await run.actions.advance(walk, "s")
-        assert (advanced.state, ran(advanced)) == ("done", ["b"])
-
     async def test_counters_at_their_end_block_nobody(self, run: Paced) -> None:
         """A counter that cannot be raised ends its record, as one that was held too often."""
         walk = a_walk()
@@ -413,20 +363,3 @@ class TestInTheHostsTransaction:
                     await (connection.commit() if commits else connection.rollback())
             assert (await run.actions.advance(walk, "t")).state == "halted"
         await engine.dispose()
-
-
-async def test_recovery_runs_as_a_task_and_tells(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task of a worker finds what a gone process held, without any call."""
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
-    async with paced(database_url) as gone:
-        walk = a_walk()
-        await gone.record(walk, "stop", halts=True)
-        await gone.store.lease(step_of(walk, "s"))
-        await gone.expire()
-    host = Telling(development(database_url))
-    actions = FlowActions.load(host)
-    async with actions.lifespan():
-        await until(lambda: host.told)
-        assert (await actions.advance(walk, "s")).state == "halted"
-    ((_, step, advanced),) = host.told
-    assert (step, advanced.state, json.dumps(ran(advanced))) == ("s", "halted", '["stop"]')

@@ -185,8 +185,8 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
         assert (outcome.status, outcome.message) == ("delivered", UNSIGNED + why), node_id
         assert signature(run.receiver.requests[-1]) is None
         outcome = await run.test(node_id, address)
-        told = UNSIGNED + why if why == other else None
-        assert (outcome.status, outcome.message) == ("delivered", told), node_id
+        message = UNSIGNED + why if why == other else None
+        assert (outcome.status, outcome.message) == ("delivered", message), node_id
         assert signature(run.receiver.requests[-1]) is None
     assert len(host.asked) == asked
 
@@ -202,6 +202,7 @@ async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
         outcome = await run.test("bare", webhookSecret=typed)
         assert (outcome.status, outcome.message) == ("delivered", why)
         assert signature(run.receiver.requests[-1]) is None
+    assert (await run.test("bare", f"{run.receiver.url}/other")).message is None
 
 
 async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -> None:
@@ -245,15 +246,17 @@ async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run
     (request,) = run.receiver.requests
     assert (request.body, signature(request)) == (body.encode(), None)
     run.receiver.answer = lambda number: status(500)
-    many = [*headers, *({"key": f"x-{number}", "value": "é"} for number in range(4))]
+    many = [*headers, *({"key": f"x-{number}", "value": "{{x}}"} for number in range(4))]
     outcome = await run.test("never-saved", webhookHeaders=many, webhookSecret="typed")
     assert outcome.message is not None
     assert outcome.message.endswith(
         f" 2 more: see the form. The receiver answered 500. {UNSIGNED}save the node first."
     )
     outcome = await run.test("never-saved", "ftp://x", webhookBody="{", webhookHeaders=headers)
-    refused = "URL: The URL must start with http:// or https://. Body: The body is not valid JSON in line 1, column 2: "
-    assert (outcome.status, outcome.message) == ("skipped", f"{refused}The body ends too early: }} is missing.")
+    refused = (
+        "URL: The URL must start with http:// or https://. Body: The body must be JSON (line 1, column 2)."
+    )
+    assert (outcome.status, outcome.message) == ("skipped", refused)
     assert len(run.receiver.requests) == 2
 
 
@@ -283,7 +286,7 @@ async def test_an_unsigned_test_stays_unsigned(
         assert [each.origin for each in run.host.finished] == [MARKED] * 3
         assert (await run.test("bare")).message == "The receiver answered 500."
         await run.has_ended(4)
-        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[attr-defined]
+        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[union-attr]
         assert [each["kind"] for each in await run.origins()] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text

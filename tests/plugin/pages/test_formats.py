@@ -8,7 +8,7 @@ from markupsafe import Markup
 from flowactions_plugin.deliveries.results import KnownAttempt
 from flowactions_plugin.health.results import Bucket
 from flowactions_plugin.pages import formats
-from flowactions_plugin.pages.charts import HEIGHT, LEAST, TICKS, axis_end, chart, line, steps
+from flowactions_plugin.pages.charts import HEIGHT, LEAST, TICKS, axis_end, chart, steps
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **ch
     return KnownAttempt(number=number, started_at=started_at, duration_ms=duration_ms, **{**values, **changes})  # type: ignore[arg-type]
 
 
-class TestTimeline:
+class TestSteps:
     def test_waits_lie_between_attempts(self) -> None:
         """From the enqueue to the first, then from the end of one to the start of the next."""
         made = [
@@ -142,31 +142,6 @@ class TestTimeline:
         assert [each.waited for each in found] == [2000, 7500]
         assert [each.ok for each in found] == [False, True]
 
-    def test_the_line_goes_from_the_enqueue_to_the_next_attempt(self) -> None:
-        """With a mark where that is due."""
-        drawn = line(
-            "2030-01-01T00:00:00.000Z",
-            [an_attempt(1, "2030-01-01T00:00:00.000Z", 5000)],
-            "2030-01-01T00:00:10.000Z",
-        )
-        assert [(part.kind, part.x, part.number) for part in drawn.parts] == [
-            ("bad", 0, 1),
-            ("next", 996, None),
-        ]
-        assert drawn.parts[0].width == 500
-        assert drawn.summary == "1 attempt within 10 s"
-
     def test_what_is_not_known_is_left_out(self) -> None:
         """Corrupt rows have no times."""
-        assert line(None, [], None).parts == ()
-        assert line(None, [an_attempt(1, None)], None).parts == ()
         assert steps(None, [an_attempt(1, None)])[0].waited is None
-
-    @given(st.lists(st.tuples(st.integers(0, 10**13), st.integers(0, 10**9)), min_size=1, max_size=12))
-    def test_it_stays_within_its_frame(self, made: list[tuple[int, int]]) -> None:
-        """Whatever the order of the times."""
-        iso = [(formats.iso(start), duration) for start, duration in made]
-        drawn = line(None, [an_attempt(i, start, duration) for i, (start, duration) in enumerate(iso)], None)
-        for part in drawn.parts:
-            assert part.x >= 0
-            assert part.x + part.width <= 1000.1

@@ -43,9 +43,8 @@ def all_pages() -> Iterator[Page]:
 ROUTES = sorted(all_pages())
 GUARDED = [each for each in ROUTES if each.template not in PUBLIC]
 CHANGING = [each for each in GUARDED if each.method == "POST" and each.path != "/sign-out"]
-PREPARING = [each for each in GUARDED if each.method == "GET" and each.path in {"/actions/new", "/purge"}]
+PREPARING = [each for each in GUARDED if each.method == "GET" and each.path == "/actions/new"]
 READING = [each for each in GUARDED if each.method == "GET" and each not in PREPARING]
-FOR_OPERATORS = {"/purge"}
 
 FORMS: dict[str, dict[str, str]] = {
     "/destinations/pause": {"destination": "https://hooks.example.com"},
@@ -63,7 +62,7 @@ async def ask(site: Site, page: Page, **headers: str) -> httpx.Response:
 
 def test_every_handler_of_the_pages_is_tested_here() -> None:
     """Each stands behind the guard, but for the style and the session, which have their own checks."""
-    assert len(GUARDED) == len(PAGES) == 19
+    assert len(GUARDED) == len(PAGES) == 17
     assert {each.template for each in ROUTES} - {each.template for each in GUARDED} == PUBLIC
 
 
@@ -107,11 +106,10 @@ async def test_readers_change_nothing(site: Site, role: str) -> None:
 
 @pytest.mark.parametrize("role", ["changer", "operator"])
 async def test_changers_come_to_every_handler(site: Site, role: str) -> None:
-    """The control: it answers what it answers, and not 401 or 403, but for a purge, which is for operators."""
+    """The control: it answers what it answers, and not 401 or 403."""
     site.sign_in(role)
     for page in CHANGING:
-        expected = {200, 303, 400, 404, 409} if role == "operator" or page.path not in FOR_OPERATORS else {403}
-        assert (await ask(site, page)).status_code in expected, page
+        assert (await ask(site, page)).status_code in {200, 303, 400, 404, 409}, page
 
 
 CROSS: list[tuple[dict[str, str], bool]] = [
@@ -141,7 +139,7 @@ async def test_a_form_is_taken_from_a_page_of_the_same_origin_only(
 ) -> None:
     """On every handler that takes one, also on plain http, where browsers send no ``Sec-Fetch-Site``."""
     for page in (*CHANGING, Page("POST", "/sign-out", "")):
-        site.sign_in("operator" if page.path in FOR_OPERATORS else "changer")
+        site.sign_in("changer")
         answer = await site.browser.post(
             ROOT + page.path, data=FORMS.get(page.path, {}), headers={**FORM, **headers}
         )
@@ -286,3 +284,27 @@ class TestSignIn:
             doubled = await client.get(f"http://host/{ROOT}/deliveries")
             assert doubled.headers["location"].partition("?")[2].startswith("next=%2Fintegrations")
             assert (await client.post(f"{ROOT}/actions", data={"a": "b"})).status_code == 401
+
+    async def test_the_link_to_connect_a_workspace_leads_there_too(
+        self, tmp_path: Path, sqlite_url: str
+    ) -> None:
+        """And back; without a sign-in page, for a script and for every other route it is 401 (§4.1.1)."""
+        install = "/integrations/chat/install"
+        settings = {"FLOWACTIONS_DATABASE_URL": sqlite_url, "BACKEND_PUBLIC_URL": "https://app.example.com"}
+        for more, answered in (({"FLOWACTIONS_LOGIN_PATH": "/login"}, 303), ({}, 401)):
+            host = OperatedHost({**settings, "FLOWACTIONS_HOST_WORKER": "off", **more})
+            host.principal = None
+            actions = FlowActions.load(host)
+            async with (
+                actions.lifespan(),
+                httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
+            ):
+                answer = await client.get(install, headers={"accept": "text/html"})
+                assert answer.status_code == answered
+                if more:
+                    there = "https://app.example.com/login?next=%2Fintegrations%2Fchat%2Finstall"
+                    assert answer.headers["location"] == there
+                    assert answer.headers["cache-control"] == "no-store"
+                json = await client.get(install, headers={"accept": "application/json"})
+                assert (json.status_code, json.json()["code"]) == (401, "unauthorized")
+                assert (await client.get("/integrations/chat/connection")).status_code == 401

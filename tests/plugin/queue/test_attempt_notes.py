@@ -84,8 +84,8 @@ def _has_ended(host: SmallHost, number: int) -> bool:
     return len(host.finished) == number
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("closes_after_ms", [0, 10, 50, None])
+@pytest.mark.ci
+@pytest.mark.parametrize("closes_after_ms", [0, 50, None])
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_no_row_with_one_attempt_is_dead_at_a_receiver_that_closes_its_connections(
     database_url: str, delivery: str, closes_after_ms: int | None
@@ -109,13 +109,13 @@ async def test_no_row_with_one_attempt_is_dead_at_a_receiver_that_closes_its_con
 
     async with listening(serve) as port, actions.lifespan():
         config = {"webhookUrl": f"http://127.0.0.1:{port}/"}
-        for number in range(1000):
+        for number in range(200):
             node = Node(id=f"n{number}", type="webhook", config=config)
             assert (await actions.reach(a_walk(), node)).status == "queued"
-        await until(lambda: len(host.finished) == 1000)
-    assert Counter(each.status for each in host.finished) == {"delivered": 1000}
+        await until(lambda: len(host.finished) == 200)
+    assert Counter(each.status for each in host.finished) == {"delivered": 200}
     times = Counter(arrived.values())
-    assert len(arrived) == 1000
+    assert len(arrived) == 200
     assert set(times) <= {1, 2}
     # Twice is enough for fresh connections; what is in flight by then may be repeated, too.
     assert times[2] <= 60

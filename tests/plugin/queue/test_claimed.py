@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import msgspec
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import read_headers, read_origin
 from flowactions_plugin.queue.rules import Transition
-from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.queueing import ORIGIN, Queue, a_schedule
-from tests.rings import sampled
 
 INT_MAX = 2**31 - 1
 TEXTS = [
@@ -65,73 +58,6 @@ def ok(request: httpx.Request) -> httpx.Response:
     return httpx.Response(200)
 
 
-@pytest.mark.parametrize("per_destination", [None, 10])
-@sampled("column", TEXTS, size=3)
-async def test_text_that_is_no_utf_8_ends_its_row_and_no_other(
-    embedded: Queue, column: str, per_destination: int | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """In whatever column of SQLite: that row is dead and one line says so, its neighbours are delivered."""
-    broken = await embedded.put()
-    for _ in range(3):
-        await embedded.put()
-    await embedded.run(f"UPDATE flowactions_outbox SET {column} = {NOT_UTF8} WHERE id = '{broken}'")  # noqa: S608
-    await a_schedule(embedded, ok, per_destination=per_destination).tick()
-    found = await states(embedded)
-    status, reason = found.pop(1)
-    assert (status, f"cannot be read: {column} is not text" in reason) == ("dead", True)
-    assert set(found.values()) == {("delivered", "")}
-    said = [record for record in caplog.records if "is dead" in record.getMessage()]
-    assert [record.levelno for record in said] == [logging.WARNING]
-
-
-@sampled("value", ["x'00ff'", "'text'", "2.5", "99999999999999", "-1"], size=3)
-@sampled(
-    "column",
-    ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds", "body", "id"],
-    size=3,
-)
-async def test_any_value_in_any_column_of_sqlite_ends_its_row_only(
-    embedded: Queue, column: str, value: str
-) -> None:
-    """SQLite stores any type anywhere: a row that has the wrong one never keeps the others from being delivered."""
-    broken = await embedded.put()
-    others = [await embedded.put() for _ in range(2)]
-    await embedded.run(f"UPDATE flowactions_outbox SET {column} = {value} WHERE id = '{broken}'")  # noqa: S608
-    claims = a_schedule(embedded, ok)
-    await claims.tick()
-    await Worker(embedded.store, claims._executor, claims)._quarantine()
-    for row_id in others:
-        assert (await embedded.row(row_id)).status == "delivered"
-    status, reason = (await states(embedded))[1]
-    if status == "dead":
-        assert column in reason
-    else:
-        assert (column, status) in {("body", "delivered"), ("id", "delivered")}
-
-
-@sampled("column", ["attempts", "earlier_attempts", "max_attempts", "takeovers", "quarantine_rounds"], size=2)
-@pytest.mark.parametrize("value", [INT_MAX, -5])
-async def test_a_counter_out_of_bounds_ends_its_row_only(queue: Queue, column: str, value: int) -> None:
-    """A counter at the database's limit: no statement fails for the rows beside it."""
-    broken = await queue.put()
-    others = [await queue.put() for _ in range(3)]
-    await queue.run(
-        f"UPDATE flowactions_outbox SET claimed_by = 'x', {column} = {value} WHERE id = '{broken}'"  # noqa: S608
-    )
-    claims = a_schedule(queue, ok)
-    await claims.tick()
-    await Worker(queue.store, claims._executor, claims)._quarantine()
-    assert [(await queue.row(row_id)).status for row_id in others] == ["delivered"] * 3
-    row = await queue.row(broken)
-    assert row.status == "dead"
-    assert column in row.last_error or row.takeovers == 0
-    # A replay that counts anew repairs it, and does not fail for the others.
-    assert await queue.queries.retry_many("acme", Filter(), reset_attempts=True, limit=10) == 1
-    if column != "max_attempts":
-        await a_schedule(queue, ok).tick()
-        assert (await queue.row(broken)).status == "delivered"
-
-
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
@@ -145,7 +71,6 @@ async def test_a_counter_out_of_bounds_ends_its_row_only(queue: Queue, column: s
         ("headers", '[["a b", "c"]]', "headers"),
         ("headers", '[["a", "b\\r\\nc: d"]]', "headers"),
         ("headers", '[["a", "\\ud800"]]', "headers"),
-        ("method", "GET / HTTP/1.1", "method"),
     ],
 )
 async def test_a_corrupt_row_ends_with_its_defect(queue: Queue, column: str, value: str, said: str) -> None:
@@ -222,57 +147,6 @@ async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
         assert caplog.text.count("is dead: its outcome cannot be stored") == 1
     assert found == expected
     assert sorted(told) == sorted(expected.items())
-
-
-@sampled("column", [*TEXTS, "last_error", "idempotency_key", "body", "attempts", "created_at"], size=6)
-async def test_a_corrupt_row_can_be_listed_and_shown(embedded: Queue, column: str) -> None:
-    """What can be read of it is there, with replacement characters where text is none, and the rest is named."""
-    row_id = await embedded.put()
-    columns = "delivery_id, number, started_at, duration_ms, error"
-    await embedded.run(
-        f"INSERT INTO flowactions_attempts ({columns}) VALUES ('{row_id}', 1, 'x', 1.5, {NOT_UTF8})"  # noqa: S608
-    )
-    await embedded.run(f"UPDATE flowactions_outbox SET {column} = {NOT_UTF8}")  # noqa: S608
-    organization = "a\ufffdb" if column == "organization_id" else "acme"
-    if column not in {"organization_id", "id"}:
-        (listed,) = (
-            await OperatorQueries(embedded.database).deliveries(Scope(organization), Filter(), None, 5)
-        ).rows
-        found = await embedded.queries.detail(row_id, organization)
-        assert found is not None
-        whole = detail(*found)
-        for each in (listed, whole):
-            msgspec.json.encode(each)
-            if column in each.__struct_fields__ and column not in {"body", "origin", "headers"}:
-                assert getattr(each, column) in {"a\ufffdb", 0, None}
-                assert column in str(each.defect)
-        (attempt,) = whole.attempt_log
-        assert (attempt.error, attempt.started_at, attempt.duration_ms) == ("a\ufffdb", None, 0)
-
-
-async def test_a_corrupt_row_is_pruned(embedded: Queue) -> None:
-    """An id that is not text keeps neither its row nor the rows beside it."""
-    await embedded.put()
-    await embedded.put()
-    await a_schedule(embedded, ok).tick()
-    await embedded.run(f"UPDATE flowactions_outbox SET id = {NOT_UTF8} WHERE rowid = 1")  # noqa: S608
-    assert await embedded.queries.prune("delivered", -1000, 10) == 2
-    assert await states(embedded) == {}
-
-
-async def test_a_hosts_connection_reads_text_as_before(embedded: Queue) -> None:
-    """The queue reads whatever is there; nobody else's reading changes."""
-    if embedded.database._engines.shared is None:
-        pytest.skip("the plugin's own engine")
-    seen: list[Any] = []
-
-    def note(connection: Any, _record: Any) -> None:
-        seen.append(connection.driver_connection.text_factory)
-
-    event.listen(embedded.database._engines.shared.sync_engine, "checkin", note)
-    await embedded.put()
-    await a_schedule(embedded, ok).tick()
-    assert set(seen) == {str}
 
 
 def test_known_and_unknown_origins_are_distinguished() -> None:

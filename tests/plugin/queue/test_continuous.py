@@ -27,7 +27,7 @@ from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import recorder
 from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import until, within
+from tests.waiting import until
 
 
 def a_continuous_worker(
@@ -78,7 +78,7 @@ async def silent() -> AsyncIterator[Silent]:
 
 @pytest.mark.ci
 async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(database_url: str) -> None:
-    """Its backlog is older, and yet a row to another destination is there within a second of its enqueue."""
+    """Its backlog is older, and yet a row to another destination is there while none of it has ended."""
     settings = development(database_url, FLOWACTIONS_DELIVERY="continuous")
     host = SmallHost(settings)
     actions = FlowActions.load(host)
@@ -93,10 +93,9 @@ async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(databa
         async with actions.lifespan():
             await until(lambda: dead.now == 10)
             node = Node(id="n", type="webhook", config={"webhookUrl": healthy.url})
-            async with within(10):
-                for number in range(1, 11):
-                    await actions.reach(a_walk(), node)
-                    await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
+            for number in range(1, 11):
+                await actions.reach(a_walk(), node)
+                await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
             assert dead.most == 10
             async with services._database.read() as connection:
                 tried = await connection.exec_driver_sql(
@@ -230,8 +229,7 @@ async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
     async with running(a_continuous_worker(queue, lambda request: httpx.Response(200))):
         await asyncio.sleep(0.1)
         row_id = await queue.put()
-        async with within(10):
-            await until(lambda: _is(queue, row_id, "delivered"))
+        await until(lambda: _is(queue, row_id, "delivered"))
 
 
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:

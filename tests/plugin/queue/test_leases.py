@@ -33,7 +33,8 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
     for end in ("release", "outcome"):
         (claim,) = await queue.store.claim(1)
         row = await queue.row(row_id)
-        assert row.claimed_until > row.next_attempt_at == before.next_attempt_at
+        assert row.next_attempt_at == before.next_attempt_at
+        assert row.claimed_until - row.updated_at == pytest.approx(30_000, abs=1000)
         assert row.claimed_by == claim.token
         if end == "release":
             await queue.store.give_back([Return(claim)])

@@ -36,11 +36,11 @@ LIMIT = 2048
 
 @asynccontextmanager
 async def running(
-    database_url: str, limit: int = LIMIT
+    database_url: str, limit: int = LIMIT, *, tasks: bool = False
 ) -> AsyncIterator[tuple[SmallHost, FlowActions, Recorder]]:
     host = SmallHost(development(database_url, FLOWACTIONS_MAX_BODY_BYTES=str(limit)))
     actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
+    async with recorder() as receiver, actions.lifespan(tasks=tasks):
         yield host, actions, receiver
 
 
@@ -82,7 +82,7 @@ class TestNode:
     @pytest.mark.parametrize("over", [0, 1])
     async def test_the_limit_itself_is_delivered(self, database_url: str, over: int) -> None:
         """A body of exactly the limit arrives whole; with one byte more, the node is skipped."""
-        async with running(database_url) as (_, actions, receiver):
+        async with running(database_url, tasks=True) as (_, actions, receiver):
             node = Node(
                 id="n", type="webhook", config={"webhookUrl": receiver.url, "webhookBody": "{{content}}"}
             )

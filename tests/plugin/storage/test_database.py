@@ -3,12 +3,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import aiosqlite
@@ -24,7 +22,6 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import watch_inserts
-from flowactions_plugin.storage.text import read_all
 from tests.loopback import listening
 from tests.queueing import Queue
 from tests.recorder import recorder
@@ -211,7 +208,7 @@ async def test_a_server_that_stops_answering_is_an_outage(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A network that drops all packets is an outage, and over when it ends."""
-    monkeypatch.setattr("flowactions_plugin.storage.postgresql_urls.CONNECT_SECONDS", 1)
+    monkeypatch.setattr("flowactions_plugin.storage.urls.CONNECT_SECONDS", 1)
     url = make_url(postgres_url)
     door = Door(url.query.get("host") or url.host, url.port or 5432)
     door.opened = True
@@ -353,34 +350,29 @@ async def test_new_rows_of_an_sqlite_file_are_noticed(sqlite_url: str) -> None:
             assert len(calls) == 3
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of changes of files")
-async def test_an_idle_watch_is_woken_by_a_write(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While no rows come, it looks at nothing until the write-ahead log is written to."""
-    monkeypatch.setattr(sqlite, "LONGEST_WATCH_SECONDS", 3600.0)
-    monkeypatch.setattr(sqlite, "RECENT_SECONDS", 0.0)
+async def test_looks_are_seldom_when_no_rows_came_lately(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And frequent for a while after some came."""
+    often, seldom, usual = 0.0021, 0.0042, asyncio.sleep
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.extend({seconds} & {often, seldom})
+        await usual(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    for name, value in (("WATCH", often), ("IDLE_WATCH", seldom), ("RECENT", 0.2)):
+        monkeypatch.setattr(sqlite, f"{name}_SECONDS", value)
     async with a_database(sqlite_url) as opened:
         queue = Queue(opened)
         async with watched(queue) as calls:
-            for number in (1, 2):
-                await queue.put()
-                await until(lambda number=number: len(calls) == number)  # type: ignore[misc]
-
-
-async def test_after_a_write_looks_are_frequent_again(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A commit is seen a little later than its write, and while nothing is written, looks become seldom."""
-    written, waited = iter([False, False, True, False]), list[float]()
-
-    async def wait(_: object, seconds: float) -> bool:
-        waited.append(seconds)
-        if len(waited) == 5:
-            await asyncio.Event().wait()
-        return next(written)
-
-    monkeypatch.setattr(sqlite._Changes, "wait", wait)
-    monkeypatch.setattr(sqlite, "RECENT_SECONDS", 0.0)
-    async with a_database(sqlite_url) as opened, watched(Queue(opened)):
-        await until(lambda: len(waited) == 5)
-    assert waited == [sqlite.WATCH_SECONDS * factor for factor in (1, 2, 4, 1, 2)]
+            await until(lambda: seldom in waited)
+            assert often not in waited
+            await queue.put()
+            await until(lambda: calls and waited[-1] == often)
+            await queue.run("UPDATE flowactions_outbox SET attempts = 1")
+            await until(lambda: waited[-1] == seldom)
 
 
 async def test_a_file_that_is_locked_is_watched_on(tmp_path: Path) -> None:
@@ -403,29 +395,9 @@ async def test_a_file_that_is_locked_is_watched_on(tmp_path: Path) -> None:
 async def test_a_file_that_cannot_be_watched_is_told(sqlite_url: str, tmp_path: Path) -> None:
     """Whoever watches looks for due rows now and then all the same."""
     async with a_database(sqlite_url) as opened:
-        opened._url = make_url(f"sqlite:///{tmp_path}/missing/x.db")
+        opened._path = tmp_path / "missing" / "x.db"
         with pytest.raises(StorageUnavailable, match="cannot be watched"):
             await opened.watch_inserts(lambda: None)
-
-
-def test_a_cancelled_read_stays_cancelled() -> None:
-    """The connection is closed under it, and to set anything on it is an error by then."""
-
-    class Closed:
-        text_factory: Any = str
-
-        def __setattr__(self, name: str, value: object) -> None:
-            if value is str:
-                raise ValueError("no active connection")
-
-    class Connected:
-        connection = SimpleNamespace(driver_connection=Closed())
-
-        def execute(self, *_: object) -> None:
-            raise asyncio.CancelledError
-
-    with pytest.raises(asyncio.CancelledError):
-        read_all(cast("Connection", Connected()), text("SELECT 1"))
 
 
 async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:

@@ -2,26 +2,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from flowactions_hookspecs import FlowActions, Node, StartFailed
+from flowactions_hookspecs import Deferred, FlowActions, Node, StartFailed
+from flowactions_plugin.cli.context import opened_database
 from flowactions_plugin.errors import SchemaOutdated
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import migrations
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import metadata
-from tests.support import SmallHost, a_walk, development
+from tests.recorder import recorder
+from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
 CATALOG = {
@@ -122,7 +125,7 @@ def test_the_revisions_are_known_without_alembic() -> None:
     assert scripts.get_heads() == [migrations.head()]
 
 
-@pytest.mark.parametrize("revision", ["no tables", "no row", "0001", "9999"])
+@pytest.mark.parametrize("revision", ["no tables", "no row", "0009", "9999"])
 async def test_the_revision_of_the_tables_is_read_as_alembic_reads_it(database_url: str, revision: str) -> None:
     """Also where there are no tables yet, and where a later release has changed them."""
     if revision != "no tables":
@@ -202,17 +205,6 @@ async def test_outdated_tables_on_sqlite_are_upgraded_at_start(
         assert upgraded == [True]
 
 
-async def test_newer_tables_are_used(database_url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """During a rolling upgrade, a process of the previous release continues, and logs that it is outdated (§9)."""
-    await Database(url_of(database_url)).migrate()
-    await pretend(database_url, "9999")
-    actions = FlowActions.load(SmallHost(development(database_url)))
-    async with actions.lifespan():
-        node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:1/"})
-        assert (await actions.reach(a_walk(), node)).status == "queued"
-    assert "newer than this release's" in caplog.text
-
-
 async def test_a_failed_migration_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of a migration commits or none of it, tables and version alike, on both databases."""
     upgrade = migrations.upgrade
@@ -258,48 +250,110 @@ async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
         await upgrading
 
 
-async def test_pauses_that_are_there_get_the_role_of_who_set_them(database_url: str) -> None:
-    """From the last line of the audit; where there is none, and for one that was resumed, it is not known."""
+@pytest.mark.parametrize("revision", ["0001", "0009", "0099"])
+async def test_tables_of_a_state_before_the_first_release_are_refused(database_url: str, revision: str) -> None:
+    """By the start, by commands and by migrate, on both databases: one error says to begin a new one, and nothing changes."""
+    await Database(url_of(database_url)).migrate()
+    await pretend(database_url, revision)
+    said = f"the tables are at revision {revision}, an earlier state .*: begin a new database"
+    with pytest.raises(StartFailed, match=said):
+        async with FlowActions.load(SmallHost(development(database_url))).lifespan():
+            pass
+    with pytest.raises(SchemaOutdated, match=said):
+        await Database(url_of(database_url)).migrate()
+    with pytest.raises(SchemaOutdated, match=said):
+        async with opened_database(Database(url_of(database_url))):
+            pass
+    assert await Database(url_of(database_url)).migrate(dry=True) == (revision, migrations.head())
 
-    def bring(connection: Connection) -> None:
-        config = migrations._config()
-        config.attributes[migrations._CONNECTION] = connection
-        command.upgrade(config, "0004")
 
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "9999", "{first}"
+
+
+def upgrade():
+    op.add_column("flowactions_outbox", sa.Column("colour", sa.Text(), nullable=False, server_default="red"))
+    op.execute("UPDATE flowactions_outbox SET colour = 'blue'")
+"""
+
+
+async def fill(database_url: str) -> None:
+    """Put a row with a value in each column into each table."""
+    values = {"Float": 1.5, "Integer": 1, "BigInteger": 1, "LargeBinary": b"x", "String": "x", "Text": "x"}
     async with connected(database_url) as connection:
-        await connection.run_sync(bring)
-    pauses = [
-        ("acme", "a", "NULL"),
-        ("acme", "b", "NULL"),
-        ("", "a", "NULL"),
-        ("acme", "c", "NULL"),
-        ("acme", "d", "1"),
-    ]
-    lines = [("1", "acme", "a", "operator"), ("2", "acme", "a", "dashboard"), ("3", "acme", "b", "command")]
-    lines += [("4", "", "a", "operator"), ("5", "acme", "d", "dashboard")]
+        for table in metadata.sorted_tables:
+            row = {column.name: values[type(column.type).__name__] for column in table.columns}
+            for name, status in (("flowactions_outbox", "dead"), ("flowactions_chat_connections", "active")):
+                row |= {"status": status} if table.name == name else {}
+            await connection.execute(insert(table).values(row))
+
+
+async def rows_of(database_url: str) -> dict[str, list[tuple[Any, ...]]]:
     async with connected(database_url) as connection:
-        for organization, place, resumed in pauses:
-            await connection.exec_driver_sql(
-                "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason, resumed_at)"  # noqa: S608
-                f" VALUES ('{organization}', '{place}', 1, 'x', '', {resumed})"
-            )
-        for line_id, organization, place, role in lines:
-            await connection.exec_driver_sql(
-                "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action,"  # noqa: S608
-                f" destination, reason) VALUES ('{line_id}', 1, '{organization}', '', '', '{role}', 'pause', '{place}', '')"
-            )
+        return {
+            table.name: [tuple(row) for row in await connection.execute(select(table))]
+            for table in metadata.sorted_tables
+        }
+
+
+async def test_a_second_revision_carries_filled_tables_on(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its statements run on rows in all tables, which stay; on SQLite the start runs it, on PostgreSQL the command."""
+    await Database(url_of(database_url)).migrate()
+    await fill(database_url)
+    before, first = await rows_of(database_url), migrations.head()
+    folder = tmp_path / "migrations"
+    shutil.copytree(migrations.FOLDER, folder)
+    (folder / "versions/9999_colours.py").write_text(SECOND.format(first=first))
+    monkeypatch.setattr(migrations, "FOLDER", folder)
+    migrations.revisions.cache_clear()
+    try:
+        if database_url.startswith("sqlite"):
+            async with Database(url_of(database_url)):
+                pass
+        else:
+            with pytest.raises(SchemaOutdated, match="run 'flowactions migrate'"):
+                await Database(url_of(database_url)).open(required=True)
+            assert await Database(url_of(database_url)).migrate() == (first, "9999")
+        assert await Database(url_of(database_url)).migrate() == ("9999", "9999")
+    finally:
+        migrations.revisions.cache_clear()
+    assert await rows_of(database_url) == before
+    assert all(before.values())
+    async with connected(database_url) as connection:
+        assert (await connection.execute(text("SELECT colour FROM flowactions_outbox"))).scalars().all() == [
+            "blue"
+        ]
+
+
+async def test_this_release_works_on_tables_with_one_column_more(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As beside processes of a later one: nodes of both kinds run, a delivery is sent, read and retried (§9)."""
     await Database(url_of(database_url)).migrate()
     async with connected(database_url) as connection:
-        found = await connection.exec_driver_sql(
-            "SELECT organization_id, destination, paused_role FROM flowactions_pauses ORDER BY 1, 2"
-        )
-        assert [tuple(row) for row in found] == [
-            ("", "a", "operator"),
-            ("acme", "a", "dashboard"),
-            ("acme", "b", "command"),
-            ("acme", "c", None),
-            ("acme", "d", None),
-        ]
+        for name in metadata.tables:
+            await connection.execute(text(f"ALTER TABLE {name} ADD COLUMN later TEXT"))
+    await pretend(database_url, "9999")
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"))
+    actions = FlowActions.load(host)
+    async with recorder() as receiver, actions.lifespan():
+        node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+        assert (await actions.reach(a_walk(), node)).status == "queued"
+        paced = a_walk(run_id="paced", pacing=Deferred("s"))
+        assert (await actions.reach(paced, node)).status == "recorded"
+        assert (await actions.advance(paced, "s")).state == "done"
+        await until(lambda: len(host.finished) == 2)
+        async with httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client:
+            listed = (await client.get("/v1/webhooks/outbox")).json()
+            assert [each["status"] for each in listed["data"]] == ["delivered", "delivered"]
+            (one, _) = listed["data"]
+            assert (await client.get(f"/v1/webhooks/outbox/{one['id']}")).status_code == 200
+    assert "newer than this release's" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import sqlite3
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -18,17 +20,21 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from flowactions_hookspecs import FlowActions, HostInvalid, StartFailed
+from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
+from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.nodes.pacing import recovery_loop
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.retention import pruning_loop
+from flowactions_plugin.storage.sqlite import Deadline
+from tests.commanding import running
 from tests.host_transactions import webhook
+from tests.recorder import recorder
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import until, within
+from tests.waiting import SAFETY_SECONDS, until, within
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
 OUTAGES = [
@@ -335,6 +341,38 @@ async def test_a_host_logs_an_outage_once(
         assert not [record for record in lines if record.exc_info]
 
 
+@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
+async def test_an_outage_is_not_over_before_what_failed_has_worked(
+    database_url: str, mode: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that cannot write that it is alive tries again soon, and does not say in between that all is well."""
+    monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.02)
+    caplog.set_level(logging.INFO)
+    beats = 0
+    monkeypatch.setattr("flowactions_plugin.health.monitor.WRITE_SECONDS", 0.05)
+    monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 0.0)
+    usual = Fleet.beat
+
+    async def counted(*given: Any) -> bool:
+        nonlocal beats
+        beats += 1
+        return await usual(*given)
+
+    monkeypatch.setattr(Fleet, "beat", counted)
+    host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY=mode))
+    async with FlowActions.load(host).lifespan():
+        await until(lambda: beats > 1)
+        await execute(database_url, "ALTER TABLE flowactions_workers RENAME TO gone")
+        await until(lambda: "statistics" in services_of(host)._database.outage_log._failing)
+        monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 300.0)
+        caplog.clear()
+        beats = 0
+        await until(lambda: beats >= 3 or "reachable again" in caplog.text)
+        assert "reachable again" not in caplog.text
+        await execute(database_url, "ALTER TABLE gone RENAME TO flowactions_workers")
+        await until(lambda: "reachable again" in caplog.text)
+
+
 async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
     """No restart is needed."""
     await a_database(postgres_url).migrate()
@@ -349,10 +387,9 @@ async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
 
 
 def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCaptureFixture) -> None:
-    """It is over when all parts of a host that noticed it work again; what fails a minute later is another outage."""
+    """However long it lasts; it is over when all parts that noticed it work again. Another kind of failure is another one."""
     caplog.set_level(logging.INFO)
-    now = [0.0]
-    outages = OutageLog(lambda: now[0])
+    outages = OutageLog()
 
     def said() -> list[str]:
         lines = [record.getMessage().split(":")[0] for record in caplog.records]
@@ -360,26 +397,135 @@ def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCap
         return lines
 
     begins, ends = "the database is out of reach, trying again with backoff", "the database is reachable again"
-    for _ in range(3):
+    for code in (None, "08001", "57P03", "53300", None):
         for part in ("deliveries", "pauses"):
-            outages.failed(part, StorageUnavailable("away"))
+            outages.failed(part, StorageUnavailable("away", code=code))
     assert said() == [begins]
     outages.worked("pauses")
     outages.worked("statistics")
-    assert said() == []
-    outages.worked("deliveries")
-    assert said() == [ends]
-    outages.failed("retention", StorageUnavailable("no rights"))
-    now[0] += 100
-    outages.failed("retention", StorageUnavailable("no rights"))
-    assert said() == [begins]
-    outages.failed("deliveries", StorageUnavailable("away"))
     outages.failed("pauses", StorageUnavailable("away"))
-    assert said() == [begins]
-    outages.ended("retention")
+    assert said() == []
     outages.worked("pauses")
     outages.worked("deliveries")
     assert said() == [ends]
+    for _ in range(2):
+        outages.failed("retention", StorageUnavailable("no rights", code="42501"))
+    assert said() == [begins]
+    for _ in range(2):
+        outages.failed("deliveries", StorageUnavailable("away"))
+        outages.failed("retention", StorageUnavailable("no rights", code="42501"))
+    assert said() == [begins]
+    outages.worked("deliveries")
+    outages.ended("retention")
+    outages.failed("deliveries", StorageUnavailable("away"))
+    outages.worked("deliveries")
+    assert said() == [begins, ends]
+
+
+class TestMovedFile:
+    """An SQLite file that is moved away or replaced under a running process is an outage, and nothing is written to another."""
+
+    @pytest.mark.parametrize("is_shared", [False, pytest.param(True, marks=pytest.mark.ci)])
+    @pytest.mark.parametrize(
+        ("mode", "is_replaced"),
+        [("scheduled", False), ("continuous", True), pytest.param("continuous", False, marks=pytest.mark.ci)],
+    )
+    async def test_a_host_fails_its_nodes_until_the_file_is_back_or_it_starts_again(
+        self,
+        tmp_path: Path,
+        caplog: pytest.LogCaptureFixture,
+        monkeypatch: pytest.MonkeyPatch,
+        mode: str,
+        *,
+        is_replaced: bool,
+        is_shared: bool,
+    ) -> None:
+        """It says so once, and makes no new file; the engine may be the host's, and so may the transaction."""
+        monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.05)
+        caplog.set_level(logging.INFO)
+        file, away, other = (tmp_path / name for name in ("f.db", "away.db", "other.db"))
+        settings = development(f"sqlite:///{file}", FLOWACTIONS_DELIVERY=mode, FLOWACTIONS_TICK_SECONDS="0.05")
+        engine = create_async_engine(f"sqlite+aiosqlite:///{file}")
+        host = SmallHost(settings, database=engine if is_shared else None)
+        actions = FlowActions.load(host)
+
+        async def reached(**given: Any) -> str:
+            node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
+            return (await actions.reach(a_walk(), node, **given)).status
+
+        def lines(event: str) -> int:
+            return sum(getattr(record, "event", "") == event for record in caplog.records)
+
+        async with recorder() as receiver:
+            async with actions.lifespan():
+                assert await reached() == "queued"
+                await until(lambda: host.finished)
+                with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(other)) as copy:
+                    source.backup(copy)
+                file.rename(away)
+                if is_replaced:
+                    shutil.copy(other, file)
+                assert await reached() == "failed"
+                if is_shared:
+                    async with engine.begin() as transaction:
+                        assert await reached(transaction=transaction) == "failed"
+                await until(
+                    lambda: services_of(host)._database.outage_log._failing >= {"deliveries", "statistics"}
+                )
+                assert lines("outbox.unreachable") == 1
+                assert "moved away or replaced" in caplog.text
+                assert file.exists() == is_replaced
+                if not is_replaced:
+                    away.rename(file)
+                    await until(lambda: lines("outbox.reachable") == 1)
+                    assert await reached() == "queued"
+                    await until(lambda: len(host.finished) == 2)
+            if is_replaced:
+                assert file.read_bytes() == other.read_bytes()
+                await engine.dispose()
+                async with actions.lifespan():
+                    assert await reached() == "queued"
+                    await until(lambda: len(host.finished) == 2)
+        await engine.dispose()
+
+    @pytest.mark.ci
+    async def test_a_worker_delivers_nothing_of_another_file(self, tmp_path: Path) -> None:
+        """One that starts again does."""
+        file, other = tmp_path / "f.db", tmp_path / "other.db"
+        settings = development(
+            f"sqlite:///{file}", FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_TICK_SECONDS="0.1"
+        )
+        (tmp_path / "of_worker.py").write_text(
+            "import os\nfrom tests.support import SmallHost\ndef make():\n    return SmallHost(os.environ)\n"
+        )
+        async with recorder() as receiver:
+            async with (actions := FlowActions.load(SmallHost(settings))).lifespan():
+                await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": receiver.url}))
+            file.rename(other)
+            async with a_database(f"sqlite:///{file}"):
+                pass
+            for is_new in (False, True):
+                async with running(
+                    *("worker", "--host", "of_worker:make"),
+                    cwd=tmp_path,
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                    **settings,
+                ) as process:
+                    assert process.stdout is not None
+                    async with asyncio.timeout(SAFETY_SECONDS):
+                        while b" delivers" not in await process.stdout.readline():
+                            assert not process.stdout.at_eof()
+                        if is_new:
+                            await until(lambda: receiver.requests)
+                        else:
+                            other.replace(file)
+                            while b"moved away or replaced" not in await process.stdout.readline():
+                                assert not process.stdout.at_eof()
+                        process.terminate()
+                        rest = await process.stdout.read()
+                        assert (await process.wait(), b"out of reach" in rest) == (0, False)
+                assert len(receiver.requests) == int(is_new)
 
 
 class TestWaiting:
@@ -451,6 +597,51 @@ class TestWaiting:
                                 pass
                     assert not connection.in_transaction()
                     assert (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one() == 3_000_000
+        await engine.dispose()
+
+    @pytest.mark.parametrize("how", ["in_transaction", "write", "joined", "cancelled"])
+    async def test_a_connection_has_its_usual_timeout_after_any_error(
+        self, tmp_path: Path, seconds: float, how: str
+    ) -> None:
+        """Also after an error that is not the database's, raised when the timeout was shortened."""
+        path = tmp_path / "f.db"
+        engine = create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": 3000}, pool_size=1)
+        shared = None if how == "in_transaction" else engine
+        async with a_database(f"sqlite:///{path}", engine=shared) as database:
+
+            def fail(_: object = None) -> None:
+                raise LookupError
+
+            async def use() -> None:
+                if how == "in_transaction":
+                    await database.in_transaction(fail, Deadline(seconds / 2))
+                elif how == "joined":
+                    async with engine.begin() as transaction, database.write(transaction):
+                        fail()
+                else:
+                    async with database.write(deadline=Deadline(seconds / 2)):
+                        fail()
+
+            if how == "cancelled":
+                for turns in range(12):
+                    task = asyncio.create_task(use())
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    task.cancel()
+                    await asyncio.wait({task})
+            else:
+                with pytest.raises(LookupError):
+                    await use()
+            if how == "in_transaction":
+                thread = database._engines.thread
+                assert thread is not None
+                left = await thread.read(
+                    lambda opened: opened.execute(text("PRAGMA busy_timeout")).scalar_one()
+                )
+            else:
+                async with engine.connect() as connection:
+                    left = (await connection.execute(text("PRAGMA busy_timeout"))).scalar_one()
+            assert left == (seconds * 1000 if how == "in_transaction" else 3_000_000)
         await engine.dispose()
 
     @sampled("how", ["write", "in_transaction"], size=1)

@@ -17,6 +17,7 @@ const REASONS = {
   missing_scope: "The workspace did not grant every permission. Connect again and allow them all.",
   invalid_code: "The link had expired at the chat provider, or was used already. Connect again.",
   enterprise_install: "The app was installed for a whole organization at the provider. Connect again and choose one workspace.",
+  token_rotation: "The app gets tokens that expire, which are not supported. Ask the people who operate this service.",
   bad_redirect_uri: "The chat app does not know this service's callback address. Tell the operator of this service.",
   bad_client_secret: "The chat app's secret is set wrongly. Tell the operator of this service.",
   invalid_client_id: "The chat app's id is set wrongly. Tell the operator of this service.",

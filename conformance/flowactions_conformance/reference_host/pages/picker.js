@@ -84,6 +84,7 @@ export function picker(route, attributes, value, set) {
     if (found?.id === chosen.id && document.activeElement !== input) show(found);
   }
 
+  /** Find choices; a large workspace's list is read in several answers. */
   async function search(text, cursor) {
     const mine = ++asked;
     try {
@@ -92,6 +93,11 @@ export function picker(route, attributes, value, set) {
       choices = cursor ? [...choices, ...answer.data] : answer.data;
       searched = text.trim();
       draw(text, answer.nextCursor);
+      if (!choices.length && answer.nextCursor && !answer.notice) {
+        note.textContent = "Searching …";
+        await search(text, answer.nextCursor);
+        return;
+      }
       const nothing = choices.length ? "" : answer.nextCursor ? "Nothing was found yet: choose More …" : "Nothing was found by this name.";
       note.textContent = [nothing, answer.notice].filter(Boolean).join(" ");
     } catch (error) {
