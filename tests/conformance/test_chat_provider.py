@@ -482,3 +482,25 @@ def test_two_providers_share_nothing() -> None:
     one, two = FakeChatProvider(), FakeChatProvider([sample_workspace("Globex", "T00GLOBEX")])
     one.state.post(one.state.workspaces[0], "C", "#c", "hi")
     assert (len(one.messages), len(two.messages)) == (1, 0)
+
+
+async def test_a_limited_workspace_refuses_what_is_too_much(run: Running) -> None:
+    """A list's limit is for the workspace, a message's for its channel; after the announced time, calls succeed again."""
+    now = [1_700_000_000.0]
+    run.provider.state.clock = lambda: now[0]
+    run.provider.state.workspaces[0].limited = True
+    client = run.client()
+    assert (await client.users_list())["cache_ts"] == 1_700_000_000
+    for _ in range(19):
+        await client.users_list()
+    with pytest.raises(SlackApiError) as error:
+        await client.users_list()
+    answer = error.value.response
+    assert (answer.status_code, answer["error"], answer.headers["retry-after"]) == (429, "ratelimited", "60")
+    assert (await client.users_conversations())["ok"]
+    for _ in range(5):
+        await client.chat_postMessage(channel="C0GENERAL", text="hi")
+    assert (await refused(client.chat_postMessage(channel="C0GENERAL", text="hi")))["error"] == "ratelimited"
+    assert (await client.chat_postMessage(channel="C00ORDERS", text="hi"))["ok"]
+    now[0] += 60
+    assert (await client.users_list())["ok"]

@@ -195,9 +195,10 @@ class State:
         return message
 
 
-def sample_workspace(name: str = "Acme", team_id: str = "T0000ACME") -> Workspace:
-    """Return a small workspace with every kind of channel and member."""
+def sample_workspace(name: str = "Acme", team_id: str = "T0000ACME", *, limited: bool = False) -> Workspace:
+    """Return a small workspace with every kind of channel and member; ``limited``: its calls are."""
     return Workspace(
+        limited=limited,
         id=team_id,
         name=name,
         bot_user_id=f"UBOT{team_id[2:]}",

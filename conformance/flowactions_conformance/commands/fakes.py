@@ -25,7 +25,8 @@ def serve_chat_provider(port: int, events_url: str | None) -> None:
         PortUnavailable: the port cannot be used.
     """
     provider = FakeChatProvider(
-        [sample_workspace(), sample_workspace("Globex", "T00GLOBEX")], events_url=events_url
+        [sample_workspace(limited=True), sample_workspace("Globex", "T00GLOBEX", limited=True)],
+        events_url=events_url,
     )
 
     def said(url: str) -> str:
