@@ -194,7 +194,7 @@ def rings(cases: Iterable[Case]) -> dict[str, str]:
 
 def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
     """Return the ring of a test, by what else of its kind there is: one of those alike stays in the README's ring."""
-    if not case.marks.isdisjoint({"long", "full"}):
+    if "long" in case.marks:
         return "long"
     if case.beyond > 1:
         return "none"
