@@ -320,6 +320,11 @@ class SQLiteThread:
         self.engine = create_engine(url.set(drivername="sqlite+pysqlite"), hide_parameters=True)
         event.listen(self.engine, "connect", prepare_connection)
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
+        try:
+            # Now: work for a thread that cannot start would stay in its queue, and run after its caller was told that it failed.
+            self._executor.submit(int)
+        except RuntimeError as exc:
+            raise StorageUnavailable(f"the thread for the SQLite database did not start: {exc}") from exc
 
     async def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
         """Run the work as one transaction, in the thread.

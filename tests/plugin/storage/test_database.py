@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from functools import partial
@@ -20,6 +21,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
+from flowactions_plugin.storage.connections import SQLiteThread
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import watch_inserts
 from tests.loopback import listening
@@ -398,6 +400,26 @@ async def test_a_file_that_cannot_be_watched_is_told(sqlite_url: str, tmp_path: 
         opened._path = tmp_path / "missing" / "x.db"
         with pytest.raises(StorageUnavailable, match="cannot be watched"):
             await opened.watch_inserts(lambda: None)
+
+
+async def test_a_thread_that_cannot_start_is_an_outage_and_leaves_no_work(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a caller was told to have failed is not written later."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(StorageUnavailable, match="did not start: can't start new thread"):
+            SQLiteThread(make_url(sqlite_url))
+    thread = SQLiteThread(make_url(sqlite_url))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    try:
+        assert await thread.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one()) == 1
+    finally:
+        thread.close()
 
 
 async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:
