@@ -32,7 +32,7 @@ SECRET = "whsec_" + base64.b64encode(b"s" * 24).decode()
 @pytest.fixture
 async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     monkeypatch.chdir(tmp_path)
-    workspaces = [sample_workspace(name, f"T0{name.upper()}") for name in ("Acme", "Globex", "Initech")]
+    workspaces = [sample_workspace(name, f"T{name.upper():0>8}") for name in ("Acme", "Globex", "Initech")]
     async with chat_host(database_url, workspaces, AUTH_WEBHOOK_SIGNING_SECRET=SECRET) as running:
         yield running
 

@@ -313,10 +313,10 @@ async def test_an_unexpected_failure_affects_its_delivery_only(
     ids = sorted([await queue.put() for _ in range(4)])
     send = worker._executor._sender.send
 
-    async def fail_once(delivery: Any, *others: Any) -> Any:
+    async def fail_once(delivery: Any, *others: Any, **named: Any) -> Any:
         if delivery.id == ids[0]:
             raise LookupError
-        return await send(delivery, *others)
+        return await send(delivery, *others, **named)
 
     monkeypatch.setattr(worker._executor._sender, "send", fail_once)
     async with running(worker):

@@ -66,13 +66,18 @@ async def database(database_url: str) -> AsyncIterator[Database]:
         yield opened
 
 
+def _execute_sqlite(path: str, *statements: str) -> None:
+    with closing(sqlite3.connect(path, timeout=SAFETY_SECONDS)) as connection:
+        for each in statements:
+            connection.execute(each)
+        connection.commit()
+
+
 async def execute(url: str, *statements: str) -> None:
     """Execute statements as an administrator does."""
     if url.startswith("sqlite"):
-        with closing(sqlite3.connect(str(make_url(url).database), timeout=SAFETY_SECONDS)) as connection:
-            for each in statements:
-                connection.execute(each)
-            connection.commit()
+        # In a thread: it may wait for a transaction of the event loop.
+        await asyncio.to_thread(_execute_sqlite, str(make_url(url).database), *statements)
         return
     connection = await asyncpg.connect(url)
     try:

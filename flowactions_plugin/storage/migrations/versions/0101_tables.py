@@ -79,23 +79,24 @@ def upgrade() -> None:
     )
     if op.get_bind().dialect.name == "postgresql":
         op.execute("ALTER TABLE flowactions_outbox SET (fillfactor = 50)")
+    # Of indexes that are as good as each other, SQLite takes the newest.
     _index("outbox_destination", "outbox", "destination", "next_attempt_at", "id", where=LIVE)
     _index("outbox_due", "outbox", "next_attempt_at", "id", where=LIVE)
+    _index("outbox_finished", "outbox", "status", "finished_at", where="finished_at IS NOT NULL")
+    _index("outbox_organization", "outbox", "organization_id", "id")
+    _index("outbox_quarantined", "outbox", "next_attempt_at", "id", where=f"{LIVE} AND takeovers >= 5")
+    _index("outbox_organization_due", "outbox", "organization_id", "next_attempt_at", "id", where=LIVE)
+    _index("outbox_undelivered", "outbox", "organization_id", "status", "id", where="status <> 'delivered'")
+    _index("outbox_failed", "outbox", "organization_id", "error_class", "id", where=FAILED)
+    _index("outbox_failed_destination", "outbox", "destination", "id", where=FAILED)
+    _index("outbox_failed_node", "outbox", "organization_id", "flow_id", "node_id", "id", where=FAILED)
+    _index("outbox_key", "outbox", "idempotency_key", "id", where="idempotency_key IS NOT NULL")
     op.create_index(
         "ix_flowactions_outbox_event",
         "flowactions_outbox",
         ["event_id"],
         postgresql_ops={"event_id": "varchar_pattern_ops"},
     )
-    _index("outbox_failed", "outbox", "organization_id", "error_class", "id", where=FAILED)
-    _index("outbox_failed_destination", "outbox", "destination", "id", where=FAILED)
-    _index("outbox_failed_node", "outbox", "organization_id", "flow_id", "node_id", "id", where=FAILED)
-    _index("outbox_finished", "outbox", "status", "finished_at", where="finished_at IS NOT NULL")
-    _index("outbox_key", "outbox", "idempotency_key", "id", where="idempotency_key IS NOT NULL")
-    _index("outbox_organization", "outbox", "organization_id", "id")
-    _index("outbox_organization_due", "outbox", "organization_id", "next_attempt_at", "id", where=LIVE)
-    _index("outbox_quarantined", "outbox", "next_attempt_at", "id", where=f"{LIVE} AND takeovers >= 5")
-    _index("outbox_undelivered", "outbox", "organization_id", "status", "id", where="status <> 'delivered'")
     op.create_table(
         "flowactions_attempts",
         *_needed(sa.String(36), "delivery_id"),
