@@ -52,27 +52,22 @@ ROOMS: Final = {
     "flowactions_plugin/pages": Weight(python=1819, other=1256, files=28),
     "flowactions_plugin/queue": Weight(python=6757, other=0, files=34),
     "flowactions_plugin/settings": Weight(python=690, other=0, files=4),
-    "flowactions_plugin/storage": Weight(python=4009, other=0, files=17),
+    "flowactions_plugin/storage": Weight(python=4015, other=0, files=17),
     "flowactions_plugin/telemetry": Weight(python=645, other=0, files=5),
     "flowactions_plugin/*": Weight(python=1159, other=0, files=10),
-    "flowactions_plugin": Weight(python=40351, other=1256, files=241),
+    "flowactions_plugin": Weight(python=40357, other=1256, files=241),
     "hookspecs": Weight(python=3574, other=0, files=26),
     "conformance": Weight(python=18981, other=2727, files=165),
-    "tests": Weight(python=80133, other=105, files=453),
+    "tests": Weight(python=80200, other=105, files=453),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {
-    "words of docs": 149_500,
-    "decisions": 74,
-    "lines of the changelog": 462,
-    "longest decision": 65,
-}
+TEXTS: Final = {"words of docs": 129_908, "decisions": 40, "lines of the changelog": 49, "longest decision": 63}
 
 LOOPS: Final = 12
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 15, "functions": 256, "files": 53, "records": 13}
+PASSAGE: Final = {"insert_stops": 16, "functions": 256, "files": 53, "records": 13}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."
