@@ -5,7 +5,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import httpx
@@ -52,10 +51,6 @@ CALLS: dict[str, Any] = {
 @pytest.fixture
 def quiet(database_url: str) -> SmallHost:
     return SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
-
-
-def _finished(host: SmallHost, number: int) -> bool:
-    return len(host.finished) == number
 
 
 class TestLoops:
@@ -280,7 +275,8 @@ class TestWhatIsReadWhenItOpens:
         urls = {"sqlite": f"sqlite:///{tmp_path / 'f.db'}", "postgresql": postgres_url}
         host = SmallHost(development(urls[order[0]], FLOWACTIONS_DELIVERY=delivery))
         actions = FlowActions.load(host)
-        for number, dialect in enumerate(order, 1):
+        for dialect in order:
+            host.finished.clear()
             host.database = engine_of(urls[dialect])
             async with actions.lifespan():
                 assert actions.plugin_state(Services)._database.dialect == dialect
@@ -296,7 +292,7 @@ class TestWhatIsReadWhenItOpens:
                 await until(waits)
                 host.secret_error = None
                 await actions.enqueue(own_webhook(max_attempts=1))
-                await until(partial(_finished, host, number))
+                await until(lambda: host.finished)
             await host.database.dispose()
 
     async def test_a_database_in_memory_is_refused_when_it_comes_late(self, tmp_path: Any) -> None:

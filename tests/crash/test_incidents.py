@@ -207,8 +207,8 @@ INCIDENTS = {
         "sqlite",
         "",
         "compare with the provider's",
-        "No event of the auth provider was processed within the last hour, and N requests were refused: the signature does not",
-        ((r"\?result=refused", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
+        "No event of the auth provider was processed within the last hour. N requests were refused since TIME : the signature does not",
+        ((r"/inbound", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
     ),
     "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "created the tables", ""),
     "The disk is full": Incident(
@@ -415,7 +415,7 @@ async def test_an_old_key_behind_the_new_one_opens_the_tokens(stage: Stage) -> N
     await carry_out(stage, said)
     stage.field.settings["FLOWACTIONS_ENCRYPTION_KEYS"] = staging.OTHER_KEY
     assert (
-        "ok       keys         1 tokens under the newest key, 0 under older ones"
+        "ok       keys         1 token under the newest key, 0 under older ones"
         in (await run(stage, "doctor")).out
     )
 

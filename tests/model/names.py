@@ -51,7 +51,7 @@ RULES: Final = {
     ),
     "rounds": Rule(f"{_QUEUE}.executor.Executor.execute_alone", "kills", "dead without"),
     "paused rows go back": Rule(
-        f"{_QUEUE}.continuous.ContinuousClaims._give_back_paused", "pauses", "although"
+        f"{_QUEUE}.continuous.ContinuousClaims._give_back_withdrawn", "pauses", "although"
     ),
     "no pause for new rows": Rule(f"{_QUEUE}.new_rows._enqueuing_claimed", "new rows and pauses", "although"),
     "one copy of new rows": Rule(f"{_QUEUE}.executor.Executor.take", "new rows", "a row twice"),

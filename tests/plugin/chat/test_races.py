@@ -365,4 +365,5 @@ async def test_of_two_decisions_on_what_both_have_seen_one_is_made(run: ChatHost
             if database.dialect == "postgresql":
                 await until(both_wait)
         codes = [answer.status_code for answer in await both]
-        assert codes.count(412) == 1, codes
+        # Behind a disconnection, there is nothing that could have changed.
+        assert sum(code in {409, 412} for code in codes) == 1, codes

@@ -165,7 +165,7 @@ async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(q
             return found == 10
 
         await until(only_those_in_flight_are_held)
-        assert 10 < held <= 110
+        assert 10 < held <= 160  # also those of the fifty whose outcome is not written yet
         assert most == 10
         async with queue.database.read() as connection:
             query = "SELECT max(attempts), max(takeovers) FROM flowactions_outbox WHERE status = 'pending'"
