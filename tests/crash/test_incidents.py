@@ -206,7 +206,7 @@ INCIDENTS = {
         staging.events_refused,
         "sqlite",
         "",
-        "compare with the provider's",
+        "",
         "No event of the auth provider was processed within the last hour. N requests were refused since TIME : the signature does not",
         ((r"/inbound", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
     ),
