@@ -89,8 +89,9 @@ SLOW = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of later rings, and deal the slow tests out: each process gets its share of them first."""
+    """Mark the tests of later rings, leave out repetitions, and deal the slow tests out: each process gets its share of them first."""
     later = rings(map(Case.of, items))
+    items[:] = [item for item in items if later.get(item.nodeid) != "none"]
     for item in items:
         if item.nodeid in later:
             item.add_marker(later[item.nodeid])

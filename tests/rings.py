@@ -1,7 +1,7 @@
-"""Which of the three commands runs a test: the README's, `.ci/run` or `.ci/full`; each runs what those before it run, and more.
+"""Which command runs a test: the README's, or `.ci/run`, which runs those as well.
 
-A test is in the README's ring unless it says otherwise where it stands: by the marker ``ci`` or ``full``, or by its folder in
-one of the tables below. So a reader of the test and of this page knows, without running anything.
+A test is in the README's ring unless it says otherwise where it stands: by the marker ``ci``, or by its folder in one of the
+tables below. What is marked ``long`` is run by hand, and a combination of parameters that repeats another is not run at all.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ ABOVE_SQL: Final = (
     "tests/reference_host/",
 )
 """Where tests are about HTTP, signatures, pages and answers of hosts. Other tests try the statements behind them on both databases.
-So these run on SQLite, and `.ci/full` repeats them on PostgreSQL."""
+So these run on SQLite only."""
 
 DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")
 MOSTLY_RUN: Final = {("sqlite", "scheduled"), ("postgresql", "continuous")}
-"""Of tests in both modes on both databases: each database as it is mostly run. `.ci/full` adds the other two."""
+"""Of tests in both modes on both databases: each database as it is mostly run."""
 
 PROGRAMS: Final = {
     "chromium": ("chromium", "chromium-browser", "google-chrome"),
@@ -85,7 +85,7 @@ PROGRAMS: Final = {
 
 BEYOND: Final = "beyond the sample"
 
-TEST_SECONDS: Final = {"ci and not full": 0.6, "full": 10.0}
+TEST_SECONDS: Final = {"ci and not long": 0.6}
 """Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
 
 README_SECONDS: Final = 0.08
@@ -111,7 +111,7 @@ def sampled(
 ) -> pytest.MarkDecorator:
     """Parametrize a test of whose values the README's ring has a sample, and `.ci/run` all.
 
-    Of a test with several such parameters, `.ci/run` has each value with the others' samples, and `.ci/full` all combinations.
+    Of a test with several such parameters, `.ci/run` has each value with the others' samples.
 
     Args:
         names: as of ``pytest.mark.parametrize``.
@@ -180,7 +180,7 @@ class Case(NamedTuple):
 
 
 def rings(cases: Iterable[Case]) -> dict[str, str]:
-    """Return the ring of each test that is not in the README's: ``ci`` or ``full``."""
+    """Return the ring of each test that is not in the README's: ``ci``, ``long`` or ``none``."""
     groups: defaultdict[tuple[str, ...], list[Case]] = defaultdict(list)
     for case in cases:
         groups[case.alike].append(case)
@@ -196,16 +196,18 @@ def rings(cases: Iterable[Case]) -> dict[str, str]:
 
 def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
     """Return the ring of a test, by what else of its kind there is: one of those alike stays in the README's ring."""
-    if "full" in case.marks or case.beyond > 1:
-        return "full"
+    if not case.marks.isdisjoint({"long", "full"}):
+        return "long"
+    if case.beyond > 1:
+        return "none"
     is_repeated = case.database is not None and case.mode is not None and not MOSTLY_RUN.isdisjoint(on)
     if is_repeated and (case.database, case.mode) not in MOSTLY_RUN:
-        return "full"
+        return "none"
     if "ci" in case.marks or case.node_id.startswith(CI):
         return "ci"
     has_sqlite = any(
         database == "sqlite" and (case.mode is None or (database, mode) in MOSTLY_RUN) for database, mode in on
     )
     if case.database == "postgresql" and has_sqlite and not case.node_id.startswith(OWN_SQL):
-        return "full" if case.node_id.startswith(ABOVE_SQL) else "ci"
+        return "none" if case.node_id.startswith(ABOVE_SQL) else "ci"
     return None

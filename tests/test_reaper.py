@@ -38,9 +38,7 @@ def test_it(number, postgres_server, tmp_path):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.full), signal.SIGINT]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 async def test_nothing_of_a_run_that_is_ended_is_left(tmp_path: Path, number: signal.Signals) -> None:
     """Servers, processes that ignore signals or do not know of the run, and folders, with two processes of pytest."""
     (tmp_path / "conftest.py").write_text(CONFTEST)

@@ -30,18 +30,18 @@ def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> di
         ("tests/plugin/cli/test_a.py", ["sqlite", "postgresql"], {"postgresql": "ci"}),
         ("tests/plugin/cli/test_a.py", ["postgresql"], {}),
         ("tests/plugin/cli/test_a.py", ["sqlite-a", "postgresql-a", "postgresql-b"], {"postgresql-a": "ci"}),
-        (ABOVE_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {"postgresql": "full"}),
+        (ABOVE_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {"postgresql": "none"}),
         (ABOVE_SQL[0] + "test_a.py", ["postgresql"], {}),
         (OWN_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {}),
         (
             OWN_SQL[0] + "test_a.py",
             BOTH,
-            {"sqlite-continuous": "full", "postgresql-scheduled": "full"},
+            {"sqlite-continuous": "none", "postgresql-scheduled": "none"},
         ),
         (
             "tests/plugin/cli/test_a.py",
             BOTH,
-            {"sqlite-continuous": "full", "postgresql-scheduled": "full", "postgresql-continuous": "ci"},
+            {"sqlite-continuous": "none", "postgresql-scheduled": "none", "postgresql-continuous": "ci"},
         ),
         # None of these is how a database is mostly run, so none repeats another.
         (OWN_SQL[0] + "test_a.py", ["sqlite-continuous", "postgresql-scheduled"], {}),
@@ -56,17 +56,17 @@ def test_the_ring_is_seen_where_the_test_stands(
     assert ring_of(name, parameters) == expected
 
 
-@pytest.mark.parametrize("mark", ["ci", "full"])
-def test_a_marker_moves_a_test_to_a_later_ring(mark: str) -> None:
-    """All of its cases; what is left to `.ci/full` stays there."""
+@pytest.mark.parametrize(("mark", "repeated"), [("ci", "none"), ("long", "long")])
+def test_a_marker_moves_a_test_to_a_later_ring(mark: str, repeated: str) -> None:
+    """All of its cases; what is run by hand has all combinations."""
     found = ring_of("tests/crash/test_a.py", BOTH, (mark,))
     assert found["sqlite-scheduled"] == found["postgresql-continuous"] == mark
-    assert found["sqlite-continuous"] == "full"
+    assert found["sqlite-continuous"] == repeated
 
 
-@pytest.mark.parametrize(("beyond", "ring"), [(0, None), (1, "ci"), (2, "full")])
-def test_all_combinations_are_of_the_last_ring(beyond: int, ring: str | None) -> None:
-    """A value beyond its sample is tried by `.ci/run` with the samples of other parameters, and by `.ci/full` with all."""
+@pytest.mark.parametrize(("beyond", "ring"), [(0, None), (1, "ci"), (2, "none")])
+def test_combinations_beyond_two_samples_are_not_run(beyond: int, ring: str | None) -> None:
+    """A value beyond its sample is tried by `.ci/run`, with the samples of other parameters."""
     marks = frozenset({"ci"} if beyond else ())
     assert rings([Case("tests/a.py::test_it[x]", marks, beyond)]) == (
         {} if ring is None else {"tests/a.py::test_it[x]": ring}
@@ -84,7 +84,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
         (tmp_path / name).touch(mode=0o755)
     assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
-    assert announcement(300, 2, "full") == "300 tests, about 25 min on 2 idle processors"
+    assert announcement(400, 2, "ci and not long") == "400 tests, about 2 min on 2 idle processors"
 
 
 @pytest.mark.ci

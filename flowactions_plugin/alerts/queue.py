@@ -7,6 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from sqlalchemy import select, update
+
 from flowactions_hookspecs import DeliveryAlert, PluginOrigin, SettingsInvalid
 from flowactions_plugin.alerts.events import (
     Alert,
@@ -27,7 +29,7 @@ from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, installation
 
 log = logging.getLogger("flowactions.alerts")
 
@@ -64,6 +66,7 @@ class Alerts:
         self._keys = keys
         self.destination = destination
         self.secret = secret
+        self._installation: str | None = None
 
     def __repr__(self) -> str:
         return "Alerts(…)"
@@ -72,22 +75,52 @@ class Alerts:
         """Return the secret that signs alerts."""
         return self.secret
 
-    def delivery(self, alert: Alert, key: str | None = None) -> NewDelivery:
+    async def outages(self, transaction: Transaction | None = None) -> int:
+        """Return how many outages of writes have ended in this installation, which is the number of the next one.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        async with self._outbox.database.read(transaction) as connection:
+            row = (await connection.execute(select(installation))).one()
+        self._installation = row.id
+        return int(row.outages)
+
+    @repeated
+    async def end_outage(self, number: int | None, alert: Alert) -> None:
+        """Queue that an outage of writes has ended, unless another worker has queued it or its number is not known.
+
+        Raises:
+            StorageUnavailable: the database failed; nothing was written.
+        """
+        ended = update(installation).where(installation.c.outages == number).values(outages=number + 1)
+        async with self._outbox.database.write() as transaction:
+            if (await transaction.execute(ended)).rowcount:
+                await self.add(alert, transaction)
+
+    async def delivery(
+        self, alert: Alert, key: str | None = None, transaction: Transaction | None = None
+    ) -> NewDelivery:
         """Return the row of an alert; nothing is written.
 
         Args:
             alert: what it says.
-            key: alerts with the same key are the same event, also when they differ otherwise; ``None``: each is an event of its own.
+            key: alerts of one installation with the same key are the same event, also when they differ otherwise; ``None``: each
+                is an event of its own.
+            transaction: in which the installation's id is read.
 
         Raises:
+            StorageUnavailable: the database failed.
             TooLarge: it is larger than a body may be.
         """
+        if key is not None and self._installation is None:
+            await self.outages(transaction)
         webhook = Webhook(
             organization_id=EVERY_ORGANIZATION,
             agent_id=None,
             origin=PluginOrigin(organization_id=EVERY_ORGANIZATION, plugin=PLUGIN, name=NAME, id=alert.TYPE),
             event_type=alert.TYPE,
-            entity=key or new_id(self._outbox.database.clock()),
+            entity=f"{self._installation}:{key}" if key else new_id(self._outbox.database.clock()),
             url=self.destination.url,
             body=body_of(alert),
             event_payload=b"",
@@ -115,7 +148,7 @@ class Alerts:
             StorageUnavailable: the database failed; nothing was written.
         """
         try:
-            delivery = self.delivery(alert, key)
+            delivery = await self.delivery(alert, key, transaction)
         except TooLarge as exc:
             log.error("alert %s was not queued: %s", alert.TYPE, exc, extra={"event": "alert.not_queued"})  # noqa: TRY400
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias
 
 from flowactions_plugin.alerts.events import (
@@ -14,10 +15,11 @@ from flowactions_plugin.alerts.events import (
     DestinationPaused,
     DestinationResumed,
 )
-from flowactions_plugin.alerts.queue import Alerts, place_of
+from flowactions_plugin.alerts.queue import Alerts
 from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore, PauseChange
 from flowactions_plugin.clock import time_of, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import SKEW_MS
@@ -31,7 +33,7 @@ LOOK_SECONDS: Final = 10.0
 """Seconds between looks."""
 
 WINDOW_MS: Final = 5 * 60 * 1000
-"""Deliveries that end without success within such a window are one alert, as are pauses of one destination."""
+"""Deliveries that end without success within such a window are one alert."""
 
 LATE_MS: Final = 10_000
 """So long after its end, all rows of a window are written."""
@@ -48,10 +50,11 @@ SendNow: TypeAlias = Callable[[Message, str], Awaitable[Outcome | Aborted]]
 
 
 class _Refused(NamedTuple):
-    """That the database takes no writes: since when (Unix milliseconds), and why."""
+    """An outage of writes: since when (Unix milliseconds), why, and which: as many have ended before it."""
 
     since: int
     reason: str
+    number: int | None
 
 
 class AlertWatch:
@@ -71,6 +74,7 @@ class AlertWatch:
         self._send_now = send_now
         self._store = AlertStore(database)
         self._refused: _Refused | None = None
+        self._outages: int | None = None
         self._told = False
         self._try_at = 0
         self._counted_until: int | None = None
@@ -94,19 +98,24 @@ class AlertWatch:
         return LOOK_SECONDS
 
     async def _is_writable(self) -> bool:
-        reason = await self._writes.refused()
+        with suppress(StorageUnavailable):  # the number that is known, where it cannot be read now
+            self._outages = await self._alerts.outages()
+        reason, refused = await self._writes.refused(), self._refused
+        if reason is not None and (refused is None or refused.number != self._outages):
+            # It may have been tried before the outage ended that another worker has told the end of.
+            reason = await self._writes.refused(anew=True)
         now = int(self._database.clock() * 1000)
         if reason is None:
-            if self._refused is not None:
-                since, words = self._refused
+            if refused is not None:
+                since, words, number = refused
                 ended = DatabaseWritable(
                     occurred_at=to_iso(now), since=to_iso(since), until=to_iso(now), reason=words
                 )
-                await self._alerts.add(ended, key=f"writable:{since // WINDOW_MS}")
-                self._refused, self._told, self._try_at = None, False, 0
+                await self._alerts.end_outage(self._outages if number is None else number, ended)
+                self._refused = None
             return True
-        if self._refused is None:
-            self._refused = _Refused(now, reason)
+        if refused is None or refused.number != self._outages:
+            self._refused, self._told, self._try_at = _Refused(now, reason, self._outages), False, 0
         if not self._told and now >= self._try_at:
             self._try_at = now + AGAIN_MS
             self._told = await self._tell_now(now, self._refused)
@@ -117,7 +126,8 @@ class AlertWatch:
         alert: Alert = DatabaseUnwritable(
             occurred_at=to_iso(now), since=to_iso(refused.since), reason=refused.reason
         )
-        message = self._alerts.delivery(alert, f"unwritable:{refused.since // WINDOW_MS}")
+        key = None if refused.number is None else f"unwritable:{refused.number}"
+        message = await self._alerts.delivery(alert, key)
         outcome = await self._send_now(message, self._alerts.secret)
         arrived = isinstance(outcome, Outcome) and transition(1, 1, outcome).status == "delivered"
         if not arrived:
@@ -151,8 +161,7 @@ class AlertWatch:
         found = await self._store.pause_changes(since)
         for each in found:
             if each.line_id not in self._seen:
-                place = place_of(each.organization_id, each.destination)
-                await self._alerts.add(_alert(each), key=f"{each.action}d:{place}:{each.at // WINDOW_MS}")
+                await self._alerts.add(_alert(each), key=f"{each.action}d:{each.line_id}")
         self._seen = {each.line_id for each in found}
         # Lines of processes whose clocks differ may still come.
         self._paused_since = time_of(found[-1].line_id) if len(found) == PAUSES_READ else now - SKEW_MS

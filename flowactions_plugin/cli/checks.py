@@ -305,7 +305,9 @@ async def _ask_provider(
         # A token that one workspace has revoked is its own matter; keys, and a provider that accepts none, are not.
         tell = checks.fail if here or why.code == UNREADABLE else checks.warn
         tell("chat", f"organization {printable(organization_id)}: {why.code}", advice_for_operators(why.code))
-    if accepted or not refused:
+    if not accepted and not refused:
+        checks.skip("chat", "no workspace is connected, so no token was tested")
+    elif accepted:
         others = connected - CHAT_TOKENS
         more = f"; {others:,} more were not asked about, so that it does not throttle us" if others > 0 else ""
         checks.ok(

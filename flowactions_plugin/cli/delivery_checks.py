@@ -81,7 +81,8 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         checks.warn(
             "alerts",
             f"alerts do not arrive at {printable(overview.alerts.destination)}: {overview.alerts.failures_in_row} "
-            f"failures in a row since {moment(overview.alerts.failing_since)}: {overview.alerts.last_error}",
+            f"failures in a row since {moment(overview.alerts.failing_since)}: "
+            f"{printable(overview.alerts.last_reason, message=True)}",
             _see_answers(destination=overview.alerts.destination),
         )
     _verdict(checks, overview)
@@ -200,7 +201,8 @@ async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[s
         checks.warn(
             "destination",
             f"{printable(each.destination)} of organization {printable(each.organization_id)} has failed "
-            f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: {each.last_error}{paused}",
+            f"{each.failures_in_row} times in a row since {moment(each.failing_since)}: "
+            f"{printable(each.last_reason, message=True)}{paused}",
             _see_answers(destination=each.destination),
         )
     see = "flowactions destinations list --limit 1000, column 'failing since'"

@@ -72,7 +72,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
             {
                 **columns("destination"),
                 "failing since": lambda each: moment(each.failing_since),
-                "last error": lambda each: each.last_error,
+                "last error": lambda each: each.last_reason,
                 "one at a time since": lambda each: moment(each.limited_since),
                 "paused": lambda each: "paused" if each.paused else "",
             },

@@ -10,10 +10,9 @@ from flowactions_plugin.clock import to_iso
 from flowactions_plugin.deliveries.results import ActionState, Attempt, Certainty, DeliveryFacts, Pause
 from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
-from flowactions_plugin.health.results import Counted, Worker
+from flowactions_plugin.health.results import Worker
 from flowactions_plugin.health.verdict import about
-from flowactions_plugin.queue.rules import FINISHED, Timing
-from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
+from flowactions_plugin.queue.rules import FINISHED, QUARANTINE_ROUNDS, Timing
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 _NEVER_CONNECTED: Final = re.compile(
@@ -27,6 +26,9 @@ _ANSWERED: Final = re.compile(
     r"timed out after \S+ s while reading the body|.{1,300} broke its answer off|what .{1,300} answered is not HTTP"
 )
 
+
+LATE_MS: Final = 10_000
+"""What has been due for longer waits for a slot, as a rule one for its destination."""
 
 AHEAD_MS: Final = 1000
 """An attempt that began so long after its end is remarked on; clocks that are synchronized differ by less."""
@@ -74,9 +76,6 @@ def why_not_sent(
     *,
     workers: Sequence[Worker] = (),
     holder: Worker | None = None,
-    ahead: Counted | None = None,
-    in_flight: int = 0,
-    limit: int | None = None,
     limited: tuple[int | None, int | None] = (None, None),
     ended_by: ActionState | None = None,
 ) -> str:
@@ -89,9 +88,6 @@ def why_not_sent(
         workers: the processes that deliver, whatever their state.
         holder: the one whose claim holds it, its name empty for people who may not read it; ``None``: none does, or nothing
             is known of it.
-        ahead: rows that are due and older, and so are claimed before it; ``None``: not counted.
-        in_flight: rows to its destination that workers have claimed.
-        limit: attempts to one destination at once, in each worker; ``None``: no limit.
         limited: since when a worker limits its destination, and its organization (Unix milliseconds); ``None``: none does.
         ended_by: the bulk action that ends it unless it is undone; ``None``: none does.
     """
@@ -105,16 +101,11 @@ def why_not_sent(
     late = f"It is due since {_moment(due)}"
     if not alive:
         return f"{late}, and no worker is alive that could send it."
-    return f"{late}{_is_due(row, alive, ahead, in_flight, limit, limited)}."
+    return f"{late}{_is_due(row, alive, now - due, limited)}."
 
 
 def _is_due(
-    row: DeliveryFacts,
-    alive: Sequence[Worker],
-    ahead: Counted | None,
-    in_flight: int,
-    limit: int | None,
-    limited: tuple[int | None, int | None],
+    row: DeliveryFacts, alive: Sequence[Worker], late_ms: int, limited: tuple[int | None, int | None]
 ) -> str:
     """Return why a delivery that may be claimed is not claimed yet."""
     if (row.reclaims or 0) >= QUARANTINE_AFTER:
@@ -127,16 +118,9 @@ def _is_due(
         )
     if organization_since is not None:
         return f", and its organization is limited to its share of a worker's slots since {_moment(organization_since)}"
-    if limit is not None and in_flight >= limit * len(alive):
-        return (
-            f", and its destination's limit is used up: {in_flight} deliveries to it are claimed, "
-            f"{limit} at once in each worker"
-        )
-    if ahead is not None and ahead.number:
-        rows = "older row is" if ahead.number == 1 and ahead.exact else "older rows are"
-        return f"; {ahead} {rows} due and claimed before it"
-    when = "soon" if any(each.mode == "continuous" for each in alive) else "at its next tick"
-    return f", and a worker claims it {when}"
+    if all(each.mode == "scheduled" for each in alive):
+        return ", and a worker claims it at its next tick"
+    return f", and a worker claims it {'when it has a slot free for its destination' if late_ms >= LATE_MS else 'soon'}"
 
 
 def _quarantine(row: DeliveryFacts) -> str:

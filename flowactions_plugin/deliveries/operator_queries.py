@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
 from msgspec.structs import replace
-from sqlalchemy import Row, and_, case, func, literal, or_, select
+from sqlalchemy import Row, literal, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.chat.store import troubled
@@ -34,9 +34,7 @@ from flowactions_plugin.health.status import COUNT_LIMIT, SHOWN, QueueStatus
 from flowactions_plugin.health.status_queries import HealthQueries, count_up_to, of_scope
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.contact import PREFIX_DIGITS, is_token_of, token_prefix
-from flowactions_plugin.queue.due import free
-from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
+from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -45,7 +43,6 @@ from flowactions_plugin.storage.schema import (
     AUDITED_ACTION,
     AUDITED_DELIVERY,
     EVERY_ORGANIZATION,
-    LIVE,
     actions,
     attempts,
     audit,
@@ -69,9 +66,6 @@ MOST_ATTEMPTS: Final = 200
 AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
-AHEAD_READ: Final = 1000
-"""Among how many of the oldest rows those are counted that are due before a delivery, or that workers have claimed."""
-
 
 class OperatorQueries:
     """What the JSON routes, the pages and the commands show of one database.
@@ -79,27 +73,21 @@ class OperatorQueries:
     Args:
         database: which.
         status: how its deliveries stand.
-        destination_limit: attempts to one destination at once, in each worker; ``None``: no limit.
 
     Attributes:
         status: the same.
     """
 
-    def __init__(
-        self, database: Database, status: QueueStatus | None = None, *, destination_limit: int | None = None
-    ) -> None:
+    def __init__(self, database: Database, status: QueueStatus | None = None) -> None:
         self._database = database
         self.status = status or QueueStatus(database)
-        self._destination_limit = destination_limit
         self._search = DeliverySearch(database.sql)
         self._health = HealthQueries(database)
 
     @classmethod
     def of(cls, database: Database, settings: Settings, status: QueueStatus | None = None) -> Self:
         """Return the queries of a host with these settings."""
-        return cls(
-            database, status or QueueStatus.of(database, settings), destination_limit=settings.per_destination
-        )
+        return cls(database, status or QueueStatus.of(database, settings))
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
         """Return a page of deliveries, newest first.
@@ -158,7 +146,6 @@ class OperatorQueries:
             if holder is not None and scope.organization_id is not None:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
-            ahead, in_flight = self._ahead(connection, row, facts.due_at)
             action = _action(connection, scope, facts.action_id)
             limited = self._health.limited(connection, now)
             why = why_not_sent(
@@ -167,16 +154,10 @@ class OperatorQueries:
                 now,
                 workers=workers,
                 holder=holder,
-                ahead=ahead,
-                in_flight=in_flight,
-                limit=self._destination_limit,
                 limited=(
                     limited.destinations.get(facts.destination),
                     limited.organizations.get(facts.organization_id),
                 ),
-                ended_by=action
-                if type(row.next_attempt_at) is int and row.next_attempt_at >= UNDO_OFFSET_MS
-                else None,
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
             return Found(
@@ -319,26 +300,6 @@ class OperatorQueries:
         async with self._database.read() as connection:
             return await connection.run_sync(work)
 
-    def _ahead(self, connection: Connection, row: Row[Any], due_at: int | None) -> tuple[Counted, int]:
-        """Return how many rows are claimed before this one, and how many to its destination workers have claimed."""
-        now = self._database.now()
-        if due_at is None:
-            return Counted(number=0, exact=True), 0
-        due = (LIVE, outbox.c.next_attempt_at <= now)
-        order = (outbox.c.next_attempt_at, outbox.c.id)
-        columns = (*order, free(now).label("free"))
-        head = select(*columns).where(*due).order_by(*order).limit(inline(AHEAD_READ)).subquery("head")
-        older = or_(
-            head.c.next_attempt_at < due_at, and_(head.c.next_attempt_at == due_at, head.c.id < stored(row.id))
-        )
-        read, number = connection.execute(
-            select(func.count(), func.count(case((and_(head.c.free, older), 1)))).select_from(head)
-        ).one()
-        same = select(free(now).label("free")).where(*due, outbox.c.destination == stored(row.destination))
-        mine = same.order_by(*order).limit(inline(AHEAD_READ)).subquery("mine")
-        held = connection.execute(select(func.count(case((~mine.c.free, 1)))).select_from(mine)).scalar_one()
-        return Counted(number=number, exact=read < AHEAD_READ or number < read), held
-
 
 class _Delivering(NamedTuple):
     """The attempt that has delivered a row, as a row of the attempts log."""
@@ -377,7 +338,6 @@ def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
         select(*(pauses.c[name] for name in Pause.__struct_fields__))
         .where(
             pauses.c.destination == stored(row.destination),
-            pauses.c.resumed_at.is_(None),
             pauses.c.organization_id.in_([EVERY_ORGANIZATION, stored(row.organization_id)]),
         )
         .order_by(pauses.c.organization_id)

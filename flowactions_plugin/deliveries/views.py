@@ -25,15 +25,13 @@ from flowactions_plugin.deliveries.results import (
 )
 from flowactions_plugin.egress.attempt import NOTES
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
+from flowactions_plugin.health.statistics import answered
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.rules import FINISHED, due_time
+from flowactions_plugin.queue.rules import FINISHED
 from flowactions_plugin.storage.text import as_text
 
 T = TypeVar("T")
-
-REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-"""Answers that name another URL, which is not asked."""
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -118,7 +116,7 @@ def facts_of(
     held = not ended and until is not None and until > now
     facts = DeliveryFacts(
         **values,
-        due_at=None if ended or due is None else due_time(due),
+        due_at=None if ended or due is None else due,
         claimed_at=reader.number("updated_at") if held else None,
         claimed_until=until if held else None,
         waiting_since=reader.number("waiting_since", optional=True),
@@ -218,7 +216,7 @@ class Reader:
         """Return a time as ISO 8601; ``None`` for what is not a time, or lies outside the calendar."""
         value = self.number(name, optional=optional)
         try:
-            return None if value is None else to_iso(due_time(value))
+            return None if value is None else to_iso(value)
         except (ValueError, OverflowError, OSError):
             self._record(name)
             return None
@@ -247,8 +245,6 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
     status, url = reader.text("status"), reader.text("url") or ""
     code = reader.number("last_status_code", optional=True)
     error = _reason(reader.text("last_error", optional=True), url, for_operators=for_operators)
-    if error is None and code is not None and not 200 <= code < 300:
-        error = f"it answered {code}{', a redirect: webhooks do not follow it' if code in REDIRECTS else ''}"
     finished = status in FINISHED
     return {
         "id": reader.text("id"),
@@ -266,7 +262,7 @@ def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, 
         "updated_at": reader.moment("updated_at"),
         "finished_at": reader.moment("finished_at", optional=True),
         "last_status_code": code,
-        "last_error": error,
+        "last_error": answered(code) if error is None else error,
         "resent_from": source_of(reader.raw("origin")),
     }
 

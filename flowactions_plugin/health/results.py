@@ -92,6 +92,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         failing_since: time of the first failure since the last success; ``None``: the last attempt succeeded.
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
+        last_reason: why it failed, in words.
         paused: whether it is paused, by the organization or for all.
         limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``:
             it is not limited.
@@ -107,6 +108,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     failing_since: int | None = None
     failures_in_row: int = 0
     last_error: str | None = None
+    last_reason: str | None = None
     paused: bool = False
     limited_since: int | None = None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from flowactions_hookspecs import Origin
+from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.outcomes import error_class
 
@@ -21,6 +22,9 @@ EVERY_DESTINATION: Final = ""
 
 COUNTS: Final = ("delivered", "failed", "dead", "duration_ms")
 """What statistics sum up."""
+
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""Answers that name another URL, which is not asked."""
 
 ALERT_FAILURES: Final = 20
 ALERT_MS: Final = 3600 * 1000
@@ -38,6 +42,7 @@ class Counts:
         succeeded: whether any has succeeded.
         failures_in_row: how many have failed since.
         last_error: the kind of the last failure; ``None``: there was none.
+        last_reason: why in words, as operators read it.
         gone: how many deliveries of each origin the receiver has ended by a 410.
     """
 
@@ -49,6 +54,7 @@ class Counts:
         "failures_in_row",
         "gone",
         "last_error",
+        "last_reason",
         "succeeded",
     )
 
@@ -56,6 +62,7 @@ class Counts:
         self.delivered = self.failed = self.dead = self.duration_ms = self.failures_in_row = 0
         self.succeeded = False
         self.last_error: str | None = None
+        self.last_reason: str | None = None
         self.gone: Counter[Origin | None] = Counter()
 
     @property
@@ -78,6 +85,8 @@ class Counts:
             self.failed += 1
             self.failures_in_row += 1
             self.last_error = error_class(completion)
+            outcome = completion.outcome
+            self.last_reason = storable(outcome.error) or answered(outcome.status_code)
             if completion.change.gone:
                 self.gone[completion.delivery.origin] += 1
 
@@ -87,7 +96,8 @@ class Counts:
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.failures_in_row = later.failures_in_row + (0 if later.succeeded else self.failures_in_row)
         self.succeeded = self.succeeded or later.succeeded
-        self.last_error = later.last_error or self.last_error
+        if later.last_error is not None:
+            self.last_error, self.last_reason = later.last_error, later.last_reason
         self.gone += later.gone
 
 
@@ -120,6 +130,13 @@ class Tally:
                 self._counts[key].follow(counts)
             else:
                 self._counts[key] = counts
+
+
+def answered(code: int | None) -> str | None:
+    """Return what is wrong with an answer; ``None``: nothing, or there was none."""
+    if code is None or 200 <= code < 300:
+        return None
+    return f"it answered {code}{', a redirect: webhooks do not follow it' if code in REDIRECTS else ''}"
 
 
 def alert_of(

@@ -87,6 +87,7 @@ class StatisticsStore:
                 "succeeded": int(counts.succeeded),
                 "failures": counts.failures_in_row,
                 "error": counts.last_error,
+                "reason": counts.last_reason,
             }
             for (organization, destination), counts in sorted(counted.items())
             if counts.attempts
@@ -169,7 +170,13 @@ def _updating_health(sql: Dialect) -> Any:
     What does not fail, and was written within the last minute, stays as it is.
     """
     given = sql.values_table(
-        "given", organization=Text, destination=Text, succeeded=Integer, failures=Integer, error=Text
+        "given",
+        organization=Text,
+        destination=Text,
+        succeeded=Integer,
+        failures=Integer,
+        error=Text,
+        reason=Text,
     )
     now = sql.now()
     fails = given.c.failures > 0
@@ -182,12 +189,13 @@ def _updating_health(sql: Dialect) -> Any:
         case((fails, now), else_=null()),
         given.c.failures,
         given.c.error,
+        given.c.reason,
         null(),
         now,
     ).where(given.c.organization.is_not(None))
     names = [
         "organization_id", "destination", "last_success_at", "last_failure_at", "failing_since",
-        "failures_in_row", "last_error", "alerted_at", "updated_at",
+        "failures_in_row", "last_error", "last_reason", "alerted_at", "updated_at",
     ]  # fmt: skip
     added = sql.insert(destinations).from_select(names, rows)
     new, old = added.excluded, destinations.c
@@ -205,6 +213,7 @@ def _updating_health(sql: Dialect) -> Any:
                 (succeeded, new.failures_in_row), (total > MOST_FAILURES, MOST_FAILURES), else_=total
             ),
             "last_error": func.coalesce(new.last_error, old.last_error),
+            "last_reason": case((new.last_error.is_not(None), new.last_reason), else_=old.last_reason),
             "updated_at": new.updated_at,
         },
         where=or_(

@@ -138,7 +138,7 @@ class QueueStatus:
     def _failing_alerts(self, connection: Connection, now: int) -> DestinationState | None:
         if self._alerts_at is None:
             return None
-        (state,) = self._health.states(connection, [(EVERY_ORGANIZATION, self._alerts_at)], now)
+        (state,) = self._health.states(connection, [(EVERY_ORGANIZATION, self._alerts_at)], now, Scope())
         return None if state.failing_since is None else state
 
     async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
@@ -199,7 +199,7 @@ class QueueStatus:
 
         def read(connection: Connection) -> list[DestinationState]:
             keys = self._health.page(connection, scope, after, limit)
-            return self._health.states(connection, keys, self._database.time_on(connection))
+            return self._health.states(connection, keys, self._database.time_on(connection), scope)
 
         return await self._read(read)
 
@@ -220,7 +220,7 @@ class QueueStatus:
             now = self._database.time_on(connection)
             keys = self._health.failing(connection, now, COUNT_LIMIT + 1)
             number = Counted(number=min(len(keys), COUNT_LIMIT), exact=len(keys) <= COUNT_LIMIT)
-            return self._health.states(connection, keys[:limit], now), number
+            return self._health.states(connection, keys[:limit], now, Scope()), number
 
         return await self._read(read)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
@@ -43,8 +44,8 @@ from flowactions_plugin.health.statistics import (
     EVERY_DESTINATION,
 )
 from flowactions_plugin.health.verdict import Share
+from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
-from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -109,23 +110,26 @@ class HealthQueries:
     def due(self, connection: Connection, scope: Scope, limit: int = DUE_READ) -> Due:
         """Return what may be claimed now, rows of paused destinations apart: among the oldest that are due."""
         now = self._database.now()
-        # What is paused is read once for the statement, not looked up for each row.
         head = (
             select(
                 outbox.c.next_attempt_at,
                 outbox.c.updated_at,
-                free(now).label("free"),
-                and_(free(now), *unpaused()).label("claimable"),
+                or_(outbox.c.claimed_until.is_(None), outbox.c.claimed_until <= now).label("free"),
             )
-            .where(LIVE, outbox.c.next_attempt_at <= now, *of_scope(outbox, scope))
+            .where(
+                LIVE,
+                outbox.c.next_attempt_at <= now,
+                ~is_paused(outbox.c.organization_id, outbox.c.destination),
+                *of_scope(outbox, scope),
+            )
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
             .limit(inline(limit + 1))
             .subquery("head")
         )
         query = select(
             func.count().label("read"),
-            func.count(case((head.c.claimable, 1))).label("number"),
-            (now - func.min(case((head.c.claimable, head.c.next_attempt_at)))).label("oldest"),
+            func.count(case((head.c.free, 1))).label("number"),
+            (now - func.min(case((head.c.free, head.c.next_attempt_at)))).label("oldest"),
             (now - func.max(case((~head.c.free, head.c.updated_at)))).label("claimed"),
         )
         row = connection.execute(query).one()
@@ -184,7 +188,7 @@ class HealthQueries:
             func.count().label("number"),
             func.count(case((pauses.c.paused_role == inline(AUTOMATIC.role), 1))).label("automatic"),
             func.min(pauses.c.paused_at).label("since"),
-        ).where(pauses.c.resumed_at.is_(None))
+        )
         row = connection.execute(query.where(pauses.c.organization_id.in_(whose)) if whose else query).one()
         since = row.since if type(row.since) is int else None
         return PausedNow(destinations=row.number, automatic=row.automatic, since=since)
@@ -267,7 +271,7 @@ class HealthQueries:
             keys = [(row.organization_id, row.destination) for row in connection.execute(query)]
             if name == "failed" and len(keys) < limit:
                 keys = list(dict.fromkeys([*keys, *self._failing(connection, scope, limit)]))[:limit]
-            found.append(self.states(connection, keys, now))
+            found.append(self.states(connection, keys, now, scope))
         return found[0], found[1]
 
     def still_failing(self, connection: Connection, scope: Scope, since: int) -> list[Share]:
@@ -377,9 +381,9 @@ class HealthQueries:
         return [as_text(row.destination) for row in read_all(connection, query)]
 
     def states(
-        self, connection: Connection, keys: Sequence[tuple[str, str]], now: int
+        self, connection: Connection, keys: Sequence[tuple[str, str]], now: int, scope: Scope
     ) -> list[DestinationState]:
-        """Return the state of destinations, in the order of their keys; each with its last hour."""
+        """Return the state of destinations, in the order of their keys, as a scope may see it; each with its last hour."""
         if not keys:
             return []
         last = now - now % BUCKET_MS
@@ -405,7 +409,13 @@ class HealthQueries:
         counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
         known = {(row.organization, row.target): row for row in connection.execute(health, given)}
         limited = self.limited(connection, now).destinations
-        return [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
+        found = [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
+        if scope.organization_id is None:
+            return found
+        return [
+            replace(each, last_reason=reason_for_tenants(each.last_reason or "", each.destination) or None)
+            for each in found
+        ]
 
 
 def _of_intervals(sql: Dialect) -> Select[Any]:
@@ -426,7 +436,6 @@ def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
     """Return the condition that a destination is paused, by its organization or for all."""
     return exists().where(
         pauses.c.destination == destination,
-        pauses.c.resumed_at.is_(None),
         or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
     )
 
@@ -480,6 +489,7 @@ def _state(
         failing_since=health.failing_since,
         failures_in_row=health.failures_in_row or 0,
         last_error=health.last_error,
+        last_reason=health.last_reason or health.last_error,
         paused=bool(health.paused),
         limited_since=limited_since,
     )

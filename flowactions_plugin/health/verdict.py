@@ -187,7 +187,8 @@ def _judged(sample: HealthSample, patience: int) -> Verdict:
         return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
     if sample.in_ticks and due >= LATE_MS:
         said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
-    reason = f"Rows are being claimed; the oldest has been due for {_seconds(due)}.{said}"
+    claims = "Rows are being claimed" if sample.alive else "No worker is alive now, as while one is restarted"
+    reason = f"{claims}; the oldest has been due for {_seconds(due)}.{said}"
     return Verdict(state="ok", reason=reason, failing_organization=organization)
 
 

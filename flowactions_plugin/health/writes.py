@@ -46,8 +46,11 @@ class Writes:
         self._trying: asyncio.Task[None] | None = None
         self.refusal: str | None = None
 
-    async def refused(self) -> str | None:
+    async def refused(self, *, anew: bool = False) -> str | None:
         """Return why the database takes no writes, after a try unless there was one a moment ago.
+
+        Args:
+            anew: whether it is tried now in any case.
 
         Returns:
             What continues "the database takes no writes: "; ``None``: it takes them, or does not answer at all.
@@ -55,7 +58,7 @@ class Writes:
         if self._trying is not None and self._trying.get_loop() is not asyncio.get_running_loop():
             self._trying = None  # of a loop that has ended
         if self._trying is None:
-            if self._timer() < self._until:
+            if not anew and self._timer() < self._until:
                 return self.refusal
             self._trying = asyncio.create_task(self._try())
         # Callers of the same moment share one try, and one that leaves does not end it for the others.

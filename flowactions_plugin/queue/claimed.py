@@ -52,6 +52,9 @@ _COUNTS: Final = ("attempts", "earlier_attempts", "max_attempts", "takeovers", "
 COLUMNS: Final = ("id", "claimed_by", *_TEXTS, "body", *_COUNTS, "waiting_since", "trace")
 """What `read_row` needs of a row, in this order."""
 
+SMALL_BYTES: Final = 64 * 1024
+"""A claim returns a body of this size at the most; a larger one is read when its delivery begins."""
+
 NEW: Final = {"status": "pending", "attempts": 0, "earlier_attempts": 0, "takeovers": 0, "quarantine_rounds": 0}
 """What all new rows have in these columns."""
 
@@ -67,6 +70,8 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
         lease_end: when the claim expires, by `lease_clock`.
         size: about how many bytes body and headers take.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
+        lane: what it waits in.
+        due_at: since when it was due, Unix milliseconds.
         is_probe: whether it uses up no attempt when it fails; ``max_attempts`` is already one more than in the row.
     """
 
@@ -93,7 +98,14 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     lease_end: float = math.inf
     size: int = 0
     trace: str | None = None
+    lane: int = 0
+    due_at: int = 0
     is_probe: bool = False
+
+    @property
+    def lacks_body(self) -> bool:
+        """Whether its claim has left out a large body."""
+        return self.body is None and self.defect is None and self.size > SMALL_BYTES
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -143,10 +155,10 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
     """Return a claimed row as a delivery, with its defect if it has one.
 
     Args:
-        row: begins with `COLUMNS`, as `read_all` returns them.
+        row: `COLUMNS`, the lane, the due time, and the bytes that body and headers take.
         lease_end: when the claim expires, by `lease_clock`.
     """
-    values = row[: len(COLUMNS)]
+    values, (lane, due_at, size) = row[: len(COLUMNS)], row[len(COLUMNS) :]
     row_id, token, *texts = values[:11]
     organization, agent, event_id, event_type, origin_text, url, destination, method, headers_text = texts
     body, *counts, waiting_since, trace = values[11:]
@@ -156,7 +168,7 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
     if defect is None:
         headers, defect = read_headers(headers_text)
     if defect is not None:
-        return _unreadable(values, defect, lease_end)
+        return msgspec.structs.replace(_unreadable(values, defect, lease_end), lane=lane, due_at=due_at)
     attempts, earlier_attempts, max_attempts, reclaims, quarantine_rounds = counts
     # Each row of each claim comes through here: by position, which takes a quarter of the time that keywords take.
     return ClaimedDelivery(
@@ -181,8 +193,10 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
         None,
         waits_for,
         lease_end,
-        len(body or b"") + len(headers_text),
+        size,
         trace if isinstance(trace, str) else None,
+        lane,
+        due_at,
     )
 
 

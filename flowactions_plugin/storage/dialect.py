@@ -21,6 +21,7 @@ class Dialect(ABC):
 
     Attributes:
         name: the database's name, for messages.
+        now_text: `now` in a statement that is written as text.
         has_clock: whether it has a clock of its own.
         has_lateral: whether a query can look up rows for each row of another one (LATERAL).
         is_interruptible: whether a statement ends when its caller is cancelled. One that runs in a thread does not.
@@ -32,6 +33,7 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
+    now_text: ClassVar[str]
     has_clock: ClassVar[bool]
     has_lateral: ClassVar[bool]
     is_interruptible: ClassVar[bool]

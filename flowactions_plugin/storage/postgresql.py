@@ -95,6 +95,7 @@ class PostgreSQL(Dialect):
     """SQL for PostgreSQL."""
 
     name = "postgresql"
+    now_text = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)"
     has_clock = True
     has_lateral = True
     is_interruptible = True

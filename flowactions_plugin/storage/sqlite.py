@@ -68,6 +68,7 @@ class SQLite(Dialect):
     """SQL for SQLite. It stores any bytes as a text, and its driver reads a text as UTF-8."""
 
     name = "sqlite"
+    now_text = ":now"
     has_clock = False
     has_lateral = False
     is_interruptible = False

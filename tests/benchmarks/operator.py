@@ -96,7 +96,7 @@ async def history(url: str, rows: int) -> None:
 
 def queries(database: Database, rows: int) -> dict[str, Callable[[], Awaitable[Any]]]:
     """Give what the pages and commands ask, by name."""
-    operator = OperatorQueries(database, QueueStatus(database, mode="continuous"), destination_limit=10)
+    operator = OperatorQueries(database, QueueStatus(database, mode="continuous"))
     every, one = Scope(None), Scope("o-7")
 
     def search(scope: Scope, wanted: Filter) -> Callable[[], Awaitable[Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.conformance.engines import assert_faults_found, assert_proved, on_each_database, python_of, run
+from tests.conformance.engines import assert_faults_found, assert_proved, python_of, run
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
 
@@ -32,11 +32,8 @@ def python(store: Path) -> Path:
 
 
 @contextmanager
-def place_of(database: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Have a place for the tables: a folder, or a new database of the PostgreSQL server."""
-    if database == "sqlite":
-        yield str(folder)
-        return
+def a_database(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Have a new database of the PostgreSQL server."""
     server = make_url(request.getfixturevalue("postgres_server")).set(drivername="postgresql")
     name = f"dbos_{token_hex(6)}"
 
@@ -54,25 +51,17 @@ def place_of(database: str, folder: Path, request: pytest.FixtureRequest) -> Ite
         asyncio.run(execute(f"DROP DATABASE {name} WITH (FORCE)"))
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     """Literally, in an empty folder."""
     follow(GUIDE, tmp_path, store)
 
 
-@pytest.mark.parametrize(
-    ("database", "workflows", "kills"),
-    [
-        pytest.param("sqlite", 50, 6, marks=pytest.mark.ci),
-        *(pytest.param(each, 1000, 30, marks=pytest.mark.full) for each in ("sqlite", "postgresql")),
-    ],
-)
-def test_kills_within_transactions_lose_nothing_and_repeat_nothing(
-    database: str, workflows: int, kills: int, python: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.ci
+def test_kills_within_transactions_lose_nothing_and_repeat_nothing(python: Path, tmp_path: Path) -> None:
     """Each workflow has one row of the host's and one in the outbox, wherever its process was killed."""
-    with place_of(database, tmp_path, request) as place:
-        done = run(python, f"{HOST}.killed", place, str(workflows), str(kills), within=tmp_path)
+    workflows, kills = 50, 6
+    done = run(python, f"{HOST}.killed", str(tmp_path), str(workflows), str(kills), within=tmp_path)
     assert done.returncode == 0, done.stderr
     counted = json.loads(done.stdout)
     each = kills // 3
@@ -84,16 +73,10 @@ def test_kills_within_transactions_lose_nothing_and_repeat_nothing(
     assert counted == {name: [workflows, workflows] for name in ("orders", "bodies", "events")}
 
 
-@pytest.mark.parametrize(
-    "database",
-    [pytest.param("sqlite", marks=pytest.mark.ci), pytest.param("postgresql", marks=pytest.mark.full)],
-)
-def test_what_it_runs_again(
-    database: str, python: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.ci
+def test_what_it_runs_again(python: Path, tmp_path: Path) -> None:
     """After a kill and a rewind, the same event again, or nothing; a fork is another run."""
-    with place_of(database, tmp_path, request) as place:
-        done = run(python, f"{HOST}.repeated", place, within=tmp_path)
+    done = run(python, f"{HOST}.repeated", str(tmp_path), within=tmp_path)
     assert done.returncode == 0, done.stderr
     sent = json.loads(done.stdout)
     assert {name: (len(ids), len(set(ids))) for name, ids in sent.items()} == {
@@ -104,12 +87,12 @@ def test_what_it_runs_again(
     }
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_it_starts_beside_transactions_of_its_event_loop(
     python: Path, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """DBOS's migrations wait for transactions in the database, and must not keep the event loop from them."""
-    with place_of("postgresql", tmp_path, request) as place:
+    with a_database(request) as place:
         done = run(python, f"{HOST}.started", place, within=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "started\n"
@@ -173,17 +156,13 @@ def test_flows_of_its_kind_run_with_action_nodes(
     assert {node for node, event, _ in repeated if event not in events} == anew
 
 
-@pytest.mark.full
-@on_each_database
-def test_the_kit_proves_it(
-    database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """In each profile; `.ci/run` tries two."""
-    server = request.getfixturevalue("postgres_server") if database == "postgresql" else None
-    assert_proved(python, HOST, server, selection, tmp_path)
+@pytest.mark.ci
+def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
+    """In each profile."""
+    assert_proved(python, HOST, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
     """By the check that it names: the glue's own tests are the kit's."""
     assert_faults_found(python, HOST, tmp_path)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowactions_hookspecs import FlowActions
-from tests.conformance.engines import assert_faults_found, assert_proved, on_each_database, python_of, run
+from tests.conformance.engines import assert_faults_found, assert_proved, python_of, run
 from tests.conformance.hosts.small_host import SmallHost
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
@@ -29,7 +28,7 @@ def python(store: Path) -> Path:
     return python_of(GUIDE, PACKAGES, store)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     """Literally, in an empty folder."""
     follow(GUIDE, tmp_path, store)
@@ -142,17 +141,13 @@ def test_its_connector_proxy_offers_each_node_type(python: Path, tmp_path: Path)
     }
 
 
-@pytest.mark.full
-@on_each_database
-def test_the_kit_proves_it(
-    database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """In each profile; `.ci/run` tries two."""
-    server = request.getfixturevalue("postgres_server") if database == "postgresql" else None
-    assert_proved(python, HOST, server, selection, tmp_path)
+@pytest.mark.ci
+def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
+    """In each profile."""
+    assert_proved(python, HOST, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
     """By the check that it names: the glue's own tests are the kit's."""
     assert_faults_found(python, HOST, tmp_path)

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import pytest
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
 from flowactions_conformance.serving import listen
-from tests.conformance.engines import assert_faults_found, assert_proved, on_each_database, python_of, run
+from tests.conformance.engines import assert_faults_found, assert_proved, python_of, run
 from tests.conformance.hosts.small_host import outbox
 from tests.docs.environments import INSTALL, shared, variables
 from tests.docs.fences import ROOT, blocks_of
@@ -45,7 +44,7 @@ def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
     follow(GUIDE, tmp_path, store)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 async def test_its_own_server_runs_the_graph(tmp_path: Path, store: Path) -> None:
     """As the guide says: the graph and an app with the plugin, each loaded from the same file, beside the guide's modules."""
     server, *_ = [each.text for each in blocks_of(GUIDE) if "langgraph-cli" in each.text]
@@ -168,16 +167,13 @@ def test_flows_of_its_kind_run_with_action_nodes(
     assert sorted(sent[flow]["again"]) == sorted(again)
 
 
-@on_each_database
-def test_the_kit_proves_it(
-    database: str, selection: Sequence[str], python: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """In each profile; `.ci/run` tries two."""
-    server = request.getfixturevalue("postgres_server") if database == "postgresql" else None
-    assert_proved(python, HOST, server, selection, tmp_path)
+@pytest.mark.ci
+def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
+    """In each profile."""
+    assert_proved(python, HOST, tmp_path)
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
     """By the check that it names: the glue's own tests are the kit's."""
     assert_faults_found(python, HOST, tmp_path)
@@ -213,8 +209,8 @@ class TestInit:
         assert [each.name for each in tmp_path.iterdir()] == ["test_host.py"]
         assert "test_host.py exists, and nothing is written" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("engine", engines())
-    @pytest.mark.full
+    @pytest.mark.parametrize("engine", [NO_ENGINE])
+    @pytest.mark.ci
     def test_what_it_writes_is_proved(self, engine: str, tmp_path: Path, store: Path) -> None:
         """By its own tests, in an environment of what its requirements name."""
         assert main(["init", "--engine", engine, str(tmp_path)]) == 0

@@ -76,8 +76,6 @@ CI = [
 ]
 """With the ones above, each host, each check, each database and each mode at least once."""
 
-ALL = [Combination(host, database, mode) for host in HOSTS for database in DATABASES for mode in MODES]
-
 
 def blamed(report: Report) -> list[str]:
     """Returns what a report says against a host, a line for each result that is no success."""
@@ -108,7 +106,7 @@ def prove(combination: Combination, request: pytest.FixtureRequest, *names: str)
     ids=lambda each: each.label,
 )
 def test_the_kit_blames_no_healthy_host(combination: Combination, request: pytest.FixtureRequest) -> None:
-    """It passes what is tried without a warning; `.ci/full` runs each host whole."""
+    """It passes what is tried without a warning."""
     report = prove(combination, request, *combination.names)
     passed = {each.id for each in report.results if each.status is Status.PASS}
     assert passed == {each.id for each in select(combination.names)}
@@ -124,20 +122,3 @@ def test_the_short_version_has_everything_once() -> None:
     }
     assert {each.database for each in tried} == set(DATABASES)
     assert {each.mode for each in tried} == set(MODES)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("combination", ALL, ids=lambda each: each.label)
-def test_no_combination_is_blamed(combination: Combination, request: pytest.FixtureRequest) -> None:
-    """Every host passes on both databases, in the kit's process and as a child."""
-    prove(combination, request)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("batch", range(4))
-def test_repetitions_have_no_flake(batch: int, request: pytest.FixtureRequest) -> None:
-    """Forty repetitions of ``core`` and eight of ``scale`` say the same, on processors that are busy with other tests."""
-    combination = Combination("reference", DATABASES[batch % 2], "in-process")
-    for profile, repetitions in {"core": 10, "scale": 2}.items():
-        for _ in range(repetitions):
-            prove(combination, request, profile)

@@ -161,7 +161,7 @@ def test_a_host_that_fails_everything_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("child", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("child", [False])
 def test_what_a_host_prints_is_kept_within_bounds(child: bool) -> None:
     """Two hundred megabytes on both streams, with lines and without, leave the report alone and the memory small."""
     done = run_command(f"{HOSTS}:prints", "--check", "LOAD-1", *(["--child"] if child else []))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
@@ -25,9 +24,6 @@ MODULES = sorted(
 MUTANTS: list[Mutant] = [
     each for name in MODULES for each in import_module(f"tests.conformance.mutants.{name}").MUTANTS
 ]
-WITH_PROCESSES = frozenset({"DURABILITY", "SCALE"})
-"""Groups of checks that start and kill processes, two thirds of the time of all: tried over mutants that concern them."""
-
 EFFECT_SECONDS = 10.0
 """Long enough for what comes on a busy machine; what never comes is waited for only so long."""
 
@@ -56,22 +52,6 @@ async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant, monkeypatch
     report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
     _check(report, broken)
     assert failed(report) == broken.kills
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
-async def test_a_mutant_is_found_by_nothing_else(broken: Mutant) -> None:
-    """Of all checks, those fail that a mutant kills, and besides only what may then fail as well."""
-    left_out = WITH_PROCESSES - groups(broken.kills | broken.costly | broken.spares)
-    ids = [check.id for check in all_checks() if groups({check.id}).isdisjoint(left_out)]
-    report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
-    _check(report, broken)
-    assert broken.kills <= failed(report) <= broken.kills | broken.costly, said(report)
-
-
-def groups(ids: Iterable[str]) -> frozenset[str]:
-    """Returns the groups of checks."""
-    return frozenset(each.rpartition("-")[0] for each in ids)
 
 
 def _check(report: Report, broken: Mutant) -> None:

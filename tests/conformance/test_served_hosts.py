@@ -350,15 +350,8 @@ class TestBehindNginx:
 class TestRestarts:
     """A driver that can restart and kill the host."""
 
-    @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
-    def options(self, request: pytest.FixtureRequest) -> list[str]:
-        """Those of `serve-env` for a database."""
-        return (
-            ["--database", request.getfixturevalue("postgres_server")] if request.param == "postgresql" else []
-        )
-
     async def test_what_needs_a_restart_or_a_kill_is_tried(
-        self, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One after the other, after all others; processes of each start are told apart."""
         port = served.free_port()
@@ -366,9 +359,7 @@ class TestRestarts:
         monkeypatch.setenv(restarted_host.PORT, str(port))
         monkeypatch.setenv(restarted_host.GROUP_FILE, str(tmp_path / "group"))
         with ExitStack() as stack:
-            environ = await asyncio.to_thread(
-                stack.enter_context, served.serve_env(tmp_path, url, "--inbound", *options)
-            )
+            environ = await asyncio.to_thread(stack.enter_context, served.serve_env(tmp_path, url, "--inbound"))
             restarted_host.start(environ)
             try:
                 await until(lambda: served.serves(url), SAFETY_SECONDS)
@@ -381,4 +372,4 @@ class TestRestarts:
                 served.end(int((tmp_path / "group").read_text()), signal.SIGKILL)
         expected = {**dict.fromkeys(ids, Status.PASS), "SCALE-4": Status.NOT_TRIED}
         assert outcomes(report) == expected, said(report)
-        assert report.database == ("postgresql" if options else "sqlite")
+        assert report.database == "sqlite"

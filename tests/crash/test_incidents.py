@@ -56,7 +56,7 @@ INCIDENTS = {
     "A receiver is down": Incident(
         staging.receiver_down,
         "postgresql",
-        "warning destination PLACE of organization acme has failed N times in a row since TIME: network",
+        "warning destination PLACE of organization acme has failed N times in a row since TIME: cannot connect to",
         "it refused the connection",
         "N of the N attempts of the last N minutes have failed: N of them are one organization's.",
         ((TO, "cannot connect to PLACE: it refused the connection"), (ONE, "never connected")),
@@ -101,7 +101,7 @@ INCIDENTS = {
         "warning deliveries ok: Rows are being claimed; the oldest has been due for N min.",
         "PLACE acme",
         "Rows are being claimed; the oldest has been due for N min.",
-        ((r"\?status=pending", "PLACE"), (ONE, "its destination's limit is used up")),
+        ((r"\?status=pending", "PLACE"), (ONE, "when it has a slot free for its destination")),
     ),
     "Deliveries wait without an attempt": Incident(
         staging.waits_here,

@@ -58,7 +58,7 @@ def test_the_image_installs_a_wheel_of_this_version() -> None:
     ("selection", "verdict"),
     [
         ("--check LOAD", "PASSED: 3 selected checks"),
-        pytest.param("", "PROVED", marks=pytest.mark.full),
+        ("", "PROVED"),
     ],
     ids=["one group", "as printed"],
 )

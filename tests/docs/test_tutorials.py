@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import faulthandler
 import os
 from pathlib import Path
 
@@ -18,18 +17,13 @@ def test_every_tutorial_is_followed() -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize(
-    "pace", [0, pytest.param(60, marks=pytest.mark.full)], ids=["at once", "a minute a step"]
-)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tutorial_works_as_it_stands(name: str, pace: float, tmp_path: Path, store: Path) -> None:
-    """Followed literally in an empty folder, at any pace, each command writes what the page shows; the lines are those it says."""
+def test_a_tutorial_works_as_it_stands(name: str, tmp_path: Path, store: Path) -> None:
+    """Followed literally in an empty folder, each command writes what the page shows; the lines are those it says."""
     if chromium() is None:
         assert os.environ.get("CI") != "true", "in CI the tutorials must be followed: install chromium"
         pytest.skip("there is no Chromium on this machine")
-    if pace:  # it takes half an hour, and each of its own waits has a limit
-        faulthandler.cancel_dump_traceback_later()
-    assert follow(FOLDER / f"{name}.md", tmp_path, store, pace=pace).lines == stated_lines(name)
+    assert follow(FOLDER / f"{name}.md", tmp_path, store).lines == stated_lines(name)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -29,7 +29,6 @@ def test_the_bundle_is_small_and_asks_nobody() -> None:
     assert set(re.findall(r"https?://[^/\"'` ]+", script)) <= {"http://www.w3.org"}
 
 
-@pytest.mark.full
 @pytest.mark.node
 def test_the_bundle_can_be_built_again(tmp_path: Path) -> None:
     """From the named versions the same bytes are made."""

@@ -74,7 +74,7 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-@pytest.mark.full
+@pytest.mark.ci
 def test_the_kit_in_a_foreign_project(tmp_path: Path) -> None:
     """It runs without pytest, and nothing that a project sets for its own tests changes a result.
 

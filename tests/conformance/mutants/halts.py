@@ -121,7 +121,6 @@ MUTANTS = [
         "A node that failed stops the run.",
         changed(halts_on_any_failure),
         kills="HALT-1 PACING-8",
-        costly="DURABILITY-4 PACING-12",
         spares="HALT-2 PACING-7",
         message="the walk did not continue to its end",
     ),

@@ -188,7 +188,6 @@ MUTANTS = [
         "What is not there is an exception.",
         changed(index_error),
         kills="LOGIC-3 LOGIC-4 LOGIC-6",
-        costly="TENANCY-7",
         spares="LOGIC-1",
         message="logic_action raises LookupError or IndexError",
     ),

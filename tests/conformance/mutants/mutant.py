@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from flowactions_conformance import Env, Factory
-from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 
@@ -22,8 +21,6 @@ class Mutant(NamedTuple):
         kills: the ids of all must-level checks that fail with it.
         spares: ids of checks near by that pass with it all the same.
         message: a part of what the first failing check says, which leads to the fault.
-        costly: ids that may fail with it, too, as the pace of the machine has it or because the check needs what the mutant
-            breaks: only the long version runs them.
     """
 
     name: str
@@ -32,7 +29,6 @@ class Mutant(NamedTuple):
     kills: frozenset[str]
     spares: frozenset[str]
     message: str
-    costly: frozenset[str] = frozenset()
 
 
 def changed(change: Callable[[ReferenceDriver], None]) -> Factory:
@@ -53,16 +49,6 @@ def changed(change: Callable[[ReferenceDriver], None]) -> Factory:
     return make_host
 
 
-def every_but(ids: str) -> str:
-    """Returns the ids of all must-level checks but these: of reference hosts in which next to nothing works."""
-    spared, claimed = ids.split(), {"core", *ReferenceDriver.claims}
-    return " ".join(
-        check.id
-        for check in all_checks()
-        if check.level == "must" and check.profile in claimed and check.id not in spared
-    )
-
-
 def mutant(
     name: str,
     breaks: str,
@@ -71,9 +57,6 @@ def mutant(
     kills: str,
     spares: str = "",
     message: str = "",
-    costly: str = "",
 ) -> Mutant:
     """Returns a mutant; ids are separated by spaces."""
-    ids = (frozenset(each.split()) for each in (kills, spares, costly))
-    kills_, spares_, costly_ = ids
-    return Mutant(name, breaks, factory, kills_, spares_, message, costly_)
+    return Mutant(name, breaks, factory, frozenset(kills.split()), frozenset(spares.split()), message)

@@ -16,7 +16,7 @@ from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import FlowActions, Origin
 from tests.conformance.mutants.altered import alter_host
-from tests.conformance.mutants.mutant import changed, every_but, mutant
+from tests.conformance.mutants.mutant import changed, mutant
 
 _never_left: list[Any] = []
 
@@ -142,7 +142,6 @@ MUTANTS = [
         "The app does not enter the lifespan of the plugins.",
         changed(_not_opened),
         kills="TASK-1 TASK-3",
-        costly=every_but("LOAD-1 LOAD-2 EDIT-3 HTTP-3 HTTP-4 HTTP-5 HTTP-9 TASK-1 TASK-3"),
         spares="LOAD-1",
         message="the lifespan of the plugins is never opened",
     ),
@@ -151,8 +150,6 @@ MUTANTS = [
         "The process that serves opens the lifespan without tasks.",
         changed(_without_tasks),
         kills="TASK-1 TASK-3",
-        costly="DURABILITY-5 EAGER-10 TASK-5 TASK-2 TASK-4 EAGER-2 EAGER-4 EAGER-6 EAGER-7 EAGER-8 AUTH-5 PACING-10 LOAD-3 LOGIC-1 LOGIC-2 LOGIC-3 "
-        "LOGIC-4 LOGIC-5 LOGIC-6 LOGIC-7 TENANCY-1 TENANCY-6 DURABILITY-1 DURABILITY-2 DURABILITY-3 DURABILITY-4 SCALE-1 SCALE-4",
         spares="LOAD-1 EAGER-1",
         message="the lifespan is opened with tasks=False",
     ),
@@ -161,7 +158,6 @@ MUTANTS = [
         "The lifespan is opened at the first request.",
         changed(_at_the_first_request),
         kills="TASK-1 TASK-3",
-        costly="TASK-2 DURABILITY-1 DURABILITY-2",
         spares="LOAD-1 TASK-4",
         message="opened only after the app has started to serve",
     ),
@@ -170,7 +166,6 @@ MUTANTS = [
         "The walk and the routes have a FlowActions each, and both are opened.",
         changed(_loaded_twice),
         kills="LOAD-1 TASK-1",
-        costly="TASK-2 TASK-3",
         spares="EAGER-1",
         message="a process of the host runs 2 lifespans of the plugins",
     ),
@@ -187,7 +182,6 @@ MUTANTS = [
         "Something of the host keeps its shutdown from ending.",
         changed(_hangs_at_stop),
         kills="TASK-3",
-        costly="EAGER-8 DURABILITY-1",
         spares="TASK-1",
         message="the host did not stop within",
     ),

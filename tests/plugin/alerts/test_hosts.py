@@ -26,6 +26,7 @@ from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, queued
 from tests.commanding import command
 from tests.outages import Outage
+from tests.plugin.alerts.test_kinds import FakeWrites
 from tests.plugin.pages.conftest import OperatedHost
 from tests.rings import sampled
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
@@ -97,7 +98,7 @@ async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
         alerts = services._alerts
         assert alerts is not None
         for _ in range(20):
-            delivery = alerts.delivery(A_TEST, new_id(0))
+            delivery = await alerts.delivery(A_TEST, new_id(0))
             async with services._database.write() as connection:
                 await services._outbox.write(delivery, connection)
         await until(lambda: len(receiver.alerts) >= 20)
@@ -235,10 +236,9 @@ async def test_an_alert_that_does_not_arrive_is_sent_again_a_minute_later(
     async with FlowActions.load(host).lifespan():
         services = services_of(host)
         assert services._alerts is not None
-        services._writes.refusal, services._writes._until = "it is read-only", float("inf")
-        looking = AlertWatch(
-            services._alerts, services._database, services._writes, services._delivery.send_now
-        )
+        writes = FakeWrites(services._database)
+        writes.refusal = "it is read-only"
+        looking = AlertWatch(services._alerts, services._database, writes, services._delivery.send_now)
         await looking.look()
         await looking.look()
         assert len(receiver.alerts) == 1

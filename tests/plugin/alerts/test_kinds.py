@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,8 +26,15 @@ from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import event_id
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, chat_connections, outbox, statistics
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    chat_connections,
+    installation,
+    outbox,
+    statistics,
+)
 from tests.alerting import SECRET, alerts_in, bodies, examples, queued, shape
 from tests.queueing import ORIGIN, Queue
 
@@ -37,7 +45,7 @@ HOOKS = "https://hooks.example.com:443"
 class FakeWrites(Writes):
     """Says what a test says."""
 
-    async def refused(self) -> str | None:
+    async def refused(self, *, anew: bool = False) -> str | None:
         return self.refusal
 
 
@@ -57,10 +65,12 @@ class Watched:
         return Outcome(0, 0, self.answers)
 
 
-async def dead(queue: Queue, number: int, ago: int = WINDOW_MS + 60_000, **changes: Any) -> None:
-    """Have rows end without success, so many milliseconds ago."""
+async def dead(
+    queue: Queue, number: int, ago: int = WINDOW_MS + 60_000, at: int | None = None, **changes: Any
+) -> None:
+    """Have rows end without success, so many milliseconds ago or at a time."""
     ids = [await queue.put(**changes) for _ in range(number)]
-    at = int(await queue.database.time() * 1000) - ago
+    at = int(await queue.database.time() * 1000) - ago if at is None else at
     ended = update(outbox).where(outbox.c.id.in_(ids))
     async with queue.database.write() as connection:
         await connection.execute(ended.values(status="dead", finished_at=at, error_class="http_5xx"))
@@ -166,7 +176,7 @@ async def test_more_dead_deliveries_than_are_read_are_said_to_be_more(
 
 
 async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
-    """Whatever they find at once, and whenever one of them starts; a pause is one alert however often it is repeated."""
+    """Whatever they find at once, and whenever one of them starts; what a destination is in the end is told last."""
     await dead(queue, 2)
     pauses = Pauses(queue.database)
     await pauses.pause(Scope(), HOOKS, OPERATOR)
@@ -179,9 +189,12 @@ async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
     assert sorted(row.event_type for row in rows) == [
         "flowactions.deliveries.dead",
         "flowactions.destination.paused",
+        "flowactions.destination.paused",
         "flowactions.destination.resumed",
     ]
-    (paused,) = await bodies_of(queue.database, "flowactions.destination.paused")
+    assert rows[-1].event_type == "flowactions.destination.paused"
+    paused, again = await bodies_of(queue.database, "flowactions.destination.paused")
+    assert again["data"]["occurredAt"] >= paused["data"]["occurredAt"]
     assert (paused["data"]["organizationId"], paused["data"]["pausedBy"]) == (None, "operator")
     assert {row.max_attempts for row in rows} == {10}
 
@@ -274,9 +287,93 @@ async def test_an_alert_that_is_too_large_stops_nothing(queue: Queue, caplog: py
 async def test_an_event_id_is_that_of_the_key(queue: Queue) -> None:
     """Bodies of one event may differ in their times; without a key, each alert is an event of its own."""
     alerts = alerts_in(queue.database)
-    one, two = (alerts.delivery(Trial(occurred_at=at, message=""), "k") for at in ("1", "2"))
-    assert one.event_id == two.event_id == event_id(Trial.TYPE, "k", b"")
-    assert (
-        len({alerts.delivery(Trial(occurred_at="1", message="")).event_id for _ in range(2)} | {one.event_id})
-        == 3
-    )
+    one, two, *others = [
+        (await alerts.delivery(Trial(occurred_at=at, message=""), key)).event_id
+        for at, key in (("1", "k"), ("2", "k"), ("1", None), ("1", None))
+    ]
+    async with queue.database.read() as connection:
+        made_with_the_tables = (await connection.execute(select(installation.c.id))).scalar_one()
+    assert one == two == event_id(Trial.TYPE, f"{made_with_the_tables}:k", b"")
+    assert len({one, *others}) == 3
+
+
+async def test_alerts_of_two_installations_are_different_events(tmp_path: Path) -> None:
+    """Staging and production send to one URL: what both report of the same time is two events there."""
+    found = []
+    for name in ("staging", "production"):
+        url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / name}.db"}).database_url
+        async with Database(url) as database:
+            watched = Watched(database)
+            watched.writes.refusal = "its disk is full"
+            await watched.look()
+            (message,) = watched.sent
+            found.append(message.event_id)
+    assert len(set(found)) == 2
+
+
+async def test_each_outage_of_writes_is_an_event_whose_end_is_told(queue: Queue) -> None:
+    """Also within a minute, whichever workers notice them: the last alert says how the database is."""
+    workers = [Watched(queue.database) for _ in range(3)]
+    *two, late = workers
+
+    async def look(*watched: Watched, refusal: str | None) -> None:
+        for each in watched:
+            each.writes.refusal = refusal
+        await asyncio.gather(*(each.look() for each in watched))
+
+    for number in (1, 2):
+        await look(*two, refusal="its disk is full")
+        await look(*two, refusal="its disk is full")
+        if number == 1:
+            await look(late, refusal="its disk is full")
+        sent = [[message.event_id for message in each.sent] for each in two]
+        assert sent[0] == sent[1]
+        assert len(set(sent[0])) == len(sent[0]) == number
+        await look(*two, refusal=None)
+        rows = await queued(queue.database)
+        assert [row.event_type for row in rows] == ["flowactions.database.writable"] * number
+        assert len({row.event_id for row in rows}) == number
+    # It has seen the end of neither, and now sees the third one.
+    await look(late, refusal="its disk is full")
+    assert [message.event_id for message in late.sent] != [message.event_id for message in two[0].sent]
+    assert len({message.event_id for message in (*late.sent, *two[0].sent)}) == 3
+    await look(late, refusal=None)
+    assert len(await queued(queue.database)) == 3
+
+
+async def test_what_was_tried_before_an_outage_ended_begins_no_other_one(queue: Queue) -> None:
+    """A worker that still has the answer of the last try asks anew, when another one has told the end."""
+
+    class Remembering(FakeWrites):
+        async def refused(self, *, anew: bool = False) -> str | None:
+            return None if anew else self.refusal
+
+    first, second = Watched(queue.database), Watched(queue.database)
+    for each in (first, second):
+        each.writes.refusal = "its disk is full"
+        await each.look()
+    first.writes.refusal = None
+    await first.look()
+    second.watch._writes = Remembering(queue.database)
+    second.watch._writes.refusal = "its disk is full"
+    await second.look()
+    assert len(second.sent) == 1
+    assert len(await queued(queue.database)) == 1
+
+
+async def test_rows_of_a_window_that_are_written_late_are_counted(queue: Queue) -> None:
+    """A window is counted ten seconds after its end: what a slow transaction has written then is in it."""
+    watched = Watched(queue.database)
+    end = int(await queue.database.time() * 1000) // WINDOW_MS * WINDOW_MS - WINDOW_MS
+
+    async def count(now: int) -> list[int]:
+        await watched.watch._count_dead(now)
+        found = await bodies_of(queue.database, "flowactions.deliveries.dead")
+        return [each["data"]["deliveries"] for each in found]
+
+    await dead(queue, 1, at=end - 1000)
+    assert await count(end + 10_000 - 1) == []
+    await dead(queue, 1, at=end - 1)
+    await dead(queue, 1, at=end)
+    assert await count(end + 10_000) == [2]
+    assert await count(end + 10_000 + WINDOW_MS) == [2, 1]

@@ -37,6 +37,7 @@ WITHOUT = {
     "flowactions_attempts",
     "flowactions_inbound_events",
     "flowactions_inbound_requests",
+    "flowactions_installation",
     "flowactions_workers",
     "flowactions_alembic",
 }

@@ -341,3 +341,34 @@ class TestOrganizationDeleted:
         assert (await run.message()).status == "sent"
         assert (await self.send(run)).status_code == 200
         assert run.provider.calls.count("auth.revoke") == 1
+
+
+async def test_of_two_decisions_on_what_both_have_seen_one_is_made(run: ChatHost, database_url: str) -> None:
+    """With the same If-Match at the same time: two default channels, or a channel and a disconnection."""
+    await run.connect()
+    database = services_of(run.host)._database
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    async def both_wait() -> bool:
+        async with database.read() as connection:
+            return (await connection.execute(waiting)).scalar_one() == 2
+
+    for others in ("put", "delete"):
+        shown = {"if-match": (await run.browser.get(CONNECTION)).headers["etag"]}
+        path = f"{CONNECTION}/default-channel"
+        second = (
+            run.browser.delete(CONNECTION, headers=shown)
+            if others == "delete"
+            else run.browser.put(path, json={"channelId": "C0RANDOM"}, headers=shown)
+        )
+        async with database.write() as held:
+            await held.execute(text("UPDATE flowactions_chat_connections SET team_name = team_name"))
+            both = asyncio.gather(
+                run.browser.put(path, json={"channelId": f"C0GENERAL{others}".upper()}, headers=shown), second
+            )
+            if database.dialect == "postgresql":
+                await until(both_wait)
+        codes = [answer.status_code for answer in await both]
+        assert codes.count(412) == 1, codes

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,19 @@ from flowactions_plugin.cli.checks import NAMED, Check, Checks, check_chat
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.delivery_checks import check_deliveries
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.health.statistics import Counts
+from flowactions_plugin.health.statistics_store import StatisticsStore
+from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from tests.chatting import chat_host
-from tests.queueing import Queue
+from tests.commanding import command
+from tests.queueing import Queue, claimed
 from tests.rings import sampled
 
 KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
@@ -69,6 +78,51 @@ async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
         "3",
     ]
     assert checks[-1].message == "3 more destinations fail"
+
+
+@pytest.mark.parametrize("failures", [5, 20, 40])
+async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue, failures: int) -> None:
+    """However often it has failed: by the node's check or by the destination's, on Destinations, and to a tenant masked."""
+    places = {
+        "http://nowhere.invalid:80": Outcome(
+            0, 1, error="nowhere.invalid has no address now: the name was not found"
+        ),
+        "http://answers.example:80": Outcome(0, 1, status_code=302),
+        "http://odd.example:80": Outcome(0, 1, error="cannot connect to 10.1.2.3: [Errno 111] refused\0\ud800"),
+    }
+    store = StatisticsStore(queue.database)
+    for place, last in places.items():
+        for outcome in [Outcome(0, 1, status_code=500)] + [last] * (failures - 1):
+            counts = Counts()
+            row = claimed(organization_id="acme", destination=place)
+            counts.add(Completion(row, outcome, Transition("retrying")))
+            await store.add({("acme", place): counts}, queue.database.clock())
+    told = {each.message.split(" ")[0]: each.message for each in await found(queue, "destination")}
+    rows = {each.destination: each for each in await QueueStatus(queue.database).destinations(Scope(), 10)}
+    tenants = {
+        each.destination: each for each in await QueueStatus(queue.database).destinations(Scope("acme"), 10)
+    }
+    assert told.keys() == (places.keys() if failures >= 20 else set())
+    for place, words in zip(
+        places, ("the name was not found", "it answered 302, a redirect", "10.1.2.3"), strict=True
+    ):
+        assert words in (rows[place].last_reason or "")
+        assert words in told.get(place, words)
+    assert "10.1.2.3" not in (tenants["http://odd.example:80"].last_reason or "")
+    assert "Errno" not in (tenants["http://odd.example:80"].last_reason or "")
+    assert {each.last_error for each in tenants.values()} == {"network", "http_3xx"}
+
+
+async def test_who_delivers_and_what_is_tested_is_said_as_it_is(database_url: str, tmp_path: Path) -> None:
+    """Where hosts deliver nothing, 'flowactions worker' does, and that is not nobody; of no token nothing is counted."""
+    async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY, FLOWACTIONS_HOST_WORKER="off") as run:
+        made = await command("doctor", "--json", cwd=tmp_path, **run.host.settings)
+    told = {each["name"]: each for each in reversed(made.document["checks"])}
+    assert "by 'flowactions worker', not by the host's processes" in told["settings"]["message"]
+    assert (told["chat"]["result"], told["chat"]["message"]) == (
+        "skipped",
+        "no workspace is connected, so no token was tested",
+    )
 
 
 async def test_workers_that_do_not_answer_are_named(queue: Queue) -> None:

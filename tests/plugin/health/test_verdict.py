@@ -28,6 +28,7 @@ def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expe
         (HealthSample(SCHEDULED + 1, SCHEDULED + 1, 2), "stalled", "although 2 workers are alive"),
         (HealthSample(10**7, SCHEDULED, 1), "ok", "being claimed"),
         (HealthSample(1000, 10**9, 1), "ok", "being claimed"),
+        (HealthSample(1000, 5000, 0, absent_ms=59_999), "ok", "No worker is alive now"),
         (HealthSample(1000, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
         (HealthSample(None, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
         (HealthSample(1000, 0, 1, attempts=20, failed=10), "ok", "being claimed"),
@@ -51,6 +52,7 @@ def test_rows_that_nobody_claims_have_stalled(signs: HealthSample, state: str, s
     verdict = judge(signs, SCHEDULED)
     assert verdict.state == state
     assert says in verdict.reason
+    assert signs.alive or "being claimed" not in verdict.reason
     assert (verdict.waited_ms is not None) == (state == "stalled")
 
 

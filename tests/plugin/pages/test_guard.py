@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -231,6 +233,34 @@ async def test_an_organization_sees_and_changes_nothing_of_another(site: Site) -
     assert (await site.post("/destinations/pause", form)).status_code == 400
     assert await site.execute("SELECT 1 FROM flowactions_pauses") == []
     assert await site.statuses() == {own: "dead"}
+
+
+async def test_what_others_have_waiting_changes_nothing_that_an_organization_is_shown(site: Site) -> None:
+    """Older rows of theirs to the same destination, due and claimed, are counted on none of its pages and routes."""
+    own = await site.put(organization_id="acme")
+    site.sign_in("changer")
+    now = int(time.time() * 1000)
+    worker = "INSERT INTO flowactions_workers VALUES ('w', 'w', '1', 'h', 1, 'continuous', 9, 0, :now, :now)"
+    columns = "id, name, version, host_name, pid, mode, slots, in_flight, started_at, last_seen_at"
+    await site.execute(worker.replace("workers VALUES", f"workers ({columns}) VALUES"), now=now + 3_600_000)
+
+    async def shown() -> list[str]:
+        paths = [page.path for page in all_pages() if page.method == "GET" and page.path != "/static/{name}"]
+        answers = [await site.get(path.replace(ID, own)) for path in paths]
+        answers += [await site.browser.get(f"/v1/webhooks/outbox{path}") for path in ("", f"/{own}")]
+        moving = r"\d{4}-\d\d-\d\d[T ][\d:.]+Z?|\d{13}|(\d+ (ms|s|min|h)\b ?)+|\d+:\d\d|nonce=\S+"
+        return [re.sub(moving, "…", answer.text) for answer in answers]
+
+    await site.execute("UPDATE flowactions_outbox SET next_attempt_at = :due", due=now - 60_000)
+    before = await shown()
+    assert any("a worker claims it" in text for text in before)
+    others = [await site.put(organization_id="globex") for _ in range(40)]
+    due = "UPDATE flowactions_outbox SET next_attempt_at = :due WHERE organization_id = 'globex'"
+    await site.execute(due, due=now - 70_000)
+    held = "UPDATE flowactions_outbox SET claimed_by = :token, claimed_until = :until WHERE id = :id"
+    for row_id in others[:20]:
+        await site.execute(held, token="t" * 32, until=now + 3_600_000, id=row_id)
+    assert await shown() == before
 
 
 class TestSignIn:

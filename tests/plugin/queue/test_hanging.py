@@ -207,7 +207,7 @@ async def test_a_silent_hook_delays_no_other_hook_of_its_host(queue: Queue, orga
 async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> None:
     """Within seconds, by organizations that are concerned; and when the worker stops, it limits nothing."""
     executor = an_executor(queue, lambda _request: httpx.Response(200))
-    queries = OperatorQueries(queue.database, destination_limit=10)
+    queries = OperatorQueries(queue.database)
     monitor = Monitor(queue.database, "continuous", SLOTS, None)
     place = "http://hung.example.com:80"
     row_id = await queue.put(destination=place)

@@ -1,0 +1,178 @@
+"""What the project may weigh: a test fails above a number of these tables, and a tenth below it, when the number is lowered.
+
+Who adds lines says what leaves. Who needs more room takes it from another room, in the same commit.
+``python -m tests.test_weight`` prints what is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from flowactions_hookspecs import FlowActions
+from tests.support import SmallHost, development
+
+ROOT = Path(__file__).parents[1]
+
+
+class Weight(NamedTuple):
+    """What a folder holds.
+
+    Attributes:
+        python: lines of Python.
+        other: lines of SQL, HTML, styles and scripts; what others wrote is not counted.
+        files: of both kinds.
+    """
+
+    python: int
+    other: int
+    files: int
+
+
+ROOMS: Final = {
+    "flowactions_plugin/alerts": Weight(python=701, other=0, files=5),
+    "flowactions_plugin/bulk": Weight(python=2653, other=0, files=11),
+    "flowactions_plugin/chat": Weight(python=3313, other=0, files=18),
+    "flowactions_plugin/cli": Weight(python=4191, other=0, files=22),
+    "flowactions_plugin/deliveries": Weight(python=3358, other=0, files=15),
+    "flowactions_plugin/egress": Weight(python=3223, other=0, files=22),
+    "flowactions_plugin/health": Weight(python=2653, other=0, files=14),
+    "flowactions_plugin/http": Weight(python=981, other=0, files=10),
+    "flowactions_plugin/inbound": Weight(python=713, other=0, files=5),
+    "flowactions_plugin/logic": Weight(python=589, other=0, files=5),
+    "flowactions_plugin/nodes": Weight(python=3700, other=0, files=15),
+    "flowactions_plugin/operators": Weight(python=142, other=0, files=3),
+    "flowactions_plugin/pages": Weight(python=2003, other=1328, files=31),
+    "flowactions_plugin/queue": Weight(python=6805, other=0, files=34),
+    "flowactions_plugin/settings": Weight(python=674, other=0, files=4),
+    "flowactions_plugin/storage": Weight(python=4601, other=0, files=27),
+    "flowactions_plugin/telemetry": Weight(python=645, other=0, files=5),
+    "flowactions_plugin/*": Weight(python=1125, other=0, files=10),
+    "flowactions_plugin": Weight(python=42070, other=1328, files=256),
+    "hookspecs": Weight(python=3569, other=0, files=26),
+    "conformance": Weight(python=18846, other=2720, files=165),
+    "tests": Weight(python=82000, other=457, files=475),
+}
+"""By folder with all below it, or with ``/*`` what stands directly in it."""
+
+TEXTS: Final = {
+    "words of docs": 149_500,
+    "decisions": 74,
+    "lines of the changelog": 462,
+    "longest decision": 65,
+}
+
+LOOPS: Final = 12
+"""Tasks that stay in a worker that does everything, on PostgreSQL."""
+
+PASSAGE: Final = {"insert_stops": 15, "functions": 256, "files": 53, "records": 13}
+"""What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
+
+ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."
+
+
+def tracked(pattern: str) -> list[Path]:
+    """Return the files of the work tree that git tracks or would track; not what others wrote."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", f":(glob){pattern}"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [ROOT / name for name in listed if "/vendor/" not in name and (ROOT / name).exists()]
+
+
+def lines(path: Path) -> int:
+    """Count the lines of a file."""
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def weigh(room: str) -> Weight:
+    """Return the weight of a folder."""
+    paths = tracked(room if room.endswith("/*") else f"{room}/**")
+    python = [each for each in paths if each.suffix == ".py"]
+    other = [each for each in paths if each.suffix in {".sql", ".html", ".css", ".js", ".mjs"}]
+    return Weight(sum(map(lines, python)), sum(map(lines, other)), len(python) + len(other))
+
+
+def texts() -> dict[str, int]:
+    """Return what `TEXTS` bounds."""
+    decisions = [each for each in tracked("docs/decisions/*.md") if re.match(r"\d", each.name)]
+    return {
+        "words of docs": sum(len(each.read_text(encoding="utf-8").split()) for each in tracked("docs/**/*.md")),
+        "decisions": len(decisions),
+        "lines of the changelog": lines(ROOT / "CHANGELOG.md"),
+        "longest decision": max(map(lines, decisions)),
+    }
+
+
+def fits(found: int, budget: int) -> bool:
+    """Whether a number is neither above its budget nor more than a tenth below it."""
+    return 0.9 * budget <= found <= budget
+
+
+needs_git = pytest.mark.skipif(
+    not (ROOT / ".git").exists(), reason="needs the clone: only git says which files count"
+)
+
+
+@needs_git
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_keeps_its_budget(room: str) -> None:
+    """Lines and files of each room."""
+    found, budget = weigh(room), ROOMS[room]
+    assert all(map(fits, found, budget)), f"{found}, budget {budget}. {ADVICE}"
+
+
+@needs_git
+@pytest.mark.parametrize("name", TEXTS)
+def test_texts_keep_their_budget(name: str) -> None:
+    """What there is to read."""
+    assert fits(texts()[name], TEXTS[name]), f"{texts()[name]}, budget {TEXTS[name]}. {ADVICE}"
+
+
+def test_every_room_has_a_budget() -> None:
+    """A new folder of the plugin is a decision."""
+    folders = {
+        f"flowactions_plugin/{each.parent.name}" for each in (ROOT / "flowactions_plugin").glob("*/__init__.py")
+    }
+    assert folders == {name for name in ROOMS if re.fullmatch(r"flowactions_plugin/\w+", name)}
+
+
+async def test_a_worker_has_so_many_background_loops(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that delivers continuously, sends alerts and pauses what fails."""
+    monkeypatch.chdir(tmp_path)  # where a development host writes its key
+    settings = development(
+        postgres_url,
+        FLOWACTIONS_DELIVERY="continuous",
+        FLOWACTIONS_ALERTS_URL="http://127.0.0.1:9/alerts",
+        FLOWACTIONS_ALERTS_SECRET="whsec_" + "c2VjcmV0" * 6,
+        FLOWACTIONS_AUTO_PAUSE="20,30m",
+    )
+    others = asyncio.all_tasks()
+    async with FlowActions.load(SmallHost(settings)).lifespan():
+        staying: set[asyncio.Task[object]] = set()
+        while (found := asyncio.all_tasks() - others) != staying:
+            staying = found
+            await asyncio.sleep(1)
+    assert len(staying) <= LOOPS, [each.get_coro() for each in staying]
+
+
+@pytest.mark.ci
+def test_a_webhook_passes_so_much(tmp_path: Path) -> None:
+    """From the node to the receiver, on the database where it is more."""
+    command = [sys.executable, "-m", "tests.benchmarks.passage", "--json", "--count", "3"]
+    found = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    most = {name: max(found[f"sqlite_{name}"], found[f"postgres_{name}"]) for name in PASSAGE}
+    assert all(fits(most[name], PASSAGE[name]) for name in PASSAGE), f"{most}, budget {PASSAGE}. {ADVICE}"
+
+
+if __name__ == "__main__":
+    for each in ROOMS:
+        print(f'    "{each}": {weigh(each)},')
+    print(texts())
