@@ -55,15 +55,13 @@ from flowactions_plugin.queue.rules import Timing, attempts_of, delays
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, Prune, pruning_loop
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, pruning_loop
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from litestar import Router
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
-
-HOUR_MS = 3600 * 1000
 
 STOP_SECONDS = 18.0
 """How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a

@@ -8,13 +8,14 @@ from typing import Any
 from sqlalchemy import select
 
 from flowactions_plugin.alerts.events import DestinationRecovered
-from flowactions_plugin.alerts.queue import HOUR_MS, Alerts, alerts_of
+from flowactions_plugin.alerts.queue import Alerts, alerts_of
 from flowactions_plugin.egress.outbound import guard_of
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox
 from tests.docs.fences import ROOT, blocks_of
 

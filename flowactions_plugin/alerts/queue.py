@@ -28,6 +28,7 @@ from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.alerts")
@@ -39,8 +40,6 @@ there, and none is sent unsigned."""
 
 OWNER: Final = KeyOwner(EVERY_ORGANIZATION, PLUGIN)
 """Whose the idempotency keys are."""
-
-HOUR_MS: Final = 3600 * 1000
 
 GONE_MS: Final = HOUR_MS
 """For so long, what a destination ends by a 410 is one alert."""

@@ -98,7 +98,7 @@ class AlertStore:
                 DeadGroup(
                     organization_id=row.organization_id,
                     destination=row.destination,
-                    error=None if row.error_class is None else row.error_class,
+                    error=row.error_class,
                     deliveries=row.number,
                 )
                 for row in (connection.execute(grouped).all() if total else ())

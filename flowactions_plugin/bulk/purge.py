@@ -49,7 +49,7 @@ BATCH: Final = 500
 """How many rows a transaction removes at the most."""
 
 WITHDRAWN_SECONDS: Final = 2 * HELD_SECONDS
-"""How long a purge waits after it has removed rows that workers had claimed: what they have not begun, they drop meanwhile."""
+"""How long a purge waits after it removed rows that workers had claimed. In that time they drop those that they have not begun."""
 
 # Bulk actions and pauses first: what they hold would otherwise be held for good. Of records, deliveries are made.
 _FIRST: Final = {"actions": actions, "pauses": pauses, "records": deferred}
@@ -264,8 +264,7 @@ class PurgeStore:
     async def _remove_deliveries(self) -> tuple[int, int]:
         """Remove rows of the outbox with their attempts."""
         chosen = (
-            select(outbox.c.id)
-            .add_columns(outbox.c.claimed_by)
+            select(outbox.c.id, outbox.c.claimed_by)
             .where(*self._of(outbox))
             .order_by(outbox.c.id)
             .limit(inline(BATCH))

@@ -108,9 +108,8 @@ class ActionStore:
             func.max(found.c.id).label("last"),
         ).select_from(found)
         async with self._database.read() as connection:
-            (row,) = (await connection.execute(query)).all()
-        first, last = (row.first or ""), (row.last or "")
-        return row.number, f"{row.ages or 0}-{first}-{last}"
+            row = (await connection.execute(query)).one()
+        return row.number, f"{row.ages or 0}-{row.first or ''}-{row.last or ''}"
 
     async def aged(self, selection: Selection, now: int) -> Aged:
         """Return what retention may remove of a set within the next minute."""

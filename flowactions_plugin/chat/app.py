@@ -29,7 +29,7 @@ _SCOPE = re.compile(r"[A-Za-z0-9:._-]{1,100}", re.ASCII)
 
 
 def routes_url(public_url: str, prefix: str) -> str:
-    """Return ``BACKEND_PUBLIC_URL`` with the facade's prefix once, whether it ends in it or not; both without a slash behind."""
+    """Return ``BACKEND_PUBLIC_URL`` with the facade's prefix at its end, once. Neither ends with a slash."""
     return public_url.removesuffix(prefix) + prefix
 
 

@@ -23,7 +23,7 @@ RETRY_DELAYS: Final = (0.25, 0.5, 1.0)
 """Seconds before attempts two, three and four (§8)."""
 
 JITTER_SECONDS: Final = 0.25
-"""So much is added to a delay at the most, so that messages which failed together do not try again together."""
+"""The most that jitter adds to a delay: messages that failed together are then not retried together."""
 
 TURN_SECONDS: Final = 1.0
 """Between the attempts of two messages in a channel at its limit: the provider takes about one a second."""
@@ -58,7 +58,7 @@ def seconds_from_now(seconds: float) -> float:
 
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Return the seconds before the next attempt; ``None`` when there is none (§8). Attempts are counted from 1."""
+    """Return the seconds from this attempt, counted from 1, to the next one; ``None``: the last one was made (§8)."""
     if not refusal.transient or attempt >= MAX_ATTEMPTS:
         return None
     return max(RETRY_DELAYS[attempt - 1], refusal.retry_after or 0.0)

@@ -157,9 +157,10 @@ class Directory:
         uses: Sequence[str],
     ) -> Page | None:
         """Ask for the choice whose id a new search's text is; ``None``: it is no id, or the provider does not know it."""
-        token, wanted, until = usable_token(self._keys, stored), text.strip(), seconds_from_now(SEND_SECONDS)
+        wanted = text.strip()
         if at is not None or form.fullmatch(wanted) is None:
             return None
+        token, until = usable_token(self._keys, stored), seconds_from_now(SEND_SECONDS)
         try:
             choice = read(await self._calls.make(stored, until, call(token, wanted), uses))
         except ChatRefused:

@@ -53,7 +53,7 @@ def check_signature(
     """Check that the provider signed a request, scheme v0, with one of the secrets (§5.4). ``now`` is in Unix seconds.
 
     Raises:
-        NotAuthentic: it has not, or the timestamp is more than five minutes off; whatever the bytes.
+        NotAuthentic: no secret fits, or the timestamp is more than five minutes off. No input raises another error.
     """
     if timestamp is None or signature is None:
         raise NotAuthentic("headers", "X-Slack-Request-Timestamp or X-Slack-Signature is missing")

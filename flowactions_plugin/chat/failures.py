@@ -92,7 +92,6 @@ FOR_OPERATORS: Final = {
 }
 """Code → what an operator does, where that is something else; for the log and ``flowactions doctor``."""
 
-
 PERMANENT: Final = frozenset(ADVICE) - TRANSIENT
 """Codes that last until a person acts. Codes in neither set are treated as transient."""
 

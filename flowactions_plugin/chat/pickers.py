@@ -108,7 +108,7 @@ class PageCache:
         self._kept: dict[Hashable, tuple[Page, float]] = {}
 
     def get(self, key: Hashable) -> tuple[Page, float] | None:
-        """Return a page, and the seconds for which it is still kept; ``None`` when there is none."""
+        """Return a page, and how many seconds it stays in the cache; ``None``: it is not there."""
         page, until = self._kept.get(key, (None, 0.0))
         left = until - self._timer()
         return (page, left) if page is not None and left > 0 else None

@@ -131,9 +131,8 @@ class SlackProvider:
         )
         token = token_of(answer.data, "access_token")
         if "expires_in" in answer.data:
-            raise ChatRefused(
-                "token_rotation"
-            )  # not revoked, for that may uninstall the app: it expires by itself
+            # The token is not revoked, which may uninstall the app: it expires by itself.
+            raise ChatRefused("token_rotation")
         if answer.data.get("is_enterprise_install"):
             with contextlib.suppress(ChatRefused):
                 await self.revoke(token)

@@ -44,7 +44,6 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 
 PRIVATE_HEADERS: Final = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 
-
 CODES: Final[Mapping[type[Exception], str]] = {
     NotConnected: "not_connected",
     NoDefaultChannel: "no_default_channel",

@@ -74,7 +74,7 @@ ASKED_AFTER_MS: Final = (60_000, 600_000, 3_600_000)
 """So long after a token was refused, the provider is asked about it again; then as often as the last says."""
 
 ASKED_AT_ONCE: Final = 20
-"""How many tokens it is asked about at the most in one look."""
+"""About how many tokens the provider is asked in one round."""
 
 PROVIDER: Final = "chat"
 """The provider's name in the table of inbound events."""

@@ -152,10 +152,10 @@ async def change(host: str | None, request: ChangeRequest) -> int:
     filtered = any(request.given.values())
     if request.ids and (filtered or request.everything):
         raise CannotRun("give ids, or a filter, and not both")
-    timed = {"undo-seconds": request.undo_seconds is not None, "detach": request.detach}
-    paced = {"rate": request.rate is not None, "canary": request.canary > 0}
-    ignored = [name for name, is_given in {**timed, **paced}.items() if is_given and request.ids]
-    if ignored:
+    of_bulk = {"undo-seconds": request.undo_seconds is not None, "detach": request.detach}
+    of_bulk |= {"rate": request.rate is not None, "canary": request.canary > 0}
+    ignored = [name for name, is_given in of_bulk.items() if is_given]
+    if request.ids and ignored:
         raise CannotRun(f"--{ignored[0]} is for a filter: deliveries with these ids are changed at once")
     if not request.ids and filtered == request.everything:
         raise CannotRun(

@@ -255,7 +255,7 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
 async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:
     """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test).
 
-    Nothing is recorded, except that it accepts a token that it has refused.
+    Only one thing is stored: that it accepts a token which it has refused before.
 
     Args:
         checks: to be added to.
@@ -337,7 +337,7 @@ async def _bot_token_is_accepted(checks: Checks, chat: Chat, token: str | None) 
 
 
 async def _refusal(chat: Chat, keys: KeyRing, stored: StoredConnection) -> ChatRefused | None:
-    """Return why the provider does not accept a token; of one that it has refused, store that it does."""
+    """Ask about a token; return why it is refused. If the provider accepts one that it has refused before, that is stored."""
     if stored.ask_at is not None:
         return await chat.verify(stored)
     try:

@@ -21,6 +21,7 @@ from flowactions_plugin.health.results import Overview, Verdict, Worker
 from flowactions_plugin.health.verdict import ABSENT_MS, LATE_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.retention import HOUR_MS
 
 NODE_FAILURES: Final = 3
 """From so many failed deliveries on, a node is judged."""
@@ -33,8 +34,6 @@ NODES_JUDGED: Final = 2 * NAMED
 
 NO_ATTEMPT: Final = frozenset({"waits", "not_sent", "cancelled"})
 """Kinds of failure that say nothing of a flow: it waits for the host, was ended by the plugin, or by a person."""
-
-HOUR_MS: Final = 3600 * 1000
 
 ADVICE: Final = {
     "stalled": "see that a worker runs and reaches the database: flowactions workers",

@@ -117,10 +117,9 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
         checks.fail("migrations", str(exc), "run this command of the release that the tables are of")
         return False
     except FlowActionsError as exc:
+        # With a code, the error itself says what to do.
         advice = "see that it runs and that the URL's host, user and password are right"
-        checks.fail(
-            "database", str(exc), "" if getattr(exc, "code", None) else advice
-        )  # the server says what is wrong
+        checks.fail("database", str(exc), "" if getattr(exc, "code", None) else advice)
         return False
     took = (time.perf_counter() - began) * 1000
     answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"

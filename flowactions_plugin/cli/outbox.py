@@ -31,7 +31,6 @@ MOST_ROWS = 1000
 MOST_RESENT = 5
 """How many deliveries are named that were sent again from one."""
 
-
 LIMITED_SHOWN: Final = 5
 """How many organizations are named whose share of slots is used up, those first that have waited for longest."""
 

@@ -35,8 +35,8 @@ def _event_loop() -> asyncio.AbstractEventLoop:
 async def worker(host: str) -> int:
     """Deliver the rows of the outbox, in a process of its own.
 
-    It runs until SIGTERM, SIGINT or SIGHUP. Then it stops claiming, finishes the attempts in flight, and gives its other
-    rows back. A worker that nohup has started goes on at SIGHUP. Any number of workers may run with one PostgreSQL.
+    It runs until SIGTERM, SIGINT or SIGHUP; if nohup has started it, it ignores SIGHUP. At the end it stops claiming, finishes
+    the attempts in flight, and gives its other rows back. Any number of workers may run with one PostgreSQL.
     """
     import asyncio
     import logging

@@ -27,9 +27,8 @@ _ANSWERED: Final = re.compile(
     r"timed out after \S+ s while reading the body|.{1,300} broke its answer off|what .{1,300} answered is not HTTP"
 )
 
-
 LATE_MS: Final = 10_000
-"""What has been due for longer waits for a slot, as a rule one for its destination."""
+"""A delivery that has been due for longer probably waits for a free slot of its destination."""
 
 AHEAD_MS: Final = 1000
 """An attempt that began so long after its end is remarked on; clocks that are synchronized differ by less."""

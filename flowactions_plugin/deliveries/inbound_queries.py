@@ -12,6 +12,7 @@ from flowactions_plugin.deliveries.views import struct_of
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.health.results import InboundFailing
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import inbound_events, inbound_requests
 
 PROVIDERS: Final = ("auth", "chat")
@@ -21,8 +22,6 @@ FAILED: Final = ("refused", "invalid", "failed")
 
 REASONS: Final = 100
 """How many reasons are listed, those of the latest requests."""
-
-HOUR_MS: Final = 3600 * 1000
 
 MOST_ID: Final = 200
 """Characters of an event's id."""

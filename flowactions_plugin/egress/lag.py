@@ -12,7 +12,6 @@ TICK_SECONDS: Final = 0.25
 LEAST_SECONDS: Final = 0.1
 """A timer that is this late means a stall; less is ordinary work of the event loop."""
 
-
 GRACE_SECONDS: Final = 0.5
 """For so long, what has arrived during a stall is read, before any deadline that has passed meanwhile ends its attempt."""
 

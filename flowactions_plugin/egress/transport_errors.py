@@ -70,7 +70,6 @@ _TLS: Final[Mapping[str, str]] = {
 }
 """OpenSSL's reasons that receivers cause most. Of the others its own text is shown, which is fixed."""
 
-
 _REASONS: Final[Mapping[type[OSError], str]] = {
     ConnectionRefusedError: "it refused the connection",
     ConnectionResetError: "it reset the connection",

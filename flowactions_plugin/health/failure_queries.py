@@ -9,10 +9,11 @@ from sqlalchemy import Select, and_, case, func, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.health.results import Blocked, Counted, FailingOrigin, Failures
-from flowactions_plugin.health.status_queries import HOUR_MS, of_scope
+from flowactions_plugin.health.status_queries import of_scope
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import FINISHED, LIVE, UNDELIVERED, outbox
 
 FAILED_READ: Final = 1000

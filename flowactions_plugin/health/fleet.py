@@ -65,7 +65,7 @@ class Fleet:
             limited: what it limits.
 
         Returns:
-            Whether an organization was purged, which may be among what it limits: this is not written, and to be forgotten.
+            Whether an organization was purged: what the process limits was not written then, and has to be forgotten.
 
         Raises:
             StorageUnavailable: the database failed.

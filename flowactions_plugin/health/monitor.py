@@ -114,7 +114,7 @@ class Monitor:
             try:
                 busy = load()
                 if clock() >= beat_at or self._fleet.is_news(busy.limited):
-                    if await self._fleet.beat(*busy[:3]):
+                    if await self._fleet.beat(busy.in_flight, busy.claimed, busy.limited):
                         busy.forget()
                     beat_at = clock() + BEAT_SECONDS
                 await self.write()

@@ -27,7 +27,6 @@ FRESH_MS: Final = 60_000
 MOST_FAILURES: Final = 1_000_000_000
 """A count of failures in a row grows no further."""
 
-
 QueueAlerts: TypeAlias = Callable[[Transaction, Sequence[DeliveryAlert]], Awaitable[None]]
 """Writes alerts to the outbox, in the transaction that records them."""
 

@@ -50,6 +50,7 @@ from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
     FAILING,
@@ -73,7 +74,6 @@ DUE_READ: Final = 10_000
 QUARANTINED_READ: Final = 1000
 """How many of the deliveries in quarantine are read at the most."""
 
-HOUR_MS: Final = 3600 * 1000
 HOUR_BUCKETS: Final = HOUR_MS // BUCKET_MS
 DAY_BUCKETS: Final = 24 * HOUR_BUCKETS
 

@@ -37,7 +37,6 @@ LATE_MS: Final = 300_000
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
 
-
 MANY_KEPT: Final = 100_000
 """So many old versions of rows make statements noticeably slower."""
 

@@ -24,28 +24,25 @@ _SOURCE: Final = "source"
 _SOURCES: Final = frozenset(each.__struct_config__.tag for each in get_args(LogicActionRef))
 
 COLUMNS: Final = (
-    *(
-        "id",
-        "claimed_by",
-        "organization_id",
-        "agent_id",
-        "event_id",
-        "event_type",
-        "origin",
-        "url",
-        "destination",
-    ),
-    *(
-        "method",
-        "headers",
-        "body",
-        "attempts",
-        "earlier_attempts",
-        "max_attempts",
-        "takeovers",
-        "quarantine_rounds",
-    ),
-    *("waiting_since", "trace"),
+    "id",
+    "claimed_by",
+    "organization_id",
+    "agent_id",
+    "event_id",
+    "event_type",
+    "origin",
+    "url",
+    "destination",
+    "method",
+    "headers",
+    "body",
+    "attempts",
+    "earlier_attempts",
+    "max_attempts",
+    "takeovers",
+    "quarantine_rounds",
+    "waiting_since",
+    "trace",
 )
 """What `read_row` needs of a row, in this order."""
 
@@ -144,20 +141,8 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
         lease_end: when the claim expires, by `lease_clock`.
     """
     row_id, token, organization, agent, event_id, event_type, origin_text, *rest = row[: len(COLUMNS)]
-    (
-        url,
-        destination,
-        method,
-        headers_text,
-        body,
-        attempts,
-        earlier_attempts,
-        max_attempts,
-        reclaims,
-        rounds,
-        waiting_since,
-        trace,
-    ) = rest
+    url, destination, method, headers_text, body, *counts, waiting_since, trace = rest
+    attempts, earlier_attempts, max_attempts, reclaims, rounds = counts
     origin, waits_for, defect = read_origin(origin_text)
     headers, wrong = read_headers(headers_text)
     defect = defect or wrong

@@ -18,7 +18,7 @@ class Load(NamedTuple):
         in_flight: rows that are being executed.
         claimed: rows that it has claimed since its start.
         limited: what it limits.
-        forget: has it forget this.
+        forget: makes it forget what it limits.
     """
 
     in_flight: int

@@ -94,7 +94,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
         chat_client_id: ``CHAT_CLIENT_ID``.
         chat_client_secret: ``CHAT_CLIENT_SECRET``.
-        chat_signing_secrets: ``CHAT_SIGNING_SECRET``; verify the chat provider's events (§5.4), by commas
+        chat_signing_secrets: ``CHAT_SIGNING_SECRET``; verify the chat provider's events (§5.4), by commas.
         chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
         auth_secrets: ``AUTH_WEBHOOK_SIGNING_SECRET``; verifies the auth provider's events, by commas, newest first
             (§5.4).

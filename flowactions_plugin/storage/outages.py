@@ -107,9 +107,9 @@ ADVICE: Final = {
 }
 """Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
-
 SEARCH_PATH: Final = "search_path"
 """With what a note on an exception begins that says in which schemas PostgreSQL has looked."""
+
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
 

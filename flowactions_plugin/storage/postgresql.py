@@ -41,7 +41,6 @@ LASTING: Final = 5
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
 
-
 CLOSE_SECONDS: Final = 0.5
 """How long the server may take to close an idle connection. The pool closes one after the other."""
 

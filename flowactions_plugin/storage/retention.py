@@ -33,7 +33,8 @@ DOUBLING_SECONDS: Final = 300.0
 DEAD_DAYS: Final = 90
 """Dead rows are kept at least this long, for replay."""
 
-DAY_MS: Final = 24 * 3600 * 1000
+HOUR_MS: Final = 3600 * 1000
+DAY_MS: Final = 24 * HOUR_MS
 
 Prune: TypeAlias = Callable[[int], Awaitable[int]]
 """Deletes up to so many rows; returns their number."""

@@ -166,9 +166,9 @@ def asyncpg_arguments(url: URL) -> dict[str, Any]:
         given["ssl"] = context = ssl.create_default_context()
         if certificate := options.get("sslcert"):
             context.load_cert_chain(certificate, options.get("sslkey"), options.get("sslpassword", ""))
-    for name in FILES:
+    for name in (each for each in FILES if each in options):
         try:
-            Path(options.get(name, __file__)).read_bytes()
+            Path(options[name]).read_bytes()
         except OSError as exc:
             # The file's name is part of the query, which no message holds.
             raise OSError(f"the file that the URL names as {name} cannot be read: {exc.strerror}") from None

@@ -15,11 +15,11 @@ from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.health.failure_queries import FAILED_READ, Origin, failures, most_failing
 from flowactions_plugin.health.results import Failures
-from flowactions_plugin.health.status_queries import HOUR_MS
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.retention import HOUR_MS
 from tests.bulk import copy
 from tests.commanding import command
 from tests.costs import Watched
