@@ -24,7 +24,6 @@ from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.bulk.automatic import AutomaticPauses
 from flowactions_plugin.bulk.engine import actions_loop
-from flowactions_plugin.bulk.pauses import parking_loop
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
@@ -262,7 +261,6 @@ class Services:
             ),
             BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing, asks)),
             BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
-            BackgroundTask(name="flowactions pauses", run=partial(parking_loop, self._database)),
             BackgroundTask(name="flowactions automatic pauses", run=self._automatic.run),
             BackgroundTask(
                 name="flowactions retention",

@@ -113,8 +113,7 @@ class Actions:
     ) -> Action:
         """Begin an action on the set that a preview has shown.
 
-        Nothing leaves for ``undo_seconds``. A ``cancel`` stops the rows at once: they are held, and end when that time has
-        passed.
+        A ``cancel`` ends the rows at once. Everything else begins after ``undo_seconds``, within which `stop` undoes it.
 
         Args:
             scope: whose rows; not more than the preview was for.
@@ -163,7 +162,8 @@ class Actions:
         }
         # The set of what is sent again is still there after it: a form that is sent twice must not send it twice.
         only_id = once_id(selection) if kind == "resend" else None
-        row = await self._store.begin(values, int(undo_seconds * 1000), entry, aged, only_id, once)
+        undo_ms = 0 if kind == "cancel" else int(undo_seconds * 1000)
+        row = await self._store.begin(values, undo_ms, entry, aged, only_id, once)
         if row is None or row.filter != filter_text:
             raise ActionInvalid("This idempotency key was used for another request.")
         begun = _action(row, scope)
@@ -292,12 +292,7 @@ class Actions:
             return None
         async with self._database.write() as connection:
             row = await connection.run_sync(self._ended, scope, action_id, actor, how)
-        if row is None:
-            return None
-        if row.kind == "cancel" and row.finished_at is None and row.state in {"undone", "stopped"}:
-            await self._carry_on(action_id)
-            return await self.get(scope, action_id)
-        return _action(row, scope)
+        return None if row is None else _action(row, scope)
 
     def _ended(
         self, connection: Connection, scope: Scope, action_id: str, actor: Actor, how: How
@@ -317,9 +312,7 @@ class Actions:
             done, changed = "stop", {"state": "stopped", "state_reason": reason}
         else:
             return row
-        # Rows that a cancellation holds are released next.
-        finished_at = None if row.kind == "cancel" else row.now
-        ended = {**changed, "finished_at": finished_at, "held_by": None, "held_until": None}
+        ended = {**changed, "finished_at": row.now, "held_by": None, "held_until": None}
         self._store.save(connection, row.id, ended)
         entry = Entry(
             who=actor, action=done, organization_id=row.organization_id, action_id=row.id, number=row.done

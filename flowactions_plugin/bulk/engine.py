@@ -46,9 +46,6 @@ LEAST_STEP_SECONDS: Final = 0.1
 LEAST_PAUSE_SECONDS: Final = 0.01
 """Seconds from the begin of a batch to that of the next, at the least."""
 
-HELD: Final = "held"
-"""The stage of a cancellation that holds all of its rows."""
-
 
 class Engine:
     """Executes the bulk actions of one database.
@@ -146,15 +143,13 @@ class _Step:
     def run(self) -> float | None:
         """Do it; return the seconds until the next, ``None`` when nothing is left to do."""
         row = self._row
-        if row.state in {"undone", "stopped"}:
-            return self._release()
         try:
             selection = self._selection()
         except msgspec.MsgspecError as exc:
             self._stop(printable(f"its filter cannot be read: {exc}", message=True))
             return None
         if row.state == "waiting" and row.now < row.starts_at:
-            return self._hold(selection) if row.kind == "cancel" else None
+            return None
         if row.kind == "cancel":
             return self._end(selection)
         return self._send(selection) if row.kind in SENDING else self._delete(selection)
@@ -241,11 +236,9 @@ class _Step:
         return self._go_on(batch, done)
 
     def _end(self, selection: Selection) -> float | None:
-        """End the next rows of a cancellation: those that it holds, and those that have come back to wait since."""
+        """End the next rows of a cancellation."""
         row = self._row
-        if row.state == "waiting":
-            self._position = None  # which was that of the rows that are held
-        batch = self._next_rows(msgspec.structs.replace(selection, action_id=row.id), BATCH)
+        batch = self._next_rows(selection, BATCH)
         by = Actor(row.actor_id, row.actor_name, row.actor_role)
         reason = row.reason or f"cancelled by {by.public_name}"
         done = row.done + self._store.end(self._connection, batch.ids, row.id, reason)
@@ -256,22 +249,6 @@ class _Step:
         if batch.more:
             return self._save(0.0, **progress)
         self._finish(**progress)
-        return None
-
-    def _hold(self, selection: Selection) -> float | None:
-        """Hold the next rows of a cancellation that can still be undone."""
-        row = self._row
-        if row.stage == HELD:
-            return None
-        batch = self._next_rows(selection, BATCH)
-        self._store.hold(self._connection, batch.ids, row.id)
-        return self._save(0.0, position=batch.after, stage=None if batch.more else HELD)
-
-    def _release(self) -> float | None:
-        """Have the next rows wait again that a cancellation holds which was undone or stopped."""
-        if self._store.release(self._connection, self._row.id, BATCH):
-            return self._save(0.0)
-        self._store.save(self._connection, self._row.id, {"finished_at": self._row.now, **_FREE})
         return None
 
     def _save(self, wait: float, **values: Any) -> float:
@@ -297,9 +274,7 @@ class _Step:
     def _stop(self, reason: str) -> None:
         """Stop an action that went wrong; what it has done stays."""
         row = self._row
-        # Rows that a cancellation holds are released first.
-        finished_at = None if row.kind == "cancel" else row.now
-        stopped = {"state": "stopped", "state_reason": reason, "finished_at": finished_at, **_FREE}
+        stopped = {"state": "stopped", "state_reason": reason, "finished_at": row.now, **_FREE}
         self._store.save(self._connection, row.id, stopped)
         entry = Entry(
             who=NOBODY,

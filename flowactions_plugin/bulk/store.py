@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, String, TextClause, and_, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, String, TextClause, func, or_, select, update
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.bulk.ramp import Result
@@ -25,12 +25,11 @@ from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.keys import KeyUse
-from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
-from flowactions_plugin.storage.schema import LIVE, OPEN_ACTION, actions, outbox, statistics
+from flowactions_plugin.storage.schema import OPEN_ACTION, actions, outbox, statistics
 
 ActionRow: TypeAlias = Row[Any]
 """An action as it is stored."""
@@ -72,9 +71,6 @@ class Aged(NamedTuple):
 
     query: Select[Any] | None
     number: int
-
-
-_HELD: Final = outbox.c.next_attempt_at >= inline(UNDO_OFFSET_MS)
 
 
 class ActionStore:
@@ -300,27 +296,6 @@ class ActionStore:
         connection.execute(logged, self._given(ids))
         return connection.execute(rows, self._given(ids)).rowcount
 
-    def hold(self, connection: Connection, ids: Sequence[str], action_id: str) -> None:
-        """Stop rows that wait: no worker claims them."""
-        held = (
-            update(outbox)
-            .where(self._id_in_params())
-            .values(next_attempt_at=outbox.c.next_attempt_at + inline(UNDO_OFFSET_MS), action_id=action_id)
-        )
-        connection.execute(held, self._given(ids))
-
-    def release(self, connection: Connection, action_id: str, limit: int) -> bool:
-        """Make stopped rows of an action wait as before; return whether more rows may follow."""
-        query = select(outbox.c.id).where(LIVE, _HELD, outbox.c.action_id == action_id)
-        ids, more = _ids(connection, query, limit, skip_locked=False)
-        released = (
-            update(outbox)
-            .where(self._id_in_params())
-            .values(next_attempt_at=outbox.c.next_attempt_at - inline(UNDO_OFFSET_MS))
-        )
-        connection.execute(released, self._given(ids))
-        return more
-
     def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> int:
         """End rows that wait; return how many."""
         ended = ending(self._database, self._id_in_params(), reason, action_id)
@@ -351,8 +326,7 @@ def _of_set(selection: Selection) -> list[ColumnElement[bool] | TextClause]:
         return [DELIVERED, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *conditions]
     if selection.kind != "cancel":
         return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *conditions]
-    held = _HELD if selection.action_id is None else and_(_HELD, outbox.c.action_id != selection.action_id)
-    return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), ~held, *conditions]
+    return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), *conditions]
 
 
 def _bounds(selection: Selection) -> list[ColumnElement[bool]]:
@@ -401,11 +375,7 @@ def _one(scope: Scope, action_id: str) -> Select[Any]:
 
 def _open(sql: Dialect, holder: str) -> Select[Any]:
     now = sql.now()
-    begins = or_(
-        actions.c.state != "waiting",
-        actions.c.starts_at <= now,
-        and_(actions.c.kind == "cancel", actions.c.stage.is_(None)),
-    )
+    begins = or_(actions.c.state != "waiting", actions.c.starts_at <= now)
     query = select(actions.c.id).where(
         OPEN_ACTION, begins, _free(now, holder), actions.c.kind.in_(sorted(KINDS))
     )

@@ -12,8 +12,7 @@ from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.health.results import Worker
 from flowactions_plugin.health.verdict import about
-from flowactions_plugin.queue.rules import FINISHED, Timing
-from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
+from flowactions_plugin.queue.rules import FINISHED, QUARANTINE_ROUNDS, Timing
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 _NEVER_CONNECTED: Final = re.compile(
@@ -29,6 +28,9 @@ _ANSWERED: Final = re.compile(
 
 LATE_MS: Final = 10_000
 """A delivery that has been due for longer probably waits for a free slot of its destination."""
+
+LATE_MS: Final = 10_000
+"""What has been due for longer waits for a slot, as a rule one for its destination."""
 
 AHEAD_MS: Final = 1000
 """An attempt that began so long after its end is remarked on; clocks that are synchronized differ by less."""

@@ -32,8 +32,7 @@ from flowactions_plugin.health.status import COUNT_LIMIT, SHOWN, QueueStatus
 from flowactions_plugin.health.status_queries import HealthQueries, count_up_to, of_scope
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.contact import PREFIX_DIGITS, is_token_of, token_prefix
-from flowactions_plugin.queue.rules import UNDO_OFFSET_MS
+from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -156,7 +155,6 @@ class OperatorQueries:
                     limited.destinations.get(facts.destination),
                     limited.organizations.get(facts.organization_id),
                 ),
-                ended_by=action if row.next_attempt_at >= UNDO_OFFSET_MS else None,
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
             return Found(
@@ -329,7 +327,6 @@ def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
         select(*(pauses.c[name] for name in Pause.__struct_fields__))
         .where(
             pauses.c.destination == row.destination,
-            pauses.c.resumed_at.is_(None),
             pauses.c.organization_id.in_([EVERY_ORGANIZATION, row.organization_id]),
         )
         .order_by(pauses.c.organization_id)

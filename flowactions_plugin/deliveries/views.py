@@ -26,7 +26,7 @@ from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.health.statistics import answered
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.rules import FINISHED, due_time
+from flowactions_plugin.queue.rules import FINISHED
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def facts_of(
     held = not ended and until is not None and until > now
     facts = DeliveryFacts(
         **values,
-        due_at=None if ended or due is None else due_time(due),
+        due_at=None if ended or due is None else due,
         claimed_at=row.updated_at if held else None,
         claimed_until=until if held else None,
         waiting_since=row.waiting_since,

@@ -11,7 +11,6 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.health.results import Blocked, Counted, FailingOrigin, Failures
 from flowactions_plugin.health.status_queries import of_scope
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import FINISHED, LIVE, UNDELIVERED, outbox
@@ -127,7 +126,7 @@ def _next() -> Select[Any]:
     """Select rows that wait, those due last first: the order of an index, in which those that are tried again come first."""
     return (
         select(*_ORIGIN_COLUMNS)
-        .where(LIVE, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS))
+        .where(LIVE)
         .order_by(outbox.c.next_attempt_at.desc())
         .limit(inline(FAILED_READ))
     )
@@ -144,7 +143,7 @@ def blocked(connection: Connection, scope: Scope, limit: int) -> list[Blocked]:
     columns = (outbox.c.organization_id, outbox.c.last_error, outbox.c.waiting_since)
     head = (
         select(*columns)
-        .where(LIVE, outbox.c.next_attempt_at < inline(PAUSED_OFFSET_MS), *of_scope(outbox, scope))
+        .where(LIVE, *of_scope(outbox, scope))
         .order_by(outbox.c.next_attempt_at, outbox.c.id)
         .limit(inline(BLOCKED_READ))
         .subquery("head")

@@ -46,7 +46,6 @@ from flowactions_plugin.health.statistics import (
 from flowactions_plugin.health.verdict import Share
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
-from flowactions_plugin.queue.due import free, unpaused
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -109,23 +108,26 @@ class HealthQueries:
     def due(self, connection: Connection, scope: Scope, limit: int = DUE_READ) -> Due:
         """Return what may be claimed now, rows of paused destinations apart: among the oldest that are due."""
         now = self._database.now()
-        # What is paused is read once for the statement, not looked up for each row.
         head = (
             select(
                 outbox.c.next_attempt_at,
                 outbox.c.updated_at,
-                free(now).label("free"),
-                and_(free(now), *unpaused()).label("claimable"),
+                or_(outbox.c.claimed_until.is_(None), outbox.c.claimed_until <= now).label("free"),
             )
-            .where(LIVE, outbox.c.next_attempt_at <= now, *of_scope(outbox, scope))
+            .where(
+                LIVE,
+                outbox.c.next_attempt_at <= now,
+                ~is_paused(outbox.c.organization_id, outbox.c.destination),
+                *of_scope(outbox, scope),
+            )
             .order_by(outbox.c.next_attempt_at, outbox.c.id)
             .limit(inline(limit + 1))
             .subquery("head")
         )
         query = select(
             func.count().label("read"),
-            func.count(case((head.c.claimable, 1))).label("number"),
-            (now - func.min(case((head.c.claimable, head.c.next_attempt_at)))).label("oldest"),
+            func.count(case((head.c.free, 1))).label("number"),
+            (now - func.min(case((head.c.free, head.c.next_attempt_at)))).label("oldest"),
             (now - func.max(case((~head.c.free, head.c.updated_at)))).label("claimed"),
         )
         row = connection.execute(query).one()
@@ -184,7 +186,7 @@ class HealthQueries:
             func.count().label("number"),
             func.count(case((pauses.c.paused_role == inline(AUTOMATIC.role), 1))).label("automatic"),
             func.min(pauses.c.paused_at).label("since"),
-        ).where(pauses.c.resumed_at.is_(None))
+        )
         row = connection.execute(query.where(pauses.c.organization_id.in_(whose)) if whose else query).one()
         return PausedNow(destinations=row.number, automatic=row.automatic, since=row.since)
 
@@ -426,7 +428,6 @@ def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
     """Return the condition that a destination is paused, by its organization or for all."""
     return exists().where(
         pauses.c.destination == destination,
-        pauses.c.resumed_at.is_(None),
         or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
     )
 

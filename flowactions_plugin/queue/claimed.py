@@ -46,6 +46,9 @@ COLUMNS: Final = (
 )
 """What `read_row` needs of a row, in this order."""
 
+SMALL_BYTES: Final = 64 * 1024
+"""A claim returns a body of this size at the most; a larger one is read when its delivery begins."""
+
 NEW: Final = {"status": "pending", "attempts": 0, "earlier_attempts": 0, "takeovers": 0, "quarantine_rounds": 0}
 """What all new rows have in these columns."""
 
@@ -61,6 +64,8 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
         lease_end: when the claim expires, by `lease_clock`.
         size: about how many bytes body and headers take.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
+        lane: what it waits in.
+        due_at: since when it was due, Unix milliseconds.
         is_probe: whether it uses up no attempt when it fails; ``max_attempts`` is already one more than in the row.
     """
 
@@ -87,7 +92,14 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     lease_end: float = math.inf
     size: int = 0
     trace: str | None = None
+    lane: int = 0
+    due_at: int = 0
     is_probe: bool = False
+
+    @property
+    def lacks_body(self) -> bool:
+        """Whether its claim has left out a large body."""
+        return self.body is None and self.defect is None and self.size > SMALL_BYTES
 
 
 class Completion(msgspec.Struct, frozen=True):
@@ -137,10 +149,11 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
     """Return a claimed row as a delivery, with its defect if it has one.
 
     Args:
-        row: begins with `COLUMNS`.
+        row: `COLUMNS`, the lane, the due time, and the bytes that body and headers take.
         lease_end: when the claim expires, by `lease_clock`.
     """
-    row_id, token, organization, agent, event_id, event_type, origin_text, *rest = row[: len(COLUMNS)]
+    *values, lane, due_at, size = row
+    row_id, token, organization, agent, event_id, event_type, origin_text, *rest = values
     url, destination, method, headers_text, body, *counts, waiting_since, trace = rest
     attempts, earlier_attempts, max_attempts, reclaims, rounds = counts
     origin, waits_for, defect = read_origin(origin_text)
@@ -169,8 +182,10 @@ def read_row(row: Sequence[Any], lease_end: float = math.inf) -> ClaimedDelivery
         None if defect is None else f"the stored row cannot be read: {defect}",
         waits_for,
         lease_end,
-        len(body or b"") + len(headers_text),
+        size,
         trace,
+        lane,
+        due_at,
     )
 
 

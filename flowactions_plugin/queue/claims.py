@@ -1,249 +1,451 @@
-"""The SQL of claims.
+"""Claims: the SQL of lanes, and the lease contract.
 
-The lease contract: a claim gives each row to one worker, with a token and for the lease. Only the holder of the row's
-present token can write its outcome. An expired lease is reclaimed by the next claim under a new token, so a worker that
-resumes too late changes nothing. A reclaim uses up no attempt, but is counted: a row that was reclaimed
-`QUARANTINE_AFTER` times is claimed for quarantine only.
+A claim gives each row to one worker, with a token and for the lease. Only the holder of the row's present token can write its
+outcome. An expired lease is reclaimed by a later claim under a new token, so a worker that resumes too late changes nothing. A
+reclaim uses up no attempt, but is counted: a row that was reclaimed `QUARANTINE_AFTER` times is claimed for quarantine only.
 
-A claim writes no column that is indexed, and leaves the due time as it is: rows that are held stay at the head of the
-index of rows that are due, where the next claims pass over them. They are as many as are in flight.
+A claim writes no column that is indexed, and leaves the due time as it is.
+
+The statements are text, one for each database where they differ: `python -m flowactions_plugin.queue.claims` prints them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Executable,
-    Integer,
-    Row,
-    Select,
-    String,
-    Text,
-    bindparam,
-    case,
-    func,
-    literal,
-    null,
-    select,
-    true,
-    tuple_,
-    union,
-    update,
+import msgspec
+from sqlalchemy import BigInteger, LargeBinary, TextClause, TextualSelect, bindparam, text
+from sqlalchemy.engine import Connection, Row
+
+from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.queue.claimed import COLUMNS, NEW, SMALL_BYTES, ClaimedDelivery, read_row
+from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Ask, Due
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+
+PREFIX_DIGITS: Final = 8
+"""So many digits of a token name the worker."""
+
+LOOK_ROWS: Final = 5000
+"""How many rows that have become due a look reads at the most; a scan finds the others."""
+
+LONGEST_LOOK_SECONDS: Final = 60.0
+
+OVERLAP_MS: Final = 2000
+"""So far back a look begins before the last one: rows are committed a while after their due time was written."""
+
+LATE_SECONDS: Final = 1.0
+"""How much later than its grace is asked for a statement may read the time."""
+
+LONGEST_GRACE_SECONDS: Final = 1e12
+
+LIVE: Final = f"status IN ('pending', 'retrying') AND takeovers < {QUARANTINE_AFTER}"
+FREE: Final = (
+    "(claimed_until IS NULL OR claimed_until <= {now}"
+    f" - CASE WHEN substr(claimed_by, 1, {PREFIX_DIGITS}) = :own THEN 0 ELSE :grace END)"
+)
+_UNPAUSED: Final = (
+    "NOT EXISTS (SELECT 1 FROM flowactions_pauses AS pause WHERE"
+    " pause.destination = {row}.destination AND pause.organization_id IN ('', {row}.organization_id))"
+)
+# A condition on the lane that is an equality would let PostgreSQL search the index of all rows that are due.
+_OLDEST: Final = f"""
+    SELECT id FROM flowactions_outbox
+    WHERE (lane, next_attempt_at) >= ({{lane}}, {{since}}) AND lane <= {{lane}}
+      AND {LIVE} AND next_attempt_at <= {{now}} AND {FREE}
+    ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
+
+_CLAIMED: Final = ", ".join(
+    f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body" if name == "body" else name
+    for name in COLUMNS
+)
+_SETS: Final = (
+    "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now},"
+    " takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
 )
 
-from flowactions_plugin.queue.claimed import COLUMNS
-from flowactions_plugin.queue.due import DUE_COLUMNS, due_rows, size
-from flowactions_plugin.storage.dialect import Dialect, inline
-from flowactions_plugin.storage.schema import outbox
+CLAIM: Final = {
+    # An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table.
+    "postgresql": f"""
+UPDATE flowactions_outbox SET {_SETS}
+WHERE id = ANY (ARRAY(
+    SELECT oldest.id
+    FROM json_to_recordset(CAST(:asked AS json)) AS asked
+        (lane bigint, rows int, since bigint, organization_id text, destination text, probe boolean)
+    CROSS JOIN LATERAL ({_OLDEST.format(lane="asked.lane", since="asked.since", rows="asked.rows", now="{now}")}
+    FOR UPDATE SKIP LOCKED) AS oldest
+    WHERE asked.probe OR {_UNPAUSED.format(row="asked")}))
+RETURNING {{columns}}""",
+    "sqlite": f"""
+UPDATE flowactions_outbox SET {_SETS}
+WHERE id IN ({_OLDEST.format(lane=":lane", since=":since", rows=":rows", now="{now}")})
+  AND (:probe OR {_UNPAUSED.format(row="flowactions_outbox")})
+RETURNING {{columns}}""",
+}
+"""Claim the oldest rows of lanes: on PostgreSQL of all lanes of ``asked``, on SQLite of one."""
 
-MOST_TURN_ROWS: Final = 64
-"""How many rows of an organization come before older rows of others at the most."""
+SCAN: Final = f"""
+WITH RECURSIVE lanes(lane) AS (
+    SELECT (SELECT lane FROM flowactions_outbox WHERE status IN ('pending', 'retrying')
+            ORDER BY lane DESC, next_attempt_at DESC, id DESC LIMIT 1)
+    UNION ALL
+    SELECT (SELECT lane FROM flowactions_outbox WHERE status IN ('pending', 'retrying') AND lane < lanes.lane
+            ORDER BY lane DESC, next_attempt_at DESC, id DESC LIMIT 1)
+    FROM lanes WHERE lanes.lane IS NOT NULL
+)
+SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since
+FROM lanes JOIN flowactions_outbox AS oldest ON oldest.id = ({_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")})
+WHERE {_UNPAUSED.format(row="oldest")}"""
+"""Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
 
-CLAIM_BYTES: Final = 16 * 1024 * 1024
-"""The most bytes of large bodies and headers that a claim returns, but always one such row."""
+LOOK: Final = f"""
+SELECT lane, min(organization_id) AS organization_id, min(destination) AS destination, min(next_attempt_at) AS since
+FROM (
+    SELECT lane, organization_id, destination, next_attempt_at FROM flowactions_outbox
+    WHERE {LIVE} AND next_attempt_at > {{now}} - :milliseconds AND next_attempt_at <= {{now}} AND {FREE}
+    ORDER BY next_attempt_at LIMIT {LOOK_ROWS}
+) AS due
+WHERE {_UNPAUSED.format(row="due")} GROUP BY lane"""
+"""Find the lanes of rows that have become due within the last so many milliseconds."""
 
-SMALL_BYTES: Final = 16 * 1024
-"""A row of this size at the most is claimed however many large ones are before it: a thousand of them take as much as those."""
+PEEK: Final = f"""
+SELECT lane, next_attempt_at, id FROM flowactions_outbox
+WHERE id IN ({_OLDEST.format(lane=":lane", since="0", rows=":rows", now="{now}")})"""
+"""Read when the oldest rows of a lane were due."""
 
+HELD: Final = {
+    "postgresql": "json_to_recordset(CAST(:held AS json)) AS held (id text, token text, organization_id text, destination text)",
+    "sqlite": "(SELECT value ->> 'id' AS id, value ->> 'token' AS token, value ->> 'organization_id' AS organization_id,"
+    " value ->> 'destination' AS destination FROM json_each(:held)) AS held",
+}
+WITHDRAWN: Final = f"""
+SELECT held.id FROM {{held}}
+WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.id AND mine.claimed_by = held.token)
+   OR NOT {_UNPAUSED.format(row="held")}"""
+"""Find those of the held rows that may not begin: their destination is paused, or their claim has ended."""
 
-class Shape(NamedTuple):
-    """What the statement of a claim depends on.
+QUARANTINED: Final = f"""
+SELECT id FROM flowactions_outbox{{by_index}}
+WHERE status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}
+  AND next_attempt_at <= {{now}} AND {FREE} AND {_UNPAUSED.format(row="flowactions_outbox")}
+ORDER BY next_attempt_at, id LIMIT 1"""
+"""Find the oldest row that may be sent in quarantine only."""
 
-    Attributes:
-        window: how many of the oldest rows that are due are examined.
-        per_destination: the per-destination limit; ``None``: no limit, and the window is the claim.
-        turn: how many rows of each organization come first; 0: organizations take no turns.
-        each: how many rows of each of the destinations are found; 0: there are none.
-        in_doubt: whether leases are in doubt.
-    """
+CLAIM_QUARANTINED: Final = f"""
+UPDATE flowactions_outbox SET {_SETS.partition(", takeovers")[0]}
+WHERE id = ({QUARANTINED}{{locked}})
+RETURNING {{columns}}"""
+"""Of such a row, the rounds that were begun are counted, and not the reclaims."""
 
-    window: int
-    per_destination: int | None = None
-    turn: int = 0
-    each: int = 0
-    in_doubt: bool = False
+BEGIN_QUARANTINED: Final = """
+UPDATE flowactions_outbox SET quarantine_rounds = :rounds, updated_at = {now}
+WHERE id = :id AND claimed_by = :token"""
 
+BODY: Final = "SELECT body FROM flowactions_outbox WHERE id = :id AND claimed_by = :token"
 
-class ClaimScope(NamedTuple):
-    """Which rows a claim examines.
-
-    Attributes:
-        window: how many of the oldest rows that are due.
-        per_destination: the per-destination limit.
-        limit: how many rows it may return.
-        organizations: those that have their turn.
-        destinations: those whose oldest rows are examined, too.
-    """
-
-    window: int
-    per_destination: int
-    limit: int
-    organizations: Sequence[Any] = ()
-    destinations: Sequence[Any] = ()
-
-    @property
-    def shape(self) -> Shape:
-        """The statement that it takes."""
-        turn = each = 0
-        if self.organizations:
-            turn = turn_rows(self.limit, len(self.organizations))
-        if self.destinations:
-            each = destination_rows(self.limit, len(self.destinations), self.per_destination)
-        return Shape(self.window, self.per_destination, turn, each)
-
-
-def eligible(sql: Dialect, shape: Shape) -> Select[Any]:
-    """Select the oldest rows that are due, large ones within the bytes of the parameter ``room``, and within the per-destination limit.
-
-    Beside the oldest of all, rows are found wherever they stand behind them: those of the parameters ``organizations``
-    and ``destinations``; on SQLite the parameter ``found`` holds their ids. Those of ``organizations`` come
-    first, at each destination, too. The parameter ``in_flight`` says how much of the per-destination limit is used.
-    """
-    per_destination, turn = shape.per_destination, shape.turn
-    due = due_rows(sql, sql.now(), shape.window, in_doubt=shape.in_doubt)
-    if per_destination is None:
-        return _within_bytes(due.add_columns(null().label("head_at")))
-    if sql.keeps_index_entries:
-        due = due.where(outbox.c.next_attempt_at >= bindparam("since", type_=BigInteger))
-    head: Any = due.cte("head")
-    head_at: Any = null()
-    if sql.keeps_index_entries:
-        head_at = select(func.min(head.c.next_attempt_at)).scalar_subquery()
-    others = _others(sql, shape)
-    if others:
-        head = union(select(head), *others).cte("all_heads")
-    in_flight = sql.values_table("in_flight", destination=Text, number=Integer)
-    order = (head.c.next_attempt_at, head.c.id)
-    behind: ColumnElement[int] = literal(0)
-    place: ColumnElement[int] = literal(0)
-    if turn:
-        own = func.row_number().over(partition_by=head.c.organization_id, order_by=order)
-        # Others' oldest rows would come before those whose turn it is, in every claim of fewer rows than organizations.
-        owners = sql.values_table("organizations", owner=Text)
-        has_turn = head.c.organization_id.in_(select(owners.c.owner)) & (own <= inline(turn))
-        behind, place = case((has_turn, 0), else_=1), case((has_turn, own), else_=0)
-    columns = (head.c[name] for name in ("id", "next_attempt_at", "destination", "size"))
-    turned = select(*columns, behind.label("behind"), place.label("place")).cte("turned")
-    # The places at a destination are shared as the claim is: its backlog may be of one organization.
-    by_turn = (turned.c.behind, turned.c.place, turned.c.next_attempt_at, turned.c.id)
-    position = func.row_number().over(partition_by=turned.c.destination, order_by=by_turn)
-    used = func.coalesce(in_flight.c.number, 0)
-    ranked = (
-        select(
-            turned.c.id,
-            turned.c.next_attempt_at,
-            turned.c.size,
-            turned.c.behind,
-            (position + used).label("position"),
-        )
-        .join_from(turned, in_flight, in_flight.c.destination == turned.c.destination, isouter=True)
-        .cte("ranked")
-    )
-    return _within_bytes(
-        select(ranked.c.id, ranked.c.next_attempt_at, ranked.c.size, ranked.c.behind, head_at.label("head_at"))
-        .where(ranked.c.position <= per_destination)
-        .order_by(ranked.c.behind, ranked.c.next_attempt_at, ranked.c.id)
-        .limit(bindparam("limit", type_=Integer))
-    )
+TOUCH: Final = "UPDATE flowactions_outbox SET updated_at = updated_at WHERE 1 = 0"
 
 
-def _within_bytes(rows: Select[Any]) -> Select[Any]:
-    """Select the small rows, and the first large ones whose sizes add up to the parameter ``room`` at the most.
-
-    The first large row is among them in any case.
-    """
-    each = rows.cte("sized")
-    order = [each.c[name] for name in ("behind", "next_attempt_at", "id") if name in each.c]
-    large = case((each.c.size > inline(SMALL_BYTES), each.c.size), else_=0)
-    before = func.coalesce(func.sum(large).over(order_by=order, rows=(None, -1)), 0)
-    columns = (each.c.id, each.c.next_attempt_at, each.c.head_at, each.c.size)
-    total = select(*columns, before.label("before")).cte("summed")
-    small = total.c.size <= inline(SMALL_BYTES)
-    fits = total.c.before + total.c.size <= bindparam("room", type_=Integer)
-    return select(total.c.id, total.c.next_attempt_at, total.c.head_at).where(
-        small | fits | (total.c.before == 0)
-    )
-
-
-def turn_rows(limit: int, organizations: int) -> int:
-    """Return how many rows of each organization come first in a claim of ``limit`` rows: a power of two, within its share."""
-    return 1 << (max(1, min(MOST_TURN_ROWS, limit // organizations)).bit_length() - 1)
-
-
-def destination_rows(limit: int, destinations: int, per_destination: int) -> int:
-    """Return how many rows of each destination are found for a claim of ``limit`` rows: a power of two, its share or more."""
-    return 1 << max(0, min(-(-limit // destinations), per_destination) - 1).bit_length()
+def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
+    """Return one of the statements above for a database, with the types that a driver cannot guess."""
+    size = {"postgresql": "octet_length", "sqlite": "length"}[sql.name]
+    columns = f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size"
+    by_index = " INDEXED BY ix_flowactions_outbox_quarantined" if sql.one_writer else ""
+    locked = "" if sql.one_writer else " FOR UPDATE SKIP LOCKED"
+    held = HELD[sql.name]
+    made = text(written.format(now=sql.now_text, columns=columns, by_index=by_index, locked=locked, held=held))
+    kinds = {
+        "grace": BigInteger,
+        "lease": BigInteger,
+        "milliseconds": BigInteger,
+        "lane": BigInteger,
+        "since": BigInteger,
+    }
+    names = [name for name in kinds if f":{name}" in written]
+    made = made.bindparams(*(bindparam(name, type_=kinds[name]) for name in names))
+    if not sql.has_clock:
+        made = made.bindparams(sql.now())  # type: ignore[arg-type]  # a parameter, there
+    return made.columns(body=LargeBinary) if " body" in written else made
 
 
-def _others(sql: Dialect, shape: Shape) -> list[Select[Any]]:
-    """Select the oldest rows that are due of organizations that have their turn, and of further destinations."""
-    if not sql.has_lateral:
-        if not shape.turn and not shape.each:
-            return []
-        # `Owners.oldest` has found them, in the same transaction.
-        given = sql.values_table("found", id=String)
-        columns = (*(outbox.c[name] for name in DUE_COLUMNS), size(sql))
-        return [select(*columns).where(outbox.c.id.in_(select(given.c.id)))]
-    others = []
-    for name, column, rows in (
-        ("organizations", outbox.c.organization_id, shape.turn),
-        ("destinations", outbox.c.destination, shape.each),
-    ):
-        if rows:
-            owners = sql.values_table(name, owner=Text)
-            begin = tuple_(owners.c.owner, bindparam("since", type_=BigInteger))
-            mine = (
-                due_rows(sql, sql.now(), rows, in_doubt=shape.in_doubt)
-                # With an equality, PostgreSQL may search the index of all rows that are due, through any backlog.
-                .where(tuple_(column, outbox.c.next_attempt_at) >= begin, column <= owners.c.owner)
-                .order_by(None)
-                .order_by(column, outbox.c.next_attempt_at, outbox.c.id)
-            )
-            oldest = mine.lateral(f"of_{name}")
-            found = select(oldest).select_from(owners.join(oldest, true())).cte(f"rows_of_{name}")
-            others.append(select(found))
-    return others
+class Contact:
+    """When this worker could last write to the queue, and what follows for the leases of others.
 
-
-def claiming(
-    sql: Dialect,
-    rows: Select[Any],
-    lease_seconds: float,
-    *,
-    count_reclaims: bool = True,
-) -> Executable:
-    """Write the statement that claims rows under the token of the parameter ``token``, and returns them.
-
-    Each row begins with `COLUMNS`. On PostgreSQL, ``head_at`` follows: the due time of the oldest row that was
-    examined, whether it is claimed or not.
+    A worker that cannot write keeps the outcomes of what it has sent. Its leases end meanwhile, and a worker that writes again a
+    moment earlier would send its rows once more. So leases of others that have ended since an outage began do not count as
+    expired until one lease after its end: time enough for all workers to try again.
 
     Args:
-        sql: the dialect.
-        rows: which rows.
-        lease_seconds: for how long.
-        count_reclaims: whether a reclaim of an expired lease is counted.
+        lease_seconds: how long a claim holds.
+        clock: seconds, which also pass while the process is stopped.
+
+    Attributes:
+        lease_seconds: the same.
+        prefix: what the worker's tokens begin with, see `new_token`; empty: no worker claims.
+        seconds: seconds between two statements that write to the queue, at the most.
     """
-    now = sql.now()
-    # A CTE, so that no plan can run it twice and claim more than the limit.
-    chosen = rows.cte("due")
-    returned: list[ColumnElement[Any]] = [outbox.c[name] for name in COLUMNS]
-    if sql.keeps_index_entries and "head_at" in chosen.c:
-        returned.append(chosen.c.head_at)
-    claimed = update(outbox).where(outbox.c.id == chosen.c.id)
-    if count_reclaims:
-        expired = outbox.c.claimed_by.is_not(None).cast(outbox.c.takeovers.type)
-        claimed = claimed.values(takeovers=outbox.c.takeovers + expired)
-    return claimed.values(
-        claimed_by=bindparam("token", type_=String),
-        claimed_until=now + int(lease_seconds * 1000),
-        updated_at=now,
-    ).returning(*returned)
+
+    def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
+        self.lease_seconds = lease_seconds
+        self.prefix = ""
+        self.seconds = lease_seconds / 15
+        self._clock = clock
+        self._last: float | None = None
+        self._since = math.inf
+        self._until = -math.inf
+
+    def now(self) -> float:
+        """Return the time by the clock of leases."""
+        return self._clock()
+
+    def silence(self) -> float:
+        """Return the seconds since the queue was last written to; without end if it was not yet."""
+        return math.inf if self._last is None else self._clock() - self._last
+
+    def failed(self) -> None:
+        """Record that the queue could not be written."""
+        self._begin()
+        self._until = math.inf
+
+    def succeeded(self, began: float) -> None:
+        """Record that the queue was written to, by a statement that began then: until then a lease may have ended unnoticed."""
+        if self._until == math.inf or self._is_late():
+            self._begin()
+            self._until = self._clock() + self.lease_seconds
+        self._last = began if self._last is None else max(began, self._last)
+
+    def grace(self) -> float:
+        """Return how many seconds later than it does a lease of another worker counts as expired."""
+        now = self._clock()
+        since = self._since if now < self._until else math.inf
+        if self._is_late() and self._last is not None:
+            since = min(since, self._last)
+        return 0.0 if since == math.inf else min(now - since + LATE_SECONDS, LONGEST_GRACE_SECONDS)
+
+    def _begin(self) -> None:
+        """Have an outage begin with the last success, unless one goes on."""
+        before = -math.inf if self._last is None else self._last
+        self._since = min(self._since, before) if self._clock() < self._until else before
+
+    def _is_late(self) -> bool:
+        # No lease can end in a shorter outage with its row sent and its outcome not written.
+        return self._last is not None and self._clock() - self._last > self.lease_seconds / 6
 
 
-def size_of(row: Row[Any]) -> int:
-    """Return about how many bytes the body and headers of a claimed row take."""
-    return sum(len(value) for value in (row.body, row.headers) if isinstance(value, str | bytes))
+def token_prefix(worker_id: str) -> str:
+    """Return what the tokens of a worker's claims begin with: the end of its id, which is random."""
+    return worker_id[-PREFIX_DIGITS:]
+
+
+def is_token_of(token: object, worker_id: str) -> bool:
+    """Return whether a stored token is of a claim of this worker's."""
+    return isinstance(token, str) and token.startswith(token_prefix(worker_id))
+
+
+def new_token(prefix: str) -> str:
+    """Return a token that no other claim has: 32 hexadecimal digits, the first of them those of the worker."""
+    return prefix + uuid4().hex[len(prefix) :]
+
+
+class ClaimStore:
+    """Claims rows of one database, and finds the lanes in which rows are due.
+
+    Args:
+        database: where the queue is.
+        contact: of the worker that claims.
+    """
+
+    def __init__(self, database: Database, contact: Contact) -> None:
+        self.database = database
+        self.contact = contact
+        self._looked_at = -math.inf
+
+    async def claim(self, asks: Sequence[Ask], *, probe: bool = False) -> list[ClaimedDelivery]:
+        """Claim the oldest rows that are due of each lane (§8), each lane's in their order.
+
+        Args:
+            asks: how many of which lanes.
+            probe: whether they are claimed although their destination is paused.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        # Before the statement: the lease runs while its answer is on the way.
+        lease_end = lease_clock() + self.contact.lease_seconds
+        began = self.contact.now()
+        sql = self.database.sql
+        made = self.database.built(statement, CLAIM[sql.name])
+        given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
+        each = [
+            {
+                "lane": due.lane,
+                "rows": rows,
+                "since": due.since,
+                "organization_id": due.organization_id,
+                "destination": due.destination,
+                "probe": probe,
+            }
+            for due, rows in asks
+        ]
+        names = ("lane", "rows", "since", "probe")
+
+        def claim(connection: Connection) -> Sequence[Row[Any]]:
+            free = self.free()
+            if not sql.one_writer:
+                asked = {"asked": sql.json_rows(each)}
+                return connection.execute(made, {**given, **free, **asked}).all()
+            rows: list[Row[Any]] = []
+            for one in each:
+                asked_of = {name: one[name] for name in names}
+                rows += connection.execute(made, {**given, **free, **asked_of}).all()
+            return rows
+
+        rows = await self.database.in_transaction(claim)
+        self.contact.succeeded(began)
+        return sorted((read_row(row, lease_end) for row in rows), key=lambda row: (row.due_at, row.id))
+
+    def claim_with_enqueue(self, values: Mapping[str, Any]) -> ClaimedDelivery:
+        """Return a new row as the statement that enqueues it will claim it.
+
+        Args:
+            values: of its columns.
+        """
+        lease_end = lease_clock() + self.contact.lease_seconds
+        row = {**NEW, **values, "claimed_by": new_token(self.contact.prefix)}
+        size = len(row["body"] or b"") + len(row["headers"])
+        return read_row([*(row.get(name) for name in COLUMNS), row["lane"], 0, size], lease_end)
+
+    async def scan(self) -> list[Due]:
+        """Find all lanes in which a row is due.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return await self._lanes(SCAN)
+
+    async def look(self) -> list[Due]:
+        """Find the lanes in which a row has become due since the last look or scan, or shortly before.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        silence = min(time.monotonic() - self._looked_at, LONGEST_LOOK_SECONDS)
+        return await self._lanes(LOOK, milliseconds=int(silence * 1000) + OVERLAP_MS)
+
+    async def _lanes(self, written: str, **given: int) -> list[Due]:
+        began = time.monotonic()
+        made = self.database.built(statement, written)
+        rows = await self.database.rows(made, {**self.free(), **given})
+        self._looked_at = began
+        return [Due(row[0], row[1], row[2], max(0, row[3] - SINCE_MARGIN_MS)) for row in rows]
+
+    async def oldest(self, limit: int, per_destination: int | None) -> list[Ask]:
+        """Return what to claim for the oldest rows that are due, over all lanes (§8).
+
+        Args:
+            limit: how many rows at the most.
+            per_destination: how many of them to one destination of an organization at the most; ``None``: no limit.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        lanes = sorted(await self.scan(), key=lambda due: due.since)
+        wanted: list[Due] = []
+        room: dict[tuple[str, str], int] = {}
+        for due in lanes:
+            left = room.setdefault((due.organization_id, due.destination), per_destination or limit)
+            if left > 0 and len(wanted) < limit:
+                room[due.organization_id, due.destination] -= 1
+                wanted.append(due)
+        by_lane = {due.lane: due for due in wanted}
+        made = self.database.built(statement, PEEK)
+        found: list[Row[Any]] = []
+        for due in wanted:
+            found += await self.database.rows(made, {**self.free(), "lane": due.lane, "rows": limit})
+        counts: dict[int, int] = {}
+        used: dict[tuple[str, str], int] = {}
+        for row in sorted(found, key=lambda row: (row.next_attempt_at, row.id)):
+            due = by_lane[row.lane]
+            host = (due.organization_id, due.destination)
+            if sum(counts.values()) < limit and used.get(host, 0) < (per_destination or limit):
+                used[host] = used.get(host, 0) + 1
+                counts[row.lane] = counts.get(row.lane, 0) + 1
+        return [Ask(by_lane[lane], rows) for lane, rows in counts.items()]
+
+    def free(self) -> dict[str, Any]:
+        """Return the parameters of the condition that no lease holds a row: asked for when nothing is waited for any more."""
+        return {"own": self.contact.prefix, "grace": int(self.contact.grace() * 1000)}
+
+    async def withdrawn(self, held: Sequence[ClaimedDelivery]) -> set[str]:
+        """Return the ids of deliveries that may not begin: their destination was paused, or their claim has ended.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        names = ("id", "token", "organization_id", "destination")
+        rows = [{name: getattr(each, name) for name in names} for each in held]
+        given = {"held": self.database.sql.json_rows(rows)}
+        return {row.id for row in await self.database.rows(self.database.built(statement, WITHDRAWN), given)}
+
+    async def whole(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
+        """Return a delivery with the large body that its claim has left out; ``None``: the claim has ended.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        given = {"id": delivery.id, "token": delivery.token}
+        rows = await self.database.rows(self.database.built(statement, BODY), given)
+        return msgspec.structs.replace(delivery, body=rows[0].body) if rows else None
+
+    async def touch(self) -> None:
+        """Write to the queue without changing anything, to see whether it can be written.
+
+        Raises:
+            StorageUnavailable: it cannot.
+        """
+        began, made = self.contact.now(), self.database.built(statement, TOUCH)
+        await self.database.in_transaction(lambda connection: connection.execute(made))
+        self.contact.succeeded(began)
+
+    async def any_quarantined(self) -> bool:
+        """Return whether a row is due that may be sent in quarantine only.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return bool(await self.database.rows(self.database.built(statement, QUARANTINED), self.free()))
+
+    async def claim_quarantined(self) -> ClaimedDelivery | None:
+        """Claim the oldest row that may be sent in quarantine only, if one is due.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        lease_end = lease_clock() + self.contact.lease_seconds
+        made = self.database.built(statement, CLAIM_QUARANTINED)
+        given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
+        rows = await self.database.in_transaction(
+            lambda connection: connection.execute(made, {**given, **self.free()}).all()
+        )
+        return read_row(rows[0], lease_end) if rows else None
+
+    async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
+        """Count a round in quarantine as begun, before its request leaves.
+
+        Returns:
+            Whether the claim still held.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        made = self.database.built(statement, BEGIN_QUARANTINED)
+        # From the value that was claimed: a repeated write counts once.
+        given = {"id": delivery.id, "token": delivery.token, "rounds": delivery.quarantine_rounds + 1}
+        return bool(
+            await self.database.in_transaction(lambda connection: connection.execute(made, given).rowcount)
+        )

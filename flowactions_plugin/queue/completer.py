@@ -14,11 +14,10 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
-from flowactions_plugin.queue.limits import Limits
+from flowactions_plugin.queue.limits import Standing
 from flowactions_plugin.queue.log_lines import log_dead, log_lost
 from flowactions_plugin.queue.outcome_store import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
-from flowactions_plugin.queue.suspects import Suspects
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -48,7 +47,6 @@ class Completer:
 
     Attributes:
         limits: the same; what they know is forgotten when an organization was purged.
-        suspects: the deliveries of this process that were reclaimed too often to send many of them at once.
     """
 
     def __init__(
@@ -56,7 +54,7 @@ class Completer:
         store: OutcomeStore,
         delivery_finished: DeliveryFinished | None,
         observers: Sequence[Observe] = (),
-        limits: Limits | None = None,
+        limits: Standing | None = None,
     ) -> None:
         self._store = store
         self._observers = observers
@@ -68,8 +66,7 @@ class Completer:
         self._failed = False
         self._in_hand: set[str] = set()
         self._written_ahead: set[tuple[str, str]] = set()
-        self.limits = limits or Limits()
-        self.suspects = Suspects()
+        self.limits = limits or Standing()
 
     @property
     def unwritten(self) -> int:
@@ -271,5 +268,4 @@ class Completer:
         await self._host.notify([*removed, *ended])
 
     def _settle(self, delivery: ClaimedDelivery) -> None:
-        self.suspects.settle(delivery)
         self.forget(delivery)

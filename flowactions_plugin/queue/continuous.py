@@ -1,74 +1,57 @@
-"""Continuous claims: a claim whenever slots are free, without waiting for the slowest delivery of a tick."""
+"""Continuous claims: a claim whenever lanes have rows that are due and the worker has room for them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
-from typing import Any, Final, TypeAlias
+from itertools import chain
+from typing import Any, Final
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery
+from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import Secrets
-from flowactions_plugin.queue.owners import ORGANIZATIONS_A_CLAIM
+from flowactions_plugin.queue.lanes import Due, Lanes
 from flowactions_plugin.queue.rules import HELD_SECONDS, Timing
-from flowactions_plugin.queue.slots import LEAST_DEMAND, Slots
-from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
 
 log = logging.getLogger("flowactions.outbox")
 
-_Item: TypeAlias = tuple[ClaimedDelivery, Secrets]
+LOOK_SECONDS: Final = 0.5
+"""Seconds between two looks for lanes in which rows have become due: every signal is only a hint."""
 
-POLL_SECONDS: Final = 0.5
-"""Seconds between claims when nothing wakes the worker: every notification is only a hint."""
-
-IDLE_POLL_SECONDS: Final = 1.0
-"""The same after `QUIET_SECONDS` in which nothing woke the worker and nothing was due."""
-
-QUIET_SECONDS: Final = 10.0
+SCAN_SHARE: Final = 0.02
+"""The share of the time that scans of all lanes take at the most."""
 
 PACE_SECONDS: Final = 0.005
-"""Seconds between claims while anything is in flight and much is due, so that each returns more than a few rows."""
+"""Seconds between claims while anything is in flight, so that each returns more than a few rows."""
 
 SHORT_PACE_SECONDS: Final = 0.002
-"""The same after a claim of fewer than `LEAST_DEMAND` rows: what is enqueued a few hundred times a second waits less."""
+"""The same after a claim of few rows: what is enqueued a few hundred times a second waits less."""
 
+FEW_ROWS: Final = 16
 
-def pace_of(claimed: int) -> float:
-    """Return the seconds from a claim that has returned so many rows to the next."""
-    return PACE_SECONDS if claimed >= LEAST_DEMAND else SHORT_PACE_SECONDS
-
-
-MOST_ENQUEUED_FOR: Final = 1000
-"""How many organizations are noted at the most for which something was enqueued; rows of others wait for the usual claims."""
-
-IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
-"""With so many bytes of bodies and headers in memory, nothing more is claimed."""
-
-UNPROVEN_BYTES: Final = IN_FLIGHT_BYTES // 4
-"""Of these, so many bytes at the most may be in flight to unproven destinations, and as many may wait for them. The rest is left
-to rows of other destinations."""
+BEGUN_AT_ONCE: Final = 8
+"""How many deliveries begin in one round of the event loop: everything else that waits for a round waits for these."""
 
 
 class ContinuousClaims:
-    """Claims as slots become free.
+    """Claims as slots become free, and begins what it has claimed.
 
-    It claims when slots are free and more rows are due, when something was enqueued, and in any case every `POLL_SECONDS`,
-    or every `IDLE_POLL_SECONDS` when nothing has come for a while.
     A slot is free as soon as its request is over: the outcome is written concurrently.
 
     Args:
         store: the queue.
         executor: executes what is claimed.
         slots: deliveries in flight at once.
-        per_destination: of these, how many to one destination, so that a slow receiver cannot occupy all slots.
+        per_destination: of these, how many of one organization to one destination.
         timing: what is claimed ahead is given back after a third of the lease, so that another worker can send it, and
             this one sends nothing near the end of a lease.
+
+    Attributes:
+        lease_seconds: how long a claim holds.
     """
 
     def __init__(
@@ -82,72 +65,42 @@ class ContinuousClaims:
     ) -> None:
         self._store = store
         self._executor = executor
-        self._per_destination = per_destination
         self._held_seconds = timing.lease_seconds / 3
-        heavy = max(
-            1, UNPROVEN_BYTES // max(1, slots // 2)
-        )  # a row of this size takes several of the places for unproven destinations
-        self._slots: Slots[_Item] = Slots(
-            slots,
-            per_destination,
-            lambda item: item[0].organization_id,
-            executor.limits,
-            lambda item: 1 + item[0].size // heavy,
-        )
+        self._lanes: Lanes[ClaimedDelivery] = Lanes(slots, per_destination, executor.limits)
+        self._secrets: Secrets = executor.secrets()  # of the claim that ended last
         self._tasks: set[asyncio.Task[None]] = set()
-        self._in_flight_bytes = 0
-        self._waiting: Counter[str] = Counter()  # rows that have not begun, by organization
-        self._enqueued_for: dict[str, None] = {}  # organizations of which something was enqueued
-        self._claiming_for_enqueued: asyncio.Task[None] | None = None
         self._claiming = False
-        self._more = False
-        self._enqueued = False
-        self._overdue_at = 0.0
-        self._withdrawn_at = 0.0
+        self._starting: asyncio.Handle | None = None
+        self._look_at = 0.0
+        self._scan_at = 0.0
+        self._return_at = 0.0
         self._claimed_at = 0.0
-        # When it last claimed after a wake, claimed with deliveries under way, or found rows.
-        self._busy_at = -QUIET_SECONDS
         self._pace = PACE_SECONDS
         self._woken = asyncio.Event()
-        self._settled = asyncio.Event()  # a reserved slot was given up
-        self._disclaiming: set[asyncio.Task[None]] = set()
         self.lease_seconds = timing.lease_seconds
 
-    def wake(self, organizations: Iterable[str] = ()) -> None:
-        """Claim soon: something was enqueued, for any destination.
+    # Signals
+
+    def enqueued(self, due: Due) -> None:
+        """Claim soon: this process has written a row that is due in a lane."""
+        self._lanes.learn(due)
+        self._woken.set()
+
+    def wake(self, lanes: Iterable[int] | None = None) -> None:
+        """Claim soon: rows have become due.
 
         Args:
-            organizations: whose it is, as far as it is known.
+            lanes: in which; ``None``: this is not known.
         """
-        self._enqueued = True
+        if lanes is None or not self._lanes.heard_of(lanes):
+            self._look_at = 0.0
         self._woken.set()
-        if not self._tasks or not self._claiming:
-            return  # the next claim is for all
-        self._enqueued_for.update(
-            (each, None)
-            for each in organizations
-            if len(self._enqueued_for) < MOST_ENQUEUED_FOR and self._waiting[each] < LEAST_DEMAND
-        )
-        if self._enqueued_for and self._claiming_for_enqueued is None:
-            self._claiming_for_enqueued = asyncio.create_task(self._claim_for_enqueued())
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a slot for a row that is about to be written; see `new_rows.Claimant`.
-
-        None is kept while anything may be due that waits longer: rows of other processes, and of other organizations,
-        would wait for a slot behind what this process enqueues.
-        """
-        if (
-            not self._claiming
-            or self._more
-            or self._executor.behind
-            or self._in_flight_bytes >= IN_FLIGHT_BYTES
-            or not self._slots.reserve(values["organization_id"], values["destination"])
-        ):
+        """Keep a place for a row that is about to be written; see `new_rows.Claimant`."""
+        if not self._claiming or self._executor.behind or not self._lanes.reserve(_lane(values)):
             return None
-        claim = self._store.claim_with_enqueue(values)
-        self._in_flight_bytes += claim.size
-        return claim
+        return self._store.claim_with_enqueue(values)
 
     def take(
         self,
@@ -155,23 +108,22 @@ class ContinuousClaims:
         unclaimed: Sequence[ClaimedDelivery],
         unknown: Sequence[ClaimedDelivery],
     ) -> None:
-        """Send what was claimed, and give up the slots of the rest; see `new_rows.Claimant`."""
+        """Send what was claimed, and give up the places of the rest; see `new_rows.Claimant`."""
         for each in chain(claimed, unclaimed, unknown):
-            self._slots.unreserve(each.destination)
-            self._in_flight_bytes -= each.size
-        self._settled.set()
+            self._lanes.unreserve(each)
         if unknown:
-            task = asyncio.create_task(self._disclaim(unknown))
-            self._disclaiming.add(task)
-            task.add_done_callback(self._disclaiming.discard)
-        if claimed:
-            taken = self._executor.take(claimed)
-            self._slots.insert(self._placed(taken), asyncio.get_running_loop().time())
-            self._start()
+            self._keep(self._disclaim(unknown))
+        self._secrets = self._executor.secrets()
+        for each in self._executor.take(claimed):
+            self._lanes.insert(each)
+        self._start()
+        self._woken.set()
 
     async def _disclaim(self, unknown: Sequence[ClaimedDelivery]) -> None:
         with suppress(StorageUnavailable):  # then it is due when its lease has ended
             await self._executor.completer.disclaim(unknown)
+
+    # Claims
 
     async def settle(self) -> None:
         """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
@@ -180,91 +132,51 @@ class ContinuousClaims:
         await self._executor.catch_up()
 
     async def run_once(self) -> float:
-        """Claim for the free slots, and start what was claimed; see `ClaimStrategy`."""
+        """Claim what there is room for, and begin it; see `ClaimStrategy`."""
         clock = asyncio.get_running_loop().time
         if self._tasks:
             await asyncio.sleep(self._claimed_at + self._pace - clock())
-        if clock() >= self._overdue_at:
-            self._give_back(self._slots.overdue(clock() - self._held_seconds))
-            self._overdue_at = clock() + self._held_seconds / 10
-        if clock() >= self._withdrawn_at:
-            await self._give_back_withdrawn()
-            self._withdrawn_at = clock() + HELD_SECONDS
+        if clock() >= self._return_at:
+            await self._return_waiting()
+            self._return_at = clock() + HELD_SECONDS
         # Every wait may have been longer than a lease.
         while self._executor.behind:
             await self.settle()
         self._claiming = True
-        request = self._slots.demand(
-            beyond_head=self._enqueued or self._store.searches_beyond_head,
-            seconds=clock() - self._claimed_at,
-        )
-        if not request.limit or self._in_flight_bytes >= IN_FLIGHT_BYTES:
-            self._more = True
-            return POLL_SECONDS
+        await self._look()
         self._claimed_at = clock()
-        enqueued, self._enqueued = self._enqueued, False
-        claimed = await self._store.claim(
-            request.limit,
-            per_destination=self._per_destination,
-            in_flight=request.in_flight,
-            search_beyond_head=enqueued,
-        )
-        self._pace = pace_of(len(claimed))
-        size = sum(each.size for each in claimed)
-        self._more = len(claimed) == request.limit or size >= FULL_CLAIM_BYTES
-        self._slots.add(request, await self._admitted(claimed), self._claimed_at)
-        self._start()
-        if enqueued or claimed or self._tasks:
-            self._busy_at = self._claimed_at
-        if self._more:
-            return 0.0
-        return IDLE_POLL_SECONDS if self._claimed_at - self._busy_at >= QUIET_SECONDS else POLL_SECONDS
-
-    async def _claim_for_enqueued(self) -> None:
-        """Claim for organizations of which little waits here, beside the other claims: their rows wait for none of these."""
-        clock = asyncio.get_running_loop().time
+        asks = self._lanes.asks()
+        if not asks:
+            return max(0.0, self._look_at - clock())
         try:
-            while self._enqueued_for and self._claiming:
-                claimed_at = clock()
-                organizations = [*islice(self._enqueued_for, ORGANIZATIONS_A_CLAIM)]
-                for each in organizations:
-                    del self._enqueued_for[each]
-                # While outcomes are unwritten, this would claim what has been sent.
-                if self._in_flight_bytes >= IN_FLIGHT_BYTES or self._executor.behind:
-                    continue
-                claimed = await self._store.claim_of(
-                    organizations,
-                    2 * LEAST_DEMAND,
-                    per_destination=self._per_destination,
-                    in_flight=self._slots.in_flight,
-                )
-                self._slots.insert(await self._admitted(claimed), claimed_at)
-                self._start()
-                if self._enqueued_for:
-                    await asyncio.sleep(claimed_at + pace_of(len(claimed)) - clock())
-        except StorageUnavailable:
-            pass  # the other claims will say so
-        except Exception:
-            log.exception(
-                "rows of other organizations could not be claimed; they are claimed with the others",
-                extra={"event": "deliveries.not_claimed"},
-            )
-        finally:
-            self._claiming_for_enqueued = None
+            claimed = await self._store.claim(asks)
+            admitted = self._executor.take(claimed)
+        except BaseException:
+            self._lanes.fail(asks)
+            raise
+        self._pace = PACE_SECONDS if len(claimed) >= FEW_ROWS else SHORT_PACE_SECONDS
+        self._secrets = self._executor.secrets()
+        self._lanes.answer(asks, claimed, admitted)
+        self._start()
+        return 0.0
 
-    async def _admitted(self, claimed: list[ClaimedDelivery]) -> list[tuple[str, _Item]]:
-        """Return what of a claim may be sent, by destination."""
-        return self._placed(await self._executor.admit(claimed))
-
-    def _placed(self, admitted: Sequence[ClaimedDelivery]) -> list[tuple[str, _Item]]:
-        """Return deliveries by destination, with the secrets of their claim."""
-        self._in_flight_bytes += sum(each.size for each in admitted)
-        self._waiting.update(each.organization_id for each in admitted)
-        secrets = self._executor.secrets()
-        return [(each.destination, (each, secrets)) for each in admitted]
+    async def _look(self) -> None:
+        """Find lanes in which rows have become due: all of them, as often as that costs little."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        if begun < self._look_at:
+            return
+        if begun >= self._scan_at:
+            found = await self._store.scan()
+            self._scan_at = begun + (clock() - begun) / SCAN_SHARE
+        else:
+            found = await self._store.look()
+        self._look_at = begun + LOOK_SECONDS
+        for due in found:
+            self._lanes.learn(due)
 
     async def wait(self, seconds: float) -> None:
-        """Wait for so long, or until `wake` is called."""
+        """Wait for so long, or until there is reason to claim earlier."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -273,74 +185,71 @@ class ContinuousClaims:
         self._woken.clear()
 
     async def quiesce(self) -> None:
-        """Give back deliveries that wait for a slot, and wait for those in flight."""
+        """Give back deliveries that have not begun, and wait for those in flight."""
         self._claiming = False
-        while self._slots.reserved:
-            self._settled.clear()
-            await self._settled.wait()
-        if self._claiming_for_enqueued is not None:
-            await asyncio.wait({self._claiming_for_enqueued})
-        self._give_back(self._slots.clear())
-        while self._tasks or self._disclaiming:
-            await asyncio.wait(self._tasks | self._disclaiming)
+        self._give_back(self._lanes.remove(lambda _: True))
+        while self._tasks or self._lanes.expected:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+            else:
+                self._woken.clear()
+                await self._woken.wait()
+            self._give_back(self._lanes.remove(lambda _: True))
 
-    async def _give_back_withdrawn(self) -> None:
-        """Give back what waits for a slot, and was paused or purged since it was claimed."""
-        held = [each for each, _ in self._slots.waiting_items()]
-        gone = await self._executor.withdrawn(held)
-        if gone:
-            self._give_back(self._slots.remove(lambda _claimed_at, item: item[0].id in gone))
+    async def _return_waiting(self) -> None:
+        """Give back what has waited too long, and what was paused or purged since it was claimed."""
+        waiting = list(self._lanes.waiting_rows())
+        if not waiting:
+            return
+        latest = self._store.contact.now() + self.lease_seconds - self._held_seconds
+        gone = await self._executor.withdrawn(waiting)
+        self._give_back(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
 
-    def _give_back(self, waiting: Sequence[_Item]) -> None:
+    def _give_back(self, rows: Sequence[ClaimedDelivery]) -> None:
         """Give back rows that have not begun: they are due at once, for this worker or another."""
-        if waiting:
-            for delivery, _ in waiting:
-                self._in_flight_bytes -= delivery.size
-                self._leave_waiting(delivery)
-            self._executor.abandon([delivery for delivery, _ in waiting])
+        if rows:
+            self._executor.abandon(rows)
+
+    # Deliveries
 
     def _start(self) -> None:
-        """Begin what may start now, and give back what should not wait here."""
-        for first in self._begun():
-            task = asyncio.create_task(self._work_through(first))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        self._give_back(self._slots.pop_surplus())
+        """Begin what may begin, a few in each round of the event loop."""
+        if self._starting is not None or not self._lanes.waiting:
+            return
+        begun = self._lanes.start(BEGUN_AT_ONCE)
+        for delivery in begun:
+            self._keep(self._work_through(delivery))
+        if len(begun) == BEGUN_AT_ONCE:
+            self._starting = asyncio.get_running_loop().call_soon(self._start_again)
 
-    def _begun(self) -> Iterator[_Item]:
-        """Yield what may start now."""
-        for item in self._slots.start():
-            self._leave_waiting(item[0])
-            yield item
+    def _start_again(self) -> None:
+        self._starting = None
+        self._start()
 
-    def _leave_waiting(self, delivery: ClaimedDelivery) -> None:
-        self._waiting[delivery.organization_id] -= 1
-        if not self._waiting[delivery.organization_id]:
-            del self._waiting[delivery.organization_id]
+    def _keep(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _work_through(self, first: _Item) -> None:
-        """Execute a delivery, and then each that may start because one has ended: a task for each would cost more."""
-        item: _Item | None = first
-        try:
-            while item is not None:
-                await self._execute(item)
-                item = next(self._begun(), None)
-                self._start()  # where the first answer of a destination lets several start
-        finally:
-            self._start()  # of what may start now, when this was interrupted
+    async def _work_through(self, first: ClaimedDelivery) -> None:
+        """Execute a delivery, and then one that may begin because it has ended: a task for each would cost more."""
+        delivery: ClaimedDelivery | None = first
+        while delivery is not None:
+            try:
+                await self._executor.execute(delivery, self._secrets)
+            except Exception:
+                log.exception(
+                    "delivery %s failed unexpectedly; it is claimed again later",
+                    delivery.id,
+                    extra={"event": "delivery.failed_unexpectedly"},
+                )
+            finally:
+                self._give_back(self._lanes.end(delivery))
+                if self._lanes.has_room:
+                    self._woken.set()
+            delivery = next(iter(self._lanes.start(1)), None)
+            self._start()  # the first answer of a lane lets several begin
 
-    async def _execute(self, item: _Item) -> None:
-        delivery, secrets = item
-        try:
-            await self._executor.execute(delivery, secrets)
-        except Exception:
-            log.exception(
-                "delivery %s failed unexpectedly; it is claimed again later",
-                delivery.id,
-                extra={"event": "delivery.failed_unexpectedly"},
-            )
-        finally:
-            self._in_flight_bytes -= delivery.size
-            limited = self._slots.finish(delivery.destination, item)
-            if limited or self._more:
-                self._woken.set()
+
+def _lane(values: Mapping[str, Any]) -> Due:
+    return Due(values["lane"], values["organization_id"], values["destination"])

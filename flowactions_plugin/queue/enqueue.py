@@ -17,6 +17,7 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
 from flowactions_plugin.queue.keys import KeyUse, Use
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.new_rows import NewRows, enqueuing
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
@@ -166,8 +167,7 @@ class Outbox:
     Attributes:
         database: the same.
         rows: writes what needs no transaction of others.
-        on_commit: called with the organization of each row that was committed and not claimed; ``None``: nobody waits for
-            these.
+        on_commit: called with each row that was committed and not claimed; ``None``: nobody waits for these.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Outbox:
         self._telemetry = telemetry or Telemetry()
         self.standard_webhooks = standard_webhooks
         self.retry_schedule = retry_schedule
-        self.on_commit: Callable[[str], None] | None = None
+        self.on_commit: Callable[[NewDelivery], None] | None = None
         self.rows = NewRows(database)
         self._works = GroupCommit(
             self._run_group,
@@ -273,6 +273,7 @@ class Outbox:
             event_type=webhook.event_type,
             url=url,
             destination=destination,
+            lane=lane_of(webhook.organization_id, destination, url),
             method=method,
             headers=headers,
             body=body,
@@ -322,7 +323,7 @@ class Outbox:
         """Return what is called when a delivery was committed; ``None``: nothing."""
         call = None
         if self.on_commit is not None and wakes:
-            call = partial(self.on_commit, delivery.organization_id)
+            call = partial(self.on_commit, delivery)
         if self._telemetry.meters.is_open:
             call = partial(self._count, origin_kind(delivery.origin), call)
         return call

@@ -7,9 +7,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final
-
-import msgspec
 
 from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
 from flowactions_plugin.egress.lag import GRACE_SECONDS
@@ -17,27 +14,27 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import with_traceparent
 from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, Secrets, SecretSource
 from flowactions_plugin.queue.observer import Load
-from flowactions_plugin.queue.recovery_store import RecoveryStore
-from flowactions_plugin.queue.rules import DEAD, HELD_SECONDS, RETURN_SECONDS, Timing, transition
-from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
+from flowactions_plugin.queue.rules import (
+    DEAD,
+    HELD_SECONDS,
+    QUARANTINE_ROUNDS,
+    RETURN_SECONDS,
+    Timing,
+    transition,
+)
 
 log = logging.getLogger("flowactions.outbox")
-
-LARGE_BYTES: Final = 64 * 1024
-"""A body of this size is not kept until the outcome is written."""
 
 MOST_STALLS: Final = 5
 """How often in a row a delivery is given back because its attempt failed while this process stood still."""
 
 STALLED_KNOWN: Final = 10_000
 """Of how many deliveries it is counted. Beyond, all counts begin anew."""
-
-SURPLUS_SECONDS: Final = 1.0
-"""The delay of a delivery that was reclaimed often, while too many such deliveries are in flight."""
 
 
 class Executor:
@@ -63,7 +60,7 @@ class Executor:
 
     def __init__(
         self,
-        store: RecoveryStore,
+        store: ClaimStore,
         sender: Sender,
         completer: Completer,
         source: SecretSource,
@@ -111,34 +108,10 @@ class Executor:
             await asyncio.sleep(2 * GRACE_SECONDS)
             await self.completer.flush()
 
-    async def admit(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Return what of a claim may be sent.
-
-        The rest was reclaimed too often for so many of them to be sent at once. It is given back before anything is
-        sent: if this process ends now, it counts against those only that were sent.
-
-        Raises:
-            StorageUnavailable: the rest could not be given back, and so nothing of the claim may be sent.
-        """
-        self._claimed += len(claimed)
-        claimed = self.completer.not_in_hand(claimed)
-        # Also while they wait for a slot: a second copy would be sent under a claim that the first one gives back.
-        for each in claimed:
-            self.completer.begin(each)
-        admitted, surplus = self.completer.suspects.admit(claimed)
-        if surplus:
-            self.completer.give_back(*(Return(each, SURPLUS_SECONDS) for each in surplus))
-            try:
-                await self.completer.write()
-            except BaseException:
-                self.abandon(admitted)
-                raise
-        return admitted
-
     def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Return what of that which its enqueue has claimed may be sent, and record it as in hand.
+        """Return what of a claim may be sent, and record it as in hand: also while it waits for a slot.
 
-        The rest was claimed again meanwhile: the answer of its enqueue has come after the end of its lease.
+        The rest is in hand already, under another claim of this worker's, whose answer has come late or has ended meanwhile.
         """
         claimed = self.completer.not_in_hand(claimed)
         self._claimed += len(claimed)
@@ -230,9 +203,20 @@ class Executor:
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         forgives = self._stalls[delivery.id] < MOST_STALLS
+        message = delivery
+        if delivery.lacks_body:
+            try:
+                whole = await self._store.whole(delivery)
+            except StorageUnavailable:
+                self.abandon([delivery])
+                return
+            if whole is None:  # its claim has ended
+                self.completer.forget(delivery)
+                return
+            message = whole
         self._in_flight += 1
         try:
-            message = with_traceparent(delivery) if self._sends_trace else delivery
+            message = with_traceparent(message) if self._sends_trace else message
             outcome = await self._sender.send(message, secret.value, forgives=forgives)
         except BaseException as exc:
             if not isinstance(exc, Exception):
@@ -252,7 +236,7 @@ class Executor:
         if secret.value is None:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self._stalls.pop(delivery.id, None)
-        self.limits.record(delivery.destination, outcome)
+        self.limits.record(delivery, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]
@@ -262,8 +246,6 @@ class Executor:
         schedule = self._retry_schedule
         chance = self._chance() if schedule else 0.5
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
-        if delivery.body is not None and len(delivery.body) > LARGE_BYTES:
-            delivery = msgspec.structs.replace(delivery, body=None)
         self.completer.complete(Completion(delivery, outcome, change))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import Executable, Integer, Text, and_, case, literal, select
+from sqlalchemy import BigInteger, Executable, Integer, Text, case, literal, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
-from flowactions_plugin.queue.due import unpaused
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import outbox
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox, pauses
 
 MOST_CLAIMED_BYTES: Final = 16 * 1024
 """A larger row is claimed as any other, later: it would be encoded once more."""
@@ -35,7 +34,7 @@ _TEXTS: Final = (
     "idempotency_key",
     "trace",
 )
-_GIVEN: Final = (*_TEXTS, "max_attempts")
+_GIVEN: Final = (*_TEXTS, "lane", "max_attempts")
 
 
 class Claimant(Protocol):
@@ -235,8 +234,14 @@ def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
 
     A row to a paused destination is not claimed. Returned are the ids, and the tokens of those that are claimed.
     """
-    given = sql.values_table("rows", **dict.fromkeys(_TEXTS, Text), max_attempts=Integer, body=Text, token=Text)
-    token = case((and_(*unpaused(given.c.organization_id, given.c.destination)), given.c.token))
+    given = sql.values_table(
+        "rows", **dict.fromkeys(_TEXTS, Text), lane=BigInteger, max_attempts=Integer, body=Text, token=Text
+    )
+    paused = select(pauses.c.destination).where(
+        pauses.c.destination == given.c.destination,
+        pauses.c.organization_id.in_((inline(EVERY_ORGANIZATION), given.c.organization_id)),
+    )
+    token = case((~paused.exists(), given.c.token))
     columns = [given.c[name] for name in _GIVEN]
     row = select(*columns, sql.bytes_of(given.c.body).label("body"), token.label("token")).subquery("row")
     until = case((row.c.token.is_not(None), sql.now() + int(lease_seconds * 1000)))

@@ -1,17 +1,15 @@
 """Notifications between processes on PostgreSQL: a debounced NOTIFY for other workers, best effort.
 
-A notification names the organizations of what was enqueued, so that a busy worker finds their rows without a search.
+A notification names the lanes of what was enqueued, so that a worker that knows them need not look for them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from typing import Final
-
-import msgspec
 
 from flowactions_plugin.errors import StorageUnavailable
 
@@ -31,24 +29,18 @@ PAYLOAD_BYTES: Final = 7000
 """The most that a notification carries; PostgreSQL takes 8000."""
 
 
-def payload_of(organizations: Iterable[str]) -> str:
-    """Return the payload that names organizations: as many as fit."""
-    named: list[str] = []
-    room = PAYLOAD_BYTES
-    for each in organizations:
-        room -= len(msgspec.json.encode(each)) + 1  # with what is escaped, and a comma
-        if room < 0:
-            break
-        named.append(each)
-    return msgspec.json.encode(named).decode()
+def payload_of(lanes: Collection[int]) -> str:
+    """Return the payload that names lanes; an empty one where they do not fit."""
+    payload = " ".join(map(str, lanes))
+    return payload if len(payload) <= PAYLOAD_BYTES else ""
 
 
-def organizations_in(payload: str) -> Sequence[str]:
-    """Return the organizations that a payload names; none of one that is not as `payload_of` made it."""
+def lanes_in(payload: str) -> list[int] | None:
+    """Return the lanes that a payload names; ``None``: it names none, so that all may have become due."""
     try:
-        return msgspec.json.decode(payload, type=list[str])
-    except (msgspec.MsgspecError, UnicodeError):
-        return []
+        return [*map(int, payload.split())] or None
+    except ValueError:
+        return None
 
 
 class Notifier:
@@ -61,7 +53,7 @@ class Notifier:
     def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
         self._send = send
         self._sending: asyncio.Task[None] | None = None
-        self._organizations: dict[str, None] = {}
+        self._lanes: set[int] = set()
         self._open = False
 
     async def __aenter__(self) -> None:
@@ -73,27 +65,27 @@ class Notifier:
         sending = self._sending
         if sending is not None:
             await asyncio.wait({sending}, timeout=CLOSE_SECONDS)
-            self._organizations.clear()
+            self._lanes.clear()
             sending.cancel()
             await asyncio.wait({sending})
 
-    def notify(self, organization_id: str) -> None:
+    def notify(self, lane: int) -> None:
         """Send a notification: at once, or together with others of the same moment.
 
         Args:
-            organization_id: the owner of what was enqueued.
+            lane: of what was enqueued.
         """
         if not self._open:
             return
-        self._organizations[organization_id] = None
+        self._lanes.add(lane)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_debounced())
 
     async def _send_debounced(self) -> None:
         try:
-            while self._organizations:
-                payload = payload_of(self._organizations)
-                self._organizations.clear()
+            while self._lanes:
+                payload = payload_of(self._lanes)
+                self._lanes.clear()
                 with suppress(StorageUnavailable):
                     await self._send(payload)
                 await asyncio.sleep(DEBOUNCE_SECONDS)

@@ -14,13 +14,15 @@ from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.operators.audit import PURGE, SKEW_MS
 from flowactions_plugin.queue import outcomes
 from flowactions_plugin.queue.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
-from flowactions_plugin.queue.contact import PREFIX_DIGITS, Contact, token_prefix
-from flowactions_plugin.queue.due import WORKER_PREFIX
+from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, token_prefix
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, audit, outbox, workers
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
+
+WORKER_PREFIX: Final = func.substr(workers.c.id, WORKER_ID_LENGTH - PREFIX_DIGITS + 1)
+"""What the tokens of a worker's claims begin with: `claims.token_prefix` in SQL."""
 
 _ROWS: Final = select(outbox.c.id, outbox.c.status, outbox.c.claimed_by, outbox.c.settled_token).where(
     outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
@@ -124,7 +126,7 @@ class OutcomeStore:
     async def ends(self, deliveries: Sequence[ClaimedDelivery]) -> dict[str, ClaimEnd]:
         """Return what has ended the claims of deliveries, by id."""
         async with self._database.read() as connection:
-            return await connection.run_sync(_ends, deliveries, self.contact.token_prefix)
+            return await connection.run_sync(_ends, deliveries, self.contact.prefix)
 
     async def release(self, deliveries: Sequence[ClaimedDelivery], delay_seconds: float = 0.0) -> int:
         """Give claims back without an attempt; the rows are due again after ``delay_seconds``.

@@ -33,7 +33,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from flowactions_plugin.egress.attempt import NOTES, PROBE, SLOW_MS
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.queue.contact import PREFIX_DIGITS
+from flowactions_plugin.queue.claims import PREFIX_DIGITS
 from flowactions_plugin.queue.rules import (
     FINISHED,
     WAIT_CAP_SECONDS,
@@ -88,6 +88,7 @@ def _completed(sql: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
         token=String,
         status=String,
         attempts=Integer,
+        max_attempts=Integer,
         delay_ms=BigInteger,
         status_code=Integer,
         error=Text,
@@ -109,6 +110,7 @@ def _completed(sql: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
             **CLEARED,
             status=done.c.status,
             attempts=done.c.attempts,
+            max_attempts=done.c.max_attempts,
             **FREED,
             settled_token=done.c.token,
             next_attempt_at=now + done.c.delay_ms,
@@ -136,12 +138,6 @@ def keeping_response() -> Update:
         .where(outbox.c.id == bindparam("row"), outbox.c.settled_token == bindparam("by"))
         .values(delivered_response=bindparam("kept", type_=LargeBinary))
     )
-
-
-def granting(probe: Completion) -> Update:
-    """Write the statement that gives the row of a failed probe the attempt which that has used."""
-    mine = (outbox.c.id == probe.delivery.id, outbox.c.settled_token == probe.delivery.token)
-    return update(outbox).where(*mine).values(max_attempts=probe.delivery.max_attempts)
 
 
 def giving_back(sql: Dialect) -> Executable:
@@ -222,6 +218,8 @@ def completion_values(completion: Completion, bytes_value: Callable[[bytes], str
         "token": delivery.token,
         "status": change.status,
         "attempts": delivery.attempts + attempted,
+        # A probe that has failed uses up no attempt.
+        "max_attempts": delivery.max_attempts - (delivery.is_probe and change.status != "retrying"),
         "delay_ms": int(change.delay_seconds * 1000),
         "status_code": outcome.status_code,
         "error": storable(outcome.error),

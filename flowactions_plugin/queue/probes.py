@@ -1,7 +1,7 @@
-"""Probes: of a destination that was paused automatically, one delivery is sent now and then (decision 70).
+"""Probes: of a destination that was paused automatically, one delivery is sent now and then.
 
-A probe is a claim of a parked row, outside of the slots. If it fails, its row gets one attempt more, so that none is used up:
-once a row, and never more than ten. Then the row is parked again behind the others.
+A probe is a claim of one row although its destination is paused. A probe that fails uses up no attempt: where its outcome is
+written, the row gets one attempt more, once, and never more than ten.
 """
 
 from __future__ import annotations
@@ -9,33 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from msgspec.structs import replace
-from sqlalchemy import Select, String, and_, bindparam, exists, select, update
-from sqlalchemy.engine import Connection
+from sqlalchemy import and_, update
+from sqlalchemy.engine import Row
 
 from flowactions_hookspecs import DeliveryAlert
-from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import PROBE
-from flowactions_plugin.queue.claimed import ClaimedDelivery, read_row
-from flowactions_plugin.queue.claims import claiming
-from flowactions_plugin.queue.contact import Contact, new_token
-from flowactions_plugin.queue.due import free, undoubted
+from flowactions_plugin.operators.scope import AUTOMATIC
+from flowactions_plugin.queue.claimed import ClaimedDelivery
+from flowactions_plugin.queue.claims import FREE, LIVE, ClaimStore, statement
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, PAUSED_OFFSET_MS, UNDO_OFFSET_MS, probe_delay_ms
-from flowactions_plugin.storage.conflicts import repeated
-from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.queue.lanes import Ask, Due
+from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, probe_delay_ms
+from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.outages import keep_on
-from flowactions_plugin.storage.schema import (
-    EVERY_ORGANIZATION,
-    LIVE,
-    QUARANTINE_AFTER,
-    attempts,
-    outbox,
-    pauses,
-)
+from flowactions_plugin.storage.schema import pauses
 
 LOOK_SECONDS: Final = 5.0
 """Seconds between looks for destinations that are to be probed."""
@@ -43,52 +33,43 @@ LOOK_SECONDS: Final = 5.0
 AT_ONCE: Final = 10
 """How many probes a worker has in flight at the most, beside its slots."""
 
-BY_ITSELF: Final = pauses.c.probe_at.is_not(None)
+BY_ITSELF: Final = and_(pauses.c.paused_role == inline(AUTOMATIC.role), pauses.c.probe_at.is_not(None))
 """The condition that a pause is automatic, and has not ended."""
 
-_PROBED: Final = select(attempts.c.number).where(
-    attempts.c.delivery_id == bindparam("row", type_=String), attempts.c.phases.contains(f'"{PROBE}"')
-)
-"""The failed probe of the row of the parameter ``row``, for which it got an attempt."""
+PROBES: Final = f"""
+SELECT pause.organization_id, pause.destination, pause.probe_at, pause.probes, oldest.lane
+FROM flowactions_pauses AS pause JOIN flowactions_outbox AS oldest ON oldest.id = (
+    SELECT id FROM flowactions_outbox
+    WHERE destination = pause.destination AND organization_id = pause.organization_id
+      AND {LIVE} AND next_attempt_at <= {{now}} AND {FREE}
+    ORDER BY next_attempt_at, id LIMIT 1)
+WHERE pause.paused_role = '{AUTOMATIC.role}' AND pause.probe_at <= {{now}}
+  AND NOT EXISTS (SELECT 1 FROM flowactions_pauses AS other WHERE other.destination = pause.destination
+      AND other.organization_id = '')
+ORDER BY pause.probe_at LIMIT {AT_ONCE}"""
+"""Find the probes that are due, each with the lane of the row that has waited for longest."""
 
-
-class _Due(NamedTuple):
-    """A probe that is due.
-
-    Attributes:
-        organization_id: whose pause it is.
-        destination: of the pause.
-        probe_at: since when it is due.
-        probes: how many were sent before.
-        row: the id of the row that would be sent.
-    """
-
-    organization_id: str
-    destination: str
-    probe_at: int
-    probes: int
-    row: str
+PROBED: Final = f"""
+SELECT 1 FROM flowactions_attempts WHERE delivery_id = :id AND phases LIKE '%"{PROBE}"%' LIMIT 1"""
 
 
 class Probes:
     """Probes destinations. Of any number of workers, one sends each probe.
 
     Args:
-        database: where the queue is.
-        contact: of the worker that claims.
+        store: the queue.
         executor: makes the attempts.
         tell: learns of each probe, as it begins.
     """
 
     def __init__(
         self,
-        database: Database,
-        contact: Contact,
+        store: ClaimStore,
         executor: Executor,
         tell: Callable[[DeliveryAlert], None] = lambda _alert: None,
     ) -> None:
-        self._database = database
-        self._contact = contact
+        self._store = store
+        self._database = store.database
         self._executor = executor
         self._tell = tell
         self._in_flight: set[asyncio.Task[None]] = set()
@@ -107,7 +88,7 @@ class Probes:
         async with self._beginning:
             room = AT_ONCE - len(self._in_flight)
             claimed = [] if self._executor.stopping else await self.claim(room)
-            for each in await self._executor.admit(claimed):
+            for each in self._executor.take(claimed):
                 task = asyncio.create_task(self._send(each))
                 self._in_flight.add(task)
                 task.add_done_callback(self._in_flight.discard)
@@ -142,100 +123,34 @@ class Probes:
         Raises:
             StorageUnavailable: the database failed.
         """
-        doubt = self._contact.doubt()
-        rows = await self._database.rows(self._database.built(_due, bool(doubt)), doubt)
-        due = [_Due._make(row) for row in rows[:limit]]
-        return await self._claim(due) if due else []
+        due = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
+        asks = [
+            Ask(Due(row.lane, row.organization_id, row.destination), 1)
+            for row in due[:limit]
+            if await self._begin(row)
+        ]
+        claimed = await self._store.claim(asks, probe=True) if asks else []
+        return [await self._with_attempt(each) for each in claimed]
 
-    @repeated
-    async def _claim(self, due: list[_Due]) -> list[ClaimedDelivery]:
-        lease_end = lease_clock() + self._contact.lease_seconds
-        token = new_token(self._contact.token_prefix)
-
-        def claim(connection: Connection) -> list[ClaimedDelivery]:
-            claimed: list[ClaimedDelivery] = []
-            for each in due:
-                # While it is locked, no other worker sends this probe, and nobody resumes the destination.
-                mine = and_(
-                    pauses.c.organization_id == each.organization_id,
-                    pauses.c.destination == each.destination,
-                    pauses.c.probe_at == each.probe_at,
-                    BY_ITSELF,
-                )
-                locked = select(pauses.c.probes).where(mine).with_for_update(skip_locked=True)
-                if connection.execute(locked).first() is None:
-                    continue
-                doubt = self._contact.doubt()
-                claiming_one = self._database.built(_claiming, bool(doubt), self._contact.lease_seconds)
-                rows = connection.execute(claiming_one, {"token": token, "row": each.row, **doubt}).all()
-                if rows:
-                    number = each.probes + 1
-                    again = self._database.now() + probe_delay_ms(number)
-                    connection.execute(update(pauses).where(mine).values(probe_at=again, probes=number))
-                    row, probed = (
-                        read_row(rows[0], lease_end),
-                        connection.execute(_PROBED, {"row": each.row}).all(),
-                    )
-                    if row.max_attempts < MAX_ATTEMPTS_CAP and not probed:
-                        row = replace(row, max_attempts=row.max_attempts + 1, is_probe=True)
-                    claimed.append(row)
-            return claimed
-
-        async with self._database.write() as connection:
-            return await connection.run_sync(claim)
-
-
-def _may_be_probed(sql: Dialect, in_doubt: bool) -> tuple[Any, ...]:
-    """Return the conditions on a row that waits because its destination is paused, and that no claim holds."""
-    now = sql.now()
-    return (
-        LIVE,
-        outbox.c.takeovers < inline(QUARANTINE_AFTER),
-        outbox.c.next_attempt_at >= inline(PAUSED_OFFSET_MS),
-        outbox.c.next_attempt_at < inline(UNDO_OFFSET_MS),
-        undoubted(now) if in_doubt else free(now),
-    )
-
-
-def _due(sql: Dialect, in_doubt: bool) -> Select[Any]:
-    """Select the probes that are due, those that have waited for longest first, each with the row that would be sent."""
-    oldest = (
-        select(outbox.c.id)
-        .where(
-            *_may_be_probed(sql, in_doubt),
-            outbox.c.destination == pauses.c.destination,
-            outbox.c.organization_id == pauses.c.organization_id,
+    async def _begin(self, due: Row[Any]) -> bool:
+        """Take the turn of a probe; return whether no other worker has, and nobody has resumed the destination."""
+        number = due.probes + 1
+        begun = (
+            update(pauses)
+            .where(
+                pauses.c.organization_id == due.organization_id,
+                pauses.c.destination == due.destination,
+                pauses.c.probe_at == due.probe_at,
+                BY_ITSELF,
+            )
+            .values(probe_at=self._database.now() + probe_delay_ms(number), probes=number)
         )
-        .order_by(outbox.c.next_attempt_at, outbox.c.id)
-        .limit(inline(1))
-        .correlate(pauses)
-        .scalar_subquery()
-    )
-    everywhere = pauses.alias("everywhere")
-    held = exists().where(
-        everywhere.c.organization_id == inline(EVERY_ORGANIZATION),
-        everywhere.c.destination == pauses.c.destination,
-        everywhere.c.resumed_at.is_(None),
-    )
-    due = (
-        select(
-            pauses.c.organization_id,
-            pauses.c.destination,
-            pauses.c.probe_at,
-            pauses.c.probes,
-            oldest.label("row"),
-        )
-        .where(BY_ITSELF, pauses.c.probe_at <= sql.now(), ~held)
-        .subquery("due")
-    )
-    return select(due).where(due.c.row.is_not(None)).order_by(due.c.probe_at).limit(inline(AT_ONCE))
+        return bool(await self._database.in_transaction(lambda connection: connection.execute(begun).rowcount))
 
-
-def _claiming(sql: Dialect, in_doubt: bool, lease_seconds: float) -> Any:
-    """Write the statement that claims the row of the parameter ``row`` for a probe, and returns it."""
-    one = (
-        select(outbox.c.id, outbox.c.next_attempt_at)
-        .where(outbox.c.id == bindparam("row", type_=String), *_may_be_probed(sql, in_doubt))
-        .with_for_update(skip_locked=True)
-    )
-    return claiming(sql, one, lease_seconds)
+    async def _with_attempt(self, delivery: ClaimedDelivery) -> ClaimedDelivery:
+        """Return a delivery that has one attempt more than its row, if no probe of it has failed before."""
+        if delivery.max_attempts >= MAX_ATTEMPTS_CAP:
+            return delivery
+        if await self._database.rows(self._database.built(statement, PROBED), {"id": delivery.id}):
+            return delivery
+        return replace(delivery, max_attempts=delivery.max_attempts + 1, is_probe=True)

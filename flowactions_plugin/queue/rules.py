@@ -35,6 +35,9 @@ CLAIM_SECONDS: Final = DEADLINE_SECONDS * 3
 START_MARGIN_SECONDS: Final = 2.0
 """The rest of a lease after the deadline of the attempt that began last: time to write the outcome."""
 
+QUARANTINE_ROUNDS: Final = 3
+"""How many rounds in quarantine may begin and not end before a delivery is dead."""
+
 RETURN_SECONDS: Final = 5.0
 """The delay of a row that was given back because this process had no time, descriptors or memory for it."""
 
@@ -55,13 +58,6 @@ LONGEST_SCHEDULED_SECONDS: Final = MOST_DELAY_SECONDS * (1 + JITTER) + CLAIM_SEC
 """The longest delay that any retry schedule gives a row."""
 
 GONE_STATUS: Final = 410
-
-PAUSED_OFFSET_MS: Final = 1 << 50
-"""Added to the due time of a row of a paused destination, so that claims do not meet it. As the time of a clock it would be
-in the year 37648; taken off again, it leaves the due time as it was."""
-
-UNDO_OFFSET_MS: Final = 1 << 51
-"""Added to the due time of a row, parked or not, that a bulk action will cancel unless it is undone."""
 
 PROBE_FIRST_MS: Final = 60_000
 PROBE_LONGEST_MS: Final = 3600_000
@@ -115,6 +111,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     event_type: str
     url: str
     destination: str
+    lane: int
     method: str
     headers: tuple[tuple[str, str], ...]
     body: bytes | None
@@ -178,11 +175,6 @@ class Transition(NamedTuple):
 DELIVERED: Final = Transition("delivered")
 DEAD: Final = Transition("dead")
 GONE: Final = Transition("dead", gone=True)
-
-
-def due_time(stored: int) -> int:
-    """Return when a row is due, Unix milliseconds, without what a pause or a cancellation has added to it."""
-    return stored & (PAUSED_OFFSET_MS - 1) if PAUSED_OFFSET_MS <= stored < 2 * UNDO_OFFSET_MS else stored
 
 
 def probe_delay_ms(probes: int) -> int:

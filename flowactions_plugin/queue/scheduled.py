@@ -1,27 +1,26 @@
-"""Scheduled claims: each tick claims due rows up to a limit, and sends them."""
+"""Scheduled claims (§8): a tick now and then, which claims the oldest rows of all and sends them."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
-from flowactions_plugin.queue.claim_store import ClaimStore
 from flowactions_plugin.queue.claimed import ClaimedDelivery
+from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
+from flowactions_plugin.queue.lanes import MOST_BYTES
 from flowactions_plugin.queue.rules import Timing
-from flowactions_plugin.queue.worker import FULL_CLAIM_BYTES
 
 
 class ScheduledClaims:
-    """Claims at once, then every ``tick_seconds`` (§8).
-
-    Ticks never overlap: one that takes longer than a period is followed by the next at once.
+    """Claims once a tick.
 
     Args:
         store: the queue.
         executor: executes what is claimed.
         tick_seconds: from the start of a tick to the start of the next.
         claim_limit: rows per tick.
-        per_destination: rows in flight to one destination; ``None``: no limit.
+        per_destination: rows of a tick for one organization at one destination; ``None``: no limit.
         timing: how often the worker has rows to send in quarantine.
     """
 
@@ -49,8 +48,6 @@ class ScheduledClaims:
     async def run_once(self) -> float:
         """Run a tick if it is time; see `ClaimStrategy`."""
         clock = asyncio.get_running_loop().time
-        # Rows that were passed over while leases were in doubt do not wait for the tick after that.
-        self._tick_at = min(self._tick_at, clock() + self._store.contact.remaining())
         if clock() >= self._tick_at:
             started = clock()
             await self.tick()
@@ -70,7 +67,7 @@ class ScheduledClaims:
         Large rows are claimed and executed a few at a time, within the same tick.
 
         Returns:
-            How many rows were claimed.
+            How many rows were sent.
 
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
@@ -79,21 +76,35 @@ class ScheduledClaims:
         total = 0
         while total < self._claim_limit and not (total and self._executor.stopping):
             await self._executor.catch_up()
-            claimed = await self._store.claim(self._claim_limit - total, per_destination=self._per_destination)
-            total += len(claimed)
-            size = sum(each.size for each in claimed)
-            await self._execute(claimed)
-            if size < FULL_CLAIM_BYTES:
+            asks = await self._store.oldest(self._claim_limit - total, self._per_destination)
+            claimed = self._executor.take(await self._store.claim(asks)) if asks else []
+            now, later = _within(claimed, MOST_BYTES)
+            self._executor.abandon(later)
+            total += len(now)
+            await self._execute(now)
+            if not later:
                 break
         return total
 
-    async def _execute(self, claimed: list[ClaimedDelivery]) -> None:
-        admitted = await self._executor.admit(claimed)
+    async def _execute(self, batch: Sequence[ClaimedDelivery]) -> None:
         secrets = self._executor.secrets()
         results = await asyncio.gather(
-            *(self._executor.execute(delivery, secrets) for delivery in admitted), return_exceptions=True
+            *(self._executor.execute(delivery, secrets) for delivery in batch), return_exceptions=True
         )
         await self._executor.completer.flush()
         for result in results:
             if isinstance(result, BaseException):
                 raise result
+
+
+def _within(
+    claimed: Sequence[ClaimedDelivery], most: int
+) -> tuple[list[ClaimedDelivery], list[ClaimedDelivery]]:
+    """Divide a claim into its first rows that have so many bytes together, and the rest; one row is always among the first."""
+    now: list[ClaimedDelivery] = []
+    for each in claimed:
+        most -= each.size
+        if now and most < 0:
+            break
+        now.append(each)
+    return now, list(claimed[len(now) :])

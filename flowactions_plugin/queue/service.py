@@ -16,21 +16,20 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
-from flowactions_plugin.queue.claim_store import ClaimStore
-from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.contact import Contact, token_prefix
+from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
+from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
-from flowactions_plugin.queue.limits import Limits
-from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, organizations_in
+from flowactions_plugin.queue.lanes import Due
+from flowactions_plugin.queue.limits import Standing
+from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, lanes_in
 from flowactions_plugin.queue.observer import Observer
 from flowactions_plugin.queue.outcome_store import OutcomeStore
 from flowactions_plugin.queue.probes import Probes
-from flowactions_plugin.queue.recovery_store import RecoveryStore
-from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.rules import NewDelivery, Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
@@ -102,12 +101,12 @@ class OutboxService:
         self._notifier: Notifier | None = None
         self._claiming: ContinuousClaims | None = None
 
-    def _committed(self, organization_id: str) -> None:
+    def _committed(self, delivery: NewDelivery) -> None:
         """Wake whoever delivers: this process's worker, or those of others."""
         if self._claiming is not None:
-            self._claiming.wake([organization_id])
+            self._claiming.enqueued(Due(delivery.lane, delivery.organization_id, delivery.destination))
         elif self._notifier is not None:
-            self._notifier.notify(organization_id)
+            self._notifier.notify(delivery.lane)
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.
@@ -126,11 +125,10 @@ class OutboxService:
         sender = self._sender(lag)
         listens = provides(self._host, "delivery_finished")
         finished = self._host.delivery_finished if listens else None
-        limits = Limits(self._database.clock)
+        limits = Standing()
         completer = Completer(self.outcomes, finished, [self._observer.record, self.recorded], limits)
-        recovery = RecoveryStore(self._database, self.contact)
         executor = Executor(
-            recovery,
+            self.claims,
             sender,
             completer,
             self._secret_source(),
@@ -138,12 +136,12 @@ class OutboxService:
             sends_trace=self._settings.send_traceparent,
             retry_schedule=self._settings.retry_schedule,
         )
-        probes = Probes(self._database, self.contact, executor, self._observer.tell)
+        probes = Probes(self.claims, executor, self._observer.tell)
         try:
             async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
-                self.contact.token_prefix = token_prefix(worker_id)
+                self.contact.prefix = token_prefix(worker_id)
                 with lag, self.recorded.watching(executor.load):
-                    await Worker(recovery, executor, strategy, self._timing, probes=probes).run()
+                    await Worker(self.claims, executor, strategy, self._timing, probes=probes).run()
         finally:
             await sender.aclose()
 
@@ -208,7 +206,7 @@ class OutboxService:
         else:
 
             def notified(payload: str) -> None:
-                claims.wake(organizations_in(payload))
+                claims.wake(lanes_in(payload))
 
             listen = partial(self._database.listen, CHANNEL, notified)
         listening = asyncio.create_task(Listener(listen, claims.wake).run())

@@ -6,25 +6,19 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.probes import Probes
-from flowactions_plugin.queue.recovery_store import RecoveryStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.outbox")
 
 T = TypeVar("T")
-
-RESCUE_INTERVAL: Final = 60.0
-"""Seconds between searches for rows that a clock change has left in the future."""
-
-FULL_CLAIM_BYTES: Final = 1024 * 1024
-"""A claim of this size may have been limited by `CLAIM_BYTES`: more rows may be due."""
 
 
 def outage_delay(failures: int, cap: float, chance: float) -> float:
@@ -79,7 +73,7 @@ class Worker:
 
     def __init__(
         self,
-        store: RecoveryStore,
+        store: ClaimStore,
         executor: Executor,
         strategy: ClaimStrategy,
         timing: Timing = Timing(),  # noqa: B008  immutable
@@ -92,8 +86,7 @@ class Worker:
         self._strategy = strategy
         self._timing = timing
         self._chance = chance
-        self._probes = probes or Probes(store.database, store.contact, executor)
-        self._rescue_at = 0.0
+        self._probes = probes or Probes(store, executor)
         self._quarantine_at = 0.0
         self._stop_now = asyncio.Event()
 
@@ -134,14 +127,14 @@ class Worker:
         return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
 
     async def _keep_in_contact(self) -> None:
-        """Write to the queue when no claim has for a few seconds, so that no outage of it goes unnoticed (decision 54)."""
+        """Write to the queue when no claim has for a few seconds, so that no outage of it goes unnoticed."""
         contact = self._store.contact
         while True:
-            pause = contact.probe_seconds * (1 + self._chance()) / 2
+            pause = contact.seconds * (1 + self._chance()) / 2
             left = pause - contact.silence()
             if left <= 0:
                 try:
-                    await self._store.probe()
+                    await self._store.touch()
                 except StorageUnavailable:
                     contact.failed()
                 left = pause
@@ -156,22 +149,9 @@ class Worker:
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
-        await self._rescue()
         await self._strategy.settle()
         await self._quarantine()
         return await self._strategy.run_once()
-
-    async def _rescue(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._rescue_at:
-            rescued = await self._store.rescue()
-            if rescued:
-                log.warning(
-                    "%s deliveries were due far ahead: the clock was set back; they are due again",
-                    rescued,
-                    extra={"event": "deliveries.rescued"},
-                )
-            self._rescue_at = now + RESCUE_INTERVAL
 
     async def _quarantine(self) -> None:
         """Send a row in quarantine, if it is time and there is one: alone, with nothing else in flight."""

@@ -21,6 +21,7 @@ class Dialect(ABC):
 
     Attributes:
         name: the database's name, for messages.
+        now_text: `now` in a statement that is written as text.
         is_server: whether it has a clock of its own, ends a statement whose caller is cancelled, and lets processes notify
             each other.
         has_lateral: whether a query can look up rows for each row of another one (LATERAL).
@@ -31,6 +32,7 @@ class Dialect(ABC):
     """
 
     name: ClassVar[str]
+    now_text: ClassVar[str]
     is_server: ClassVar[bool]
     has_lateral: ClassVar[bool]
     keeps_index_entries: ClassVar[bool]

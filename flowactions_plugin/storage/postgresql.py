@@ -102,6 +102,7 @@ class PostgreSQL(Dialect):
     """SQL for PostgreSQL."""
 
     name = "postgresql"
+    now_text = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)"
     is_server = True
     has_lateral = True
     keeps_index_entries = True

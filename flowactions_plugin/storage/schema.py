@@ -57,6 +57,8 @@ outbox: Final = Table(
     Column("event_type", String(64), nullable=False),
     Column("url", Text, nullable=False),
     Column("destination", Text, nullable=False),
+    # What the organization has waiting for one endpoint: a hash of organization, destination and path (`queue.lanes.lane_of`).
+    Column("lane", BigInteger, nullable=False),
     Column("method", String(32), nullable=False),
     Column("headers", Text, nullable=False),
     Column("body", LargeBinary),
@@ -109,7 +111,7 @@ event.listen(
     DDL("ALTER TABLE %(table)s SET (fillfactor = 50)").execute_if(dialect="postgresql"),  # type: ignore[no-untyped-call]  # as it is in the library
 )
 
-QUARANTINE_AFTER: Final = 5
+QUARANTINE_AFTER: Final = 3
 """Expired leases after which a row is sent in quarantine."""
 
 QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
@@ -118,14 +120,8 @@ _partial_index("ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.i
 _partial_index(
     "ix_flowactions_outbox_destination", outbox.c.destination, outbox.c.next_attempt_at, outbox.c.id, where=LIVE
 )
-# Claims take turns among the organizations.
-_partial_index(
-    "ix_flowactions_outbox_organization_due",
-    outbox.c.organization_id,
-    outbox.c.next_attempt_at,
-    outbox.c.id,
-    where=LIVE,
-)
+# Claims ask lanes for their oldest rows.
+_partial_index("ix_flowactions_outbox_lane", outbox.c.lane, outbox.c.next_attempt_at, outbox.c.id, where=LIVE)
 # What operators search by; which index serves which search is in decision 33.
 Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
 _partial_index(
@@ -376,9 +372,7 @@ pauses: Final = Table(
     Column("paused_at", BigInteger, nullable=False),
     Column("paused_by", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    # Since then it is paused no more, and rows that are parked are made due. NULL: it is paused.
-    Column("resumed_at", BigInteger),
-    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it was resumed.
+    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it is not known.
     Column("paused_role", String(16)),
     # Of an automatic pause: when the next probe is due. NULL: it is of a person.
     Column("probe_at", BigInteger),
@@ -398,6 +392,8 @@ destinations: Final = Table(
     Column("failures_in_row", Integer, nullable=False),
     # The kind of the last failure.
     Column("last_error", Text),
+    # Why the last attempt that failed did, in words.
+    Column("last_reason", Text),
     # When the host was alerted that it fails. NULL: it was not alerted, or was alerted of the recovery.
     Column("alerted_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),

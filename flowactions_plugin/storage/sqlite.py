@@ -63,6 +63,7 @@ class SQLite(Dialect):
     """SQL for SQLite."""
 
     name = "sqlite"
+    now_text = ":now"
     is_server = False
     has_lateral = False
     keeps_index_entries = False

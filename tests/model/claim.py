@@ -1,7 +1,7 @@
 """The steps of the model that claim (decision 71).
 
 Each step bears the name of the code that takes it (`names.CODE`), and calls that code where it is a pure function: the state after
-an attempt, whether a lease has room for one, turns, suspects, leases in doubt. Each rule in `names.RULES` can be left out.
+an attempt, whether a lease has room for one, the grace of leases. Each rule in `names.RULES` can be left out.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from flowactions_plugin.queue.claims import turn_rows
-from flowactions_plugin.queue.executor import SURPLUS_SECONDS
-from flowactions_plugin.queue.owners import turn_organizations
-from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS, Suspects
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.model.names import RULES
-from tests.model.world import FAULTS, GONE, LEASE, Item, Row, State, World, contact_after, is_in_doubt, ticks
+from tests.model.world import FAULTS, GONE, LEASE, Item, Row, State, World, contact_after, has_grace
 
 T = TypeVar("T")
 
@@ -95,7 +92,7 @@ class Claims:
             left, claimed = worker.asked
             if claimed is not None:
                 left = left if self.has("lease from before") else LEASE
-                yield Step("admit", who, self._admitted(with_worker(s, w, asked=None), w, claimed, left))
+                yield Step("take", who, self._admitted(with_worker(s, w, asked=None), w, claimed, left))
             return
         if worker.has_failed or alone or s.database < 1:
             return
@@ -107,9 +104,24 @@ class Claims:
                 yield Step("claim", f"{who}, whose answer is lost", cannot_write(lost, w), is_fault=True)
         if (spent := spend(s, "slow")) and any(row.is_live for row in s.rows):
             yield Step("ask", who, with_worker(spent, w, asked=(LEASE, None)), is_fault=True)
+        if s.pause == "old" and (spent := spend(s, "probe")):
+            yield from self._probing(spent, w)
         # Nothing else is in flight in its process, and all is written.
         if not worker.items or not self.has("alone"):
             yield from self._claiming_quarantined(s, w)
+
+    def _probing(self, s: State, w: int) -> Iterator[Step]:
+        """`Probes.claim`: the oldest row of a paused destination. It gets one attempt more, once."""
+        for r, row in enumerate(s.rows):
+            if not self.is_free(s, w, row, probe=True) or any(item.row == r for item in s.workers[w].items):
+                continue
+            held = self._held(s, w, r, row)
+            item = item_of(r, held)._replace(is_probe=True, grants=not (row.granted and self.has("one grant")))
+            after = with_worker(s, w, items=tuple(sorted((*s.workers[w].items, item))))
+            yield Step(
+                "probe", f"worker {w}, row {r}", after._replace(rows=put(s.rows, r, held)), is_fault=True
+            )
+            return
 
     def _claiming_quarantined(self, s: State, w: int) -> Iterator[Step]:
         """`RecoveryStore.claim_quarantined`; a reclaim is not counted."""
@@ -139,7 +151,7 @@ class Claims:
         for r, row in enumerate(s.rows):
             if not row.is_absent or len(worker.items) >= self.world.holds:
                 continue
-            paused = s.pause in {"new", "old"} and self.has("no pause for new rows")
+            paused = bool(s.pause) and self.has("no pause for new rows")
             new = row._replace(is_absent=False)
             held = new if paused else self._held(s, w, r, new)
             written = s._replace(rows=put(s.rows, r, held))
@@ -168,51 +180,64 @@ class Claims:
         left = item.left if self.has("lease from before for new rows") else LEASE
         return with_worker(s, w, items=tuple(sorted((*worker.items, item._replace(left=left)))))
 
-    def is_free(self, s: State, w: int, row: Row) -> bool:
-        """`due.due_rows`, apart from what is in quarantine."""
-        if not row.is_live or row.parked or (row.due and self.has("due")):
+    def is_free(self, s: State, w: int, row: Row, *, probe: bool = False) -> bool:
+        """The conditions of `claims.CLAIM`, apart from what is in quarantine."""
+        if not row.is_live or (row.due and self.has("due")):
             return False
-        if s.pause in {"new", "old"} and self.has("no pause"):
+        if s.pause and not probe and self.has("no pause"):
             return False
         if row.token and row.until > 0 and self.has("no live lease"):
             return False
         if row.token and not self.has("expired leases"):
             return False
-        doubted = (
-            self.world.doubts and row.token and row.owner != w and is_in_doubt(s.workers[w].contact, row.until)
+        graced = (
+            self.world.has_outages
+            and row.token
+            and row.owner != w
+            and has_grace(s.workers[w].contact, row.until)
         )
-        return not (doubted and self.has("no doubt"))
+        return not (graced and self.has("grace"))
+
+    def lane(self, r: int) -> tuple[str, str]:
+        """Return the lane of a row."""
+        kind = self.world.rows[r]
+        return kind.organization, kind.destination
 
     def eligible(self, s: State, w: int) -> list[int]:
-        """`claims.eligible`: which rows a claim takes; the first rows are the oldest."""
+        """`Lanes.asks` and `claims.CLAIM`: which rows a claim takes. Of each lane the oldest, which are the first."""
         world, items = self.world, s.workers[w].items
-        limit = world.holds - len(items)
+        left = world.holds - len(items)
         due = [r for r, row in enumerate(s.rows) if self.is_free(s, w, row)]
         due = [r for r in due if s.rows[r].takeovers < QUARANTINE_AFTER]
-        owners = self._turns(s, limit)
-        ranks: Counter[str] = Counter()
-        turn: dict[int, tuple[bool, int]] = {}
-        for r in due:
-            owner = world.rows[r].organization
-            ranks[owner] += 1
-            first = owner in owners and ranks[owner] <= turn_rows(limit, len(owners)) and self.has("turns")
-            turn[r] = (not first, ranks[owner] if first else 0)
-        used = Counter(world.rows[item.row].destination for item in items)
-        within = []
-        for r in sorted(due, key=lambda r: (turn[r], r) if self.has("turns at a destination") else r):
-            used[world.rows[r].destination] += 1
-            if used[world.rows[r].destination] <= world.share or not self.has("share"):
-                within.append(r)
-        return sorted(within, key=lambda r: (turn[r][0], r))[: max(0, limit)]
+        if world.signals:
+            due = [r for r in due if self.lane(r) in s.workers[w].hears]
+        held = Counter(self.lane(item.row) for item in items)
+        found: list[int] = []
+        turns = self._turns(due, s.turn)
+        while left > 0 and turns:
+            for lane in list(turns):
+                rows = [r for r in due if self.lane(r) == lane and r not in found]
+                if not rows or held[lane] >= world.share:
+                    turns.remove(lane)
+                elif left > 0:
+                    found.append(rows[0])
+                    held[lane] += 1
+                    left -= 1
+                    if not self.has("lanes in turn"):
+                        break
+        return found
 
-    def _turns(self, s: State, limit: int) -> Sequence[str]:
-        """`owners.Owners.next`: the organizations that have their turn."""
-        owners = sorted({kind.organization for kind in self.world.rows})
-        most = turn_organizations(limit, self.world.share) if self.has("a turn each") else len(owners)
-        return owners if len(owners) <= most else owners[s.turn : s.turn + most]
+    def _turns(self, due: Sequence[int], turn: int) -> list[tuple[str, str]]:
+        """Return the lanes with rows that are due, from the one whose turn it is."""
+        lanes = sorted({self.lane(r) for r in due})
+        if not self.has("turns go on"):
+            return lanes
+        everywhere = sorted({self.lane(r) for r in range(len(self.world.rows))})
+        later = [lane for lane in lanes if everywhere.index(lane) >= turn]
+        return [*later, *(lane for lane in lanes if lane not in later)]
 
     def claimed(self, s: State, w: int) -> tuple[State, tuple[Item, ...]]:
-        """`claims.claiming`: the rows with their new claims, and what the statement returns."""
+        """`claims.CLAIM`: the rows with their new claims, and what the statement returns."""
         rows, found = s.rows, self.eligible(s, w)
         for r in found:
             row = s.rows[r]
@@ -223,16 +248,21 @@ class Claims:
             rows = put(rows, r, self._held(s, w, r, row._replace(takeovers=row.takeovers + (row.token > 0))))
         last = len(rows) - 1
         left_behind = found and last not in found and self.is_free(s, w, s.rows[last])
-        organizations = {kind.organization for kind in self.world.rows}
-        most = turn_organizations(self.world.holds - len(s.workers[w].items), self.world.share)
-        after = s._replace(
-            rows=rows,
-            passed=(s.passed + bool(left_behind)) * (last not in found)
-            if self.world.patience is not None
-            else 0,
-            turn=0 if s.turn + most >= len(organizations) else s.turn + most,
-        )
+        everywhere = sorted({self.lane(r) for r in range(len(rows))})
+        after = s._replace(rows=rows)
+        if self.world.patience is not None and found:
+            after = after._replace(
+                passed=(s.passed + bool(left_behind)) * (last not in found),
+                turn=(everywhere.index(self.lane(found[-1])) + 1) % len(everywhere),
+            )
+        if self.world.signals:
+            after = self._forgotten(after, w, s)
         return after, tuple(item_of(r, rows[r]) for r in found if rows[r].is_live)
+
+    def _forgotten(self, after: State, w: int, before: State) -> State:
+        """`Lanes.answer`: lanes are forgotten that gave less than was asked for."""
+        rest = {self.lane(r) for r, row in enumerate(after.rows) if self.is_free(after, w, row)}
+        return with_worker(after, w, hears=before.workers[w].hears & frozenset(rest))
 
     def _held(self, s: State, w: int, r: int, row: Row) -> Row:
         """Return a row with a lease, and a token that nobody has had of those that are still known."""
@@ -244,7 +274,7 @@ class Claims:
         return row._replace(token=token, owner=w, until=LEASE)
 
     def _admitted(self, s: State, w: int, claimed: Sequence[Item], left: int) -> State:
-        """`Executor.admit`: what the worker has already is dropped; of suspects, what is too many is given back."""
+        """`Executor.take`: what the worker has already is dropped."""
         worker = s.workers[w]
         in_hand = {item.row for item in worker.items if self.has("waiting copies") or item.phase != "waits"}
         if not self.has("one copy"):
@@ -255,16 +285,6 @@ class Claims:
             for item in claimed
             if item.row not in in_hand and (item.row, item.token) not in written
         ]
-        suspects: Any = Suspects()
-        suspects._held = {item.row: item.reclaims for item in worker.items if item.reclaims > 1}
-        admitted, surplus = suspects.admit(fresh) if self.has("groups") else (fresh, [])
-        rows, items = s.rows, worker.items
-        for item in surplus:
-            if self.has("surplus first"):
-                row = rows[item.row]
-                rows = put(rows, item.row, freed(row, item.token)._replace(due=ticks(SURPLUS_SECONDS)))
-            else:
-                items += (item._replace(phase="back"),)
         written = worker.written - {(item.row, item.token) for item in claimed}
-        items = tuple(sorted((*items, *admitted)))
-        return with_worker(s._replace(rows=rows), w, items=items, written=written)
+        items = tuple(sorted((*worker.items, *fresh)))
+        return with_worker(s, w, items=items, written=written)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.rules import transition
-from flowactions_plugin.queue.suspects import QUARANTINE_ROUNDS
-from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, transition
 from tests.model.claim import Claims, Step, cannot_write, freed, put, spend, with_worker
 from tests.model.world import (
     GONE,
@@ -45,6 +43,7 @@ class Model(Claims):
             if (spent := spend(s, "kill")) and worker.known:
                 yield Step("kill", who, _killed(spent, w), is_fault=True)
         yield from self._pausing(s)
+        yield from self._hearing(s)
         if (spent := spend(s, "outage")) and s.database == 2:
             yield Step("outage", "", spent._replace(database=-1), is_fault=True)
         if s.database < 1:
@@ -65,10 +64,10 @@ class Model(Claims):
                 yield from self._beginning(s, w, item)
             elif sent < self.world.slots:
                 yield self._sending(s, w, item)
-            if item.phase == "waits" and s.pause in {"new", "old"} and self.has("paused rows go back"):
-                yield Step("remove", f"{who}, paused", self._turned(s, w, item, "back"))
+            if item.phase == "waits" and s.pause and not item.is_probe and self.has("paused rows go back"):
+                yield Step("withdrawn", f"{who}, paused", self._turned(s, w, item, "back"))
             if item.phase == "waits" and item.is_aged:
-                yield Step("overdue", who, self._turned(s, w, item, "back"))
+                yield Step("remove", who, self._turned(s, w, item, "back"))
         elif item.phase == "sent":
             arrived = s._replace(rows=put(s.rows, item.row, row._replace(arrived=True)))
             yield Step("send", f"{who}: 200", self._turned(arrived, w, item, "ok"))
@@ -96,7 +95,7 @@ class Model(Claims):
         wrong = None
         if row.due:
             wrong = "it is sent before its time"
-        if s.pause == "old":
+        if s.pause == "old" and not item.is_probe:
             wrong = "it is sent although its destination is paused"
         if row.arrived and self.world.once:
             wrong = "it is sent again, and nothing but an outage has happened"
@@ -147,10 +146,11 @@ class Model(Claims):
         if kind.is_endless and item.phase == "ok":
             return Row()
         number = item.attempts + 1
-        most = kind.attempts if self.has("cap") else 1_000_000
+        most = kind.attempts + row.granted + item.grants if self.has("cap") else 1_000_000
         change = transition(number, most, Outcome(0, 0, status_code=200 if item.phase == "ok" else 500))
+        granted = row.granted or (item.grants and change.status == "retrying")
         row = freed(row, item.token)._replace(
-            status=change.status, attempts=number, due=ticks(change.delay_seconds), crashes=0
+            granted=granted, status=change.status, attempts=number, due=ticks(change.delay_seconds), crashes=0
         )
         return row._replace(takeovers=0, rounds=0) if self.has("counts are cleared") else row
 
@@ -176,21 +176,21 @@ class Model(Claims):
             yield Step("catch_up", f"worker {w}, {phase}", after)
 
     def _pausing(self, s: State) -> Iterator[Step]:
-        locked = self.has("pauses are locked")
-        parked = tuple(row._replace(parked=row.is_live and not row.token) for row in s.rows)
         if not s.pause and (spent := spend(s, "pause")):
             yield Step("pause", "", spent._replace(pause="new"), is_fault=True)
-        if s.pause in {"new", "old"}:
-            yield Step("resume", "", s._replace(pause="resumed"))
-            if locked:
-                yield Step("park", "", s._replace(rows=parked))
-            elif not s.parking:
-                yield Step("park", "reads", s._replace(parking=True))
-        if s.parking:
-            yield Step("park", "writes", s._replace(rows=parked, parking=False))
-        if s.pause == "resumed":
-            rows = tuple(row._replace(parked=False) for row in s.rows)
-            yield Step("make_due", "", s._replace(rows=rows, pause=""))
+        if s.pause:
+            yield Step("resume", "", s._replace(pause=""))
+
+    def _hearing(self, s: State) -> Iterator[Step]:
+        """Signals, which may be lost, and looks."""
+        for w, worker in enumerate(s.workers):
+            due = {self.lane(r) for r, row in enumerate(s.rows) if self.is_free(s, w, row)} - worker.hears
+            if not self.world.signals or worker.is_stalled or not due:
+                continue
+            heard = with_worker(s, w, hears=worker.hears | due)
+            yield Step("wake", f"worker {w}", heard, is_fault=True)
+            if self.has("looks"):
+                yield Step("look", f"worker {w}", heard)
 
     def _tick(self, s: State) -> State | None:
         """Return the state after a tick; ``None``: something that runs has to happen before."""
@@ -200,7 +200,7 @@ class Model(Claims):
         for w, worker in enumerate(s.workers):
             left = worker.asked and (max(0, worker.asked[0] - 1), worker.asked[1])
             contact = worker.contact
-            if self.world.doubts:
+            if self.world.has_outages:
                 contact = contact_after(contact, "passes" if s.database > 0 else "fails")
             if worker.is_stalled:
                 pass
@@ -217,7 +217,7 @@ class Model(Claims):
         rows = tuple(
             row._replace(
                 due=max(0, row.due - 1),
-                until=max(LONG_AGO if self.world.doubts else 0, row.until - 1) if row.token else 0,
+                until=max(LONG_AGO if self.world.has_outages else 0, row.until - 1) if row.token else 0,
             )
             for row in s.rows
         )
@@ -240,7 +240,7 @@ class Model(Claims):
         # After an outage, workers try again within a third of a lease.
         if item.is_unwritten:
             return s.database == 2
-        return item.is_aged or (s.pause in {"new", "old"} and self.has("paused rows go back"))
+        return item.is_aged or (bool(s.pause) and not item.is_probe and self.has("paused rows go back"))
 
     # What must hold
 
@@ -256,15 +256,13 @@ class Model(Claims):
 
     def _wrong_row(self, row: Row, r: int) -> str | None:
         kind = self.world.rows[r]
-        used_up = row.begun and row.attempts >= kind.attempts
-        if row.attempts > kind.attempts:
+        used_up = row.begun and row.attempts >= kind.attempts + row.granted
+        if row.attempts > kind.attempts + row.granted:
             return f"row {r} has more attempts than it may have"
         if row.status == "delivered" and not row.arrived:
             return f"row {r} is delivered and has not arrived"
         if row.status == "dead" and not used_up and row.crashes < QUARANTINE_ROUNDS:
             return f"row {r} is dead without the attempts that it may have"
-        if self.world.spares and not kind.kills and row.takeovers >= QUARANTINE_AFTER:
-            return f"row {r} is in quarantine and has ended no worker"
         return None
 
     @staticmethod

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
-from flowactions_plugin.queue.contact import LATE_MS, Contact
+from flowactions_plugin.queue.claims import Contact
 from flowactions_plugin.queue.rules import Status, Timing
 
 TIMING: Final = Timing()
@@ -31,9 +31,10 @@ def ticks(seconds: float) -> int:
 
 
 class Row(NamedTuple):
-    """A row of the outbox; times are ticks from now. What follows ``parked`` is history, which no rule reads.
+    """A row of the outbox; times are ticks from now. What follows ``is_absent`` is history, which no rule reads.
 
     Attributes:
+        granted: whether a probe that failed has got it one attempt more.
         is_absent: whether it is not enqueued yet.
         arrived: whether the receiver has answered 2xx.
         begun: whether a request was begun.
@@ -49,7 +50,7 @@ class Row(NamedTuple):
     takeovers: int = 0
     rounds: int = 0
     settled: int = 0
-    parked: bool = False
+    granted: bool = False
     is_absent: bool = False
     arrived: bool = False
     begun: bool = False
@@ -70,6 +71,7 @@ class Item(NamedTuple):
         reclaims: as the claim returned it; ``attempts``, ``rounds``, too.
         is_aged: whether it is in flight since before the last tick.
         is_alone: whether it is sent in quarantine.
+        is_probe: whether it is sent although its destination is paused; ``grants``: whether, if it fails, it uses up no attempt.
     """
 
     row: int
@@ -81,6 +83,8 @@ class Item(NamedTuple):
     rounds: int
     is_aged: bool = False
     is_alone: bool = False
+    is_probe: bool = False
+    grants: bool = False
 
     @property
     def id(self) -> int:
@@ -92,7 +96,7 @@ class Item(NamedTuple):
 
 
 Fields: TypeAlias = tuple[float | None, float, float]
-"""Of a `Contact`: its last success, and since and until when leases are in doubt; seconds from now."""
+"""Of a `Contact`: its last success, and since and until when leases of others have a grace; seconds from now."""
 
 
 class Worker(NamedTuple):
@@ -104,6 +108,7 @@ class Worker(NamedTuple):
         asked: a claim that is under way: the rest of its lease, and what the database has claimed; ``None``: not yet.
         written: tokens of later claims of its own under which it has written; as pairs with their rows.
         enqueued: a row that it has claimed by the statement that enqueued it, while the answer is on its way; ``None``: none.
+        hears: the lanes in which rows are due, as far as it has heard: organization and destination.
     """
 
     items: tuple[Item, ...] = ()
@@ -113,6 +118,7 @@ class Worker(NamedTuple):
     written: frozenset[tuple[int, int]] = frozenset()
     enqueued: Item | None = None
     contact: Fields = (0.0, math.inf, -math.inf)
+    hears: frozenset[tuple[str, str]] = frozenset()
 
     @property
     def known(self) -> tuple[Item, ...]:
@@ -139,20 +145,18 @@ def contact_after(fields: Fields, event: Literal["passes", "fails", "failed"]) -
                 contact.succeeded(now)
             elif event == "fails":
                 contact.failed()
-    oldest = LONG_AGO * TICK
-    last = None if contact._last is None else max(oldest, contact._last - now)
+    last = None if contact._last is None else max(LONG_AGO * TICK, contact._last - now)
     if now >= contact._until:
         return last, math.inf, -math.inf
     return last, contact._since if math.isinf(contact._since) else contact._since - now, contact._until - now
 
 
 @cache
-def is_in_doubt(fields: Fields, until: int) -> bool:
-    """Return whether a lease of another worker that ended ``until`` ticks from now is in doubt for a worker."""
+def has_grace(fields: Fields, until: int) -> bool:
+    """Return whether a lease of another worker that ended ``until`` ticks from now does not count as expired yet."""
     contact = Contact(TIMING.lease_seconds, lambda: 0.0)
     contact._last, contact._since, contact._until = fields
-    seconds = contact.doubt_seconds()
-    return seconds is not None and -until * TICK < seconds + LATE_MS / 1000
+    return -until * TICK < contact.grace()
 
 
 class Kind(NamedTuple):
@@ -181,8 +185,7 @@ class State(NamedTuple):
     Attributes:
         database: -1: it is away since this tick; 0: for longer; 1: it came back in this tick; 2: it is there.
         pause: of destination ``x``; ``new``: since this tick.
-        parking: whether a process has read that ``x`` is paused and has not parked its rows yet.
-        turn: where the next organizations are looked up.
+        turn: which lane was served last.
         passed: how many claims have left the last row behind that was due and free.
         faults: what may still happen, by the order of `FAULTS`.
     """
@@ -191,15 +194,14 @@ class State(NamedTuple):
     workers: tuple[Worker, ...]
     faults: tuple[int, ...]
     database: int = 2
-    pause: Literal["", "new", "old", "resumed"] = ""
-    parking: bool = False
+    pause: Literal["", "new", "old"] = ""
     turn: int = 0
     passed: int = 0
 
 
-FAULTS: Final = ("kill", "lose", "slow", "stall", "outage", "away", "pause")
+FAULTS: Final = ("kill", "lose", "slow", "stall", "outage", "away", "pause", "probe")
 """A killed process; a statement whose answer is lost; one whose answer is late; a process that stands still; an outage of
-the database; ticks that it lasts; a pause by an operator."""
+the database; ticks that it lasts; a pause; a probe of what is paused."""
 
 
 def normal(s: State) -> State:
@@ -211,7 +213,7 @@ def normal(s: State) -> State:
         if row.is_live:
             rows.append(row._replace(settled=settled))
         else:
-            rows.append(row._replace(settled=settled, due=0, takeovers=0, rounds=0, parked=False))
+            rows.append(row._replace(settled=settled, due=0, takeovers=0, rounds=0))
     return s._replace(rows=tuple(rows))
 
 
@@ -222,7 +224,7 @@ class World(NamedTuple):
         holds: rows that a worker has claimed at once, at the most; ``slots``: those in flight; ``share``: to a destination.
         polls: whether a worker claims once a tick at least, as in continuous mode: fewer states than with ticks without claims.
         once: whether a row that has arrived is never sent again: it must not be by an outage alone.
-        spares: whether no row but the one that ends its worker gets into quarantine.
+        signals: whether workers claim from lanes only of which they have heard; elsewhere they hear of all.
         patience: how many claims may leave the last row behind; ``None``: it is not watched.
     """
 
@@ -234,12 +236,12 @@ class World(NamedTuple):
     share: int = 2
     polls: bool = False
     once: bool = False
-    spares: bool = False
+    signals: bool = False
     patience: int | None = None
 
     @property
-    def doubts(self) -> bool:
-        """Whether leases can be in doubt: only in outages. Elsewhere the model claims more than workers do."""
+    def has_outages(self) -> bool:
+        """Whether leases can have a grace. Elsewhere the model claims more than workers do."""
         return "outage" in dict(self.faults)
 
     @property
@@ -258,39 +260,27 @@ WORLDS: Final = {
     "two rows": World((Kind(), Kind()), slots=1, polls=True, faults=(("kill", 1),)),
     "outages": World((Kind(2, may_fail=True),), faults=(("outage", 1), ("away", 5)), once=True),
     "kills": World((Kind(2, may_fail=True),), workers=1, faults=(("kill", 9),)),
-    "a row that kills": World((Kind(kills=True), Kind()), workers=1, polls=True, spares=True),
+    "a row that kills": World((Kind(kills=True), Kind()), workers=1, polls=True),
+    "signals": World(
+        (Kind(2, may_fail=True), Kind(destination="y")), workers=1, signals=True, faults=(("kill", 1),)
+    ),
+    "probes": World((Kind(2, may_fail=True),), workers=1, faults=(("pause", 1), ("probe", 3))),
     "new rows": World((Kind(is_new=True),), polls=True, faults=(("kill", 1), ("lose", 1), ("slow", 1))),
     "new rows and pauses": World((Kind(is_new=True),), workers=1, faults=(("pause", 2), ("lose", 1))),
     "pauses": World((Kind(),), workers=1, faults=(("pause", 2),)),
     "organizations": World(
         tuple(Kind(organization=name, destination=name, is_endless=name < "d") for name in "abcd"),
         workers=1,
-        holds=2,
-        slots=2,
-        patience=2,
-    ),
-    "a share of the claim": World(
-        (*(Kind(organization="a", is_endless=True),) * 3, Kind(organization="b", destination="y")),
-        workers=1,
-        holds=2,
-        slots=2,
-        share=3,
         patience=2,
     ),
     "one destination": World(
         (*(Kind(organization="a", is_endless=True),) * 3, Kind(organization="b")),
         workers=1,
         holds=3,
-        slots=2,
         share=2,
         patience=2,
     ),
-    "destinations": World(
-        (*(Kind(destination="x", is_endless=True),) * 3, Kind(destination="y")),
-        workers=1,
-        holds=2,
-        slots=2,
-        share=1,
-        patience=2,
+    "lanes": World(
+        (*(Kind(destination="x", is_endless=True),) * 3, Kind(destination="y")), workers=1, patience=2
     ),
 }

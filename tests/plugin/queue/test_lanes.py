@@ -1,0 +1,305 @@
+"""Lanes: whose rows a claim asks for, and who gets the next slot."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections import Counter
+from itertools import count
+from typing import NamedTuple
+
+import pytest
+
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.claimed import SMALL_BYTES
+from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Ask, Due, Lanes, lane_of
+from flowactions_plugin.queue.limits import Standing
+
+ANSWER = Outcome(0, 0, status_code=500)
+TIMEOUT = Outcome(0, 10, error="timed out after 10 s")
+REFUSED = Outcome(0, 0, error="connection refused")
+
+
+class Row(NamedTuple):
+    id: str
+    lane: int
+    organization_id: str
+    destination: str
+    size: int = 100
+    due_at: int = 5000
+
+
+class Queue:
+    """A worker's lanes, and a queue in which each lane has so many rows."""
+
+    def __init__(self, slots: int = 10, per_destination: int = 10) -> None:
+        self.standing = Standing()
+        self.lanes: Lanes[Row] = Lanes(slots, per_destination, self.standing)
+        self.rows: Counter[int] = Counter()
+        self.begun: list[Row] = []
+        self._ids = count()
+
+    def put(self, organization: str, path: str, rows: int, *, host: str = "h", answers: bool = True) -> Due:
+        """Write rows to a lane of which the worker hears."""
+        due = Due(lane_of(organization, host, f"http://{host}/{path}"), organization, host)
+        self.rows[due.lane] += rows
+        if answers:
+            self.standing.record(due, ANSWER)
+        self.lanes.learn(due)
+        return due
+
+    def claim(self) -> Counter[str]:
+        """Claim what the lanes ask for; return how many rows of each organization were claimed."""
+        asks = self.lanes.asks()
+        rows = []
+        for due, number in asks:
+            taken = min(number, self.rows[due.lane])
+            self.rows[due.lane] -= taken
+            rows += [
+                Row(str(next(self._ids)), due.lane, due.organization_id, due.destination) for _ in range(taken)
+            ]
+        self.lanes.answer(asks, rows, rows)
+        return Counter(row.organization_id for row in rows)
+
+    def start(self, most: int = 1000) -> list[Row]:
+        """Begin what may begin."""
+        begun = self.lanes.start(most)
+        self.begun += begun
+        return begun
+
+    def end(self, row: Row, outcome: Outcome = ANSWER) -> list[Row]:
+        """End an attempt."""
+        self.begun.remove(row)
+        self.standing.record(row, outcome)
+        return self.lanes.end(row)
+
+
+def of(rows: list[Row]) -> Counter[str]:
+    """Count rows by organization."""
+    return Counter(row.organization_id for row in rows)
+
+
+def test_a_lane_is_an_organization_and_an_endpoint() -> None:
+    """Scheme, host, port and path count; the query and the fragment do not, and no part can be mistaken for another."""
+    lane = lane_of("a", "https://h:443", "https://h/x?y=1")
+    assert lane == lane_of("a", "https://h:443", "https://h/x#z")
+    assert lane_of("a", "http://h:80", "http://h") == lane_of("a", "http://h:80", "http://h/")
+    others = {
+        lane_of("b", "https://h:443", "https://h/x"),
+        lane_of("a", "http://h:443", "http://h:443/x"),
+        lane_of("a", "https://h:444", "https://h:444/x"),
+        lane_of("a", "https://h:443", "https://h/X"),
+        lane_of("ah", "ttps://h:443", "https://h/x"),
+    }
+    assert len({lane, *others}) == 6
+    assert all(-(2**63) <= each < 2**63 for each in {lane, *others})
+
+
+def test_organizations_take_turns_with_the_slots() -> None:
+    """One with a thousand lanes gets no more than one with a single lane that has enough rows."""
+    queue = Queue(slots=10)
+    for number in range(1000):
+        queue.put("large", f"p{number}", 5, host=f"h{number}")
+    queue.put("small", "p", 50, host="other")
+    queue.claim()
+    assert of(queue.start()) == {"large": 5, "small": 5}
+
+
+def test_lanes_of_an_organization_take_turns() -> None:
+    """One row of each lane begins before the second of any."""
+    queue = Queue(slots=8)
+    lanes = {queue.put("a", f"p{number}", 10, host=f"h{number}").lane for number in range(4)}
+    queue.claim()
+    first, second = queue.start(4), queue.start(4)
+    assert {row.lane for row in first} == {row.lane for row in second} == lanes
+
+
+def test_a_lane_begins_its_rows_in_their_order() -> None:
+    """Oldest first (§8)."""
+    queue = Queue()
+    queue.put("a", "p", 10)
+    queue.claim()
+    assert [int(row.id) for row in queue.start()] == sorted(int(row.id) for row in queue.begun)
+
+
+def test_a_silent_lane_has_one_in_flight_and_holds_up_no_other_of_its_host() -> None:
+    """Neither of another organization nor of its own."""
+    queue = Queue(slots=100)
+    queue.put("a", "hang", 60, answers=False)
+    queue.put("b", "ok", 20, answers=False)
+    queue.put("a", "ok", 20, answers=False)
+    for _ in range(100):
+        queue.claim()
+        queue.start()
+        for row in [each for each in queue.begun if each.lane != lane_of("a", "h", "http://h/hang")]:
+            queue.end(row)
+    assert +queue.rows == {lane_of("a", "h", "http://h/hang"): 59}
+    assert len(queue.begun) == 1
+
+
+def test_lanes_that_do_not_answer_have_half_of_the_slots() -> None:
+    """The others are left to lanes that answer; an organization that has nothing in flight may begin one."""
+    queue = Queue(slots=10)
+    for number in range(30):
+        queue.put("a", "p", 5, host=f"silent{number}", answers=False)
+    queue.claim()
+    assert len(queue.start()) == 5
+    queue.put("b", "p", 5, host="new", answers=False)
+    queue.put("a", "p", 20, host="good")
+    queue.put("a", "new", 1, host="good", answers=False)  # a destination that has answered lends its standing
+    queue.claim()
+    assert of(queue.start()) == {"a": 4, "b": 1}
+
+
+@pytest.mark.parametrize("same", ["organization", "destination"])
+def test_an_organization_and_a_host_have_half_of_the_slots_while_others_wait(same: str) -> None:
+    """Alone, they have all of them."""
+    queue = Queue(slots=10, per_destination=100)
+
+    def put(number: int) -> None:
+        one = same == "organization"
+        queue.put("a" if one else f"o{number}", "p", 50, host=f"h{number}" if one else "h")
+
+    put(1)
+    queue.claim()
+    assert len(queue.start()) == 10
+    for row in queue.begun[:9]:
+        queue.end(row)
+    queue.put("other", "p", 50, host="other")
+    for number in range(2, 6):
+        put(number)
+    for _ in range(3):
+        queue.claim()
+    queue.start()
+    assert sum(row.organization_id == "other" for row in queue.begun) == 5
+
+
+def test_an_organization_has_so_many_in_flight_at_one_destination() -> None:
+    """Over all of its lanes there; another organization has as many of its own."""
+    queue = Queue(slots=100, per_destination=10)
+    for number in range(5):
+        queue.put("a", f"p{number}", 50)
+    queue.put("b", "p", 50)
+    queue.claim()
+    assert of(queue.start()) == {"a": 10, "b": 10}
+
+
+def test_a_worker_holds_twice_as_many_rows_as_it_has_slots() -> None:
+    """What a kill leaves until leases end."""
+    queue = Queue(slots=10)
+    for number in range(100):
+        queue.put("a", f"p{number}", 100, host=f"h{number}")
+    for _ in range(10):
+        queue.claim()
+        queue.start()
+    assert queue.lanes.in_flight == 10
+    assert queue.lanes.in_flight + queue.lanes.waiting == AHEAD * 10
+    assert queue.lanes.is_full
+
+
+def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended() -> None:
+    """And asked again when it is heard of, also while a claim was on its way."""
+    queue = Queue()
+    due = queue.put("a", "p", 1)
+    asks = queue.lanes.asks()
+    queue.lanes.learn(due)
+    row = Row("1", due.lane, "a", "h")
+    queue.lanes.answer(asks, [row], [row])
+    assert [ask.due.lane for ask in queue.lanes.asks()] == [due.lane]
+    queue.lanes.answer([Ask(due, 19)], [], [])
+    assert queue.lanes.asks() == []
+    queue.start()
+    queue.end(row)
+    assert len(queue.lanes) == 0
+
+
+def test_a_failed_claim_is_asked_again() -> None:
+    """Nothing is forgotten."""
+    queue = Queue()
+    queue.put("a", "p", 5)
+    asks = queue.lanes.asks()
+    queue.lanes.fail(asks)
+    assert queue.lanes.asks() == asks
+
+
+def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -> None:
+    """Rows of its lane that are due, or rows of others for which there is no room."""
+    queue = Queue(slots=2)
+    fresh = Due(lane_of("b", "x", "http://x/"), "b", "x")
+    assert queue.lanes.reserve(fresh)
+    queue.lanes.unreserve(Row("1", fresh.lane, "b", "x"))
+    assert len(queue.lanes) == 0
+    due = queue.put("a", "p", 50)
+    assert not queue.lanes.reserve(due)
+    queue.claim()
+    queue.claim()
+    assert queue.lanes.is_full
+    assert not queue.lanes.reserve(fresh)
+
+
+def test_a_lane_that_begins_to_hang_gives_back_what_waits() -> None:
+    """Other workers may send it; one row stays."""
+    queue = Queue(slots=2, per_destination=2)
+    queue.put("a", "p", 50)
+    queue.claim()
+    one, _ = queue.start()
+    assert queue.lanes.waiting == 2
+    assert len(queue.end(one, TIMEOUT)) == 1
+    assert queue.lanes.waiting == 1
+    assert queue.start() == []  # one is in flight
+
+
+def test_a_failure_that_is_no_answer_and_no_timeout_changes_no_standing() -> None:
+    """A refused connection holds nothing up."""
+    queue = Queue()
+    due = queue.put("a", "p", 5)
+    queue.standing.record(due, REFUSED)
+    assert queue.standing.answers(due)
+
+
+def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> None:
+    """By no other large one; small ones begin."""
+    queue = Queue(slots=10)
+    rows = [Row(str(n), n, "a", f"h{n}", size=MOST_BYTES // 2 + 1) for n in range(3)]
+    rows += [Row("4", 4, "a", "h4", size=SMALL_BYTES + 1), Row("5", 5, "a", "h5")]
+    for row in rows:
+        queue.standing.record(row, ANSWER)
+        queue.lanes.insert(row)
+    first = queue.start()
+    assert [row.id for row in first] == ["0", "5"]
+    queue.end(first[0])
+    assert [row.id for row in queue.start()] == ["1"]
+
+
+def test_what_has_not_begun_can_be_removed() -> None:
+    """What has begun stays."""
+    queue = Queue(slots=2)
+    queue.put("a", "p", 4)
+    queue.claim()
+    begun = queue.start()
+    assert len(queue.lanes.remove(lambda _: True)) == 2
+    assert (queue.lanes.waiting, queue.lanes.in_flight) == (0, 2)
+    for row in begun:
+        queue.end(row)
+    assert len(queue.lanes) == 1  # it gave as many as were asked for
+
+
+def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
+    """URLs with ids in their path make many lanes of few rows."""
+    lanes: Lanes[Row] = Lanes(100, 10, Standing())
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for number in range(100_000):
+        lanes.learn(
+            Due(
+                number * 2**40 - 2**62,
+                f"organization-{number % 1000}",
+                "https://example.com:443",
+                1_700_000_000_000 + number,
+            )
+        )
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(lanes) == 100_000
+    assert after - before < 64 * 2**20
+    assert sys.getsizeof(lanes) > 0
