@@ -27,9 +27,6 @@ _ANSWERED: Final = re.compile(
 )
 
 LATE_MS: Final = 10_000
-"""A delivery that has been due for longer probably waits for a free slot of its destination."""
-
-LATE_MS: Final = 10_000
 """What has been due for longer waits for a slot, as a rule one for its destination."""
 
 AHEAD_MS: Final = 1000

@@ -191,7 +191,7 @@ class Reader:
 
 
 def _moment(value: int | None) -> str | None:
-    return None if value is None else to_iso(due_time(value))
+    return None if value is None else to_iso(value)
 
 
 def summary_values(reader: Reader, *, for_operators: bool = False) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     }
     names = [name for name in kinds if f":{name}" in written]
     made = made.bindparams(*(bindparam(name, type_=kinds[name]) for name in names))
-    if not sql.has_clock:
+    if not sql.is_server:
         made = made.bindparams(sql.now())  # type: ignore[arg-type]  # a parameter, there
     return made.columns(body=LargeBinary) if " body" in written else made
 
@@ -340,7 +340,7 @@ class ClaimStore:
     async def _lanes(self, written: str, **given: int) -> list[Due]:
         began = time.monotonic()
         made = self.database.built(statement, written)
-        rows = await self.database.rows(made, {**self.free(), **given})
+        rows: Sequence[Any] = await self.database.rows(made, {**self.free(), **given})
         self._looked_at = began
         return [Due(row[0], row[1], row[2], max(0, row[3] - SINCE_MARGIN_MS)) for row in rows]
 

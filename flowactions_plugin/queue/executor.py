@@ -7,6 +7,9 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from typing import Final
+
+import msgspec
 
 from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
 from flowactions_plugin.egress.lag import GRACE_SECONDS

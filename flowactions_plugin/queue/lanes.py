@@ -257,9 +257,9 @@ class Lanes(Generic[Row]):
                 if not lanes:
                     del wanting[organization]
             share *= 2
-        for organization, lanes in reversed(candidates.items()):
-            kept = [lane for lane in lanes if lane.due.lane not in asked]
-            self._number_due -= len(lanes) - len(kept)
+        for organization, examined in reversed(candidates.items()):
+            kept = [lane for lane in examined if lane.due.lane not in asked]
+            self._number_due -= len(examined) - len(kept)
             if kept:  # it is their turn next
                 self._due.setdefault(organization, deque()).extendleft(reversed(kept))
                 self._due.move_to_end(organization, last=False)

@@ -16,7 +16,7 @@ from flowactions_plugin.queue import outcomes
 from flowactions_plugin.queue.claimed import ClaimedDelivery, ClaimEnd, Completion, Return
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, token_prefix
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import attempts, audit, outbox, workers
+from flowactions_plugin.storage.schema import WORKER_ID_LENGTH, attempts, audit, outbox, workers
 
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
@@ -75,9 +75,6 @@ class OutcomeStore:
             updated = set(connection.execute(completing, given).scalars())
             if not sql.writes_two_tables:
                 self._log(connection, [each for each in completions if each.delivery.id in updated])
-            for each in completions:
-                if each.delivery.is_probe and each.change.status == "retrying" and each.delivery.id in updated:
-                    connection.execute(outcomes.granting(each))
             return updated
 
         try:

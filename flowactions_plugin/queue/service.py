@@ -17,7 +17,7 @@ from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
-from flowactions_plugin.queue.completer import Completer, Observe
+from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
 from flowactions_plugin.queue.enqueue import Outbox

@@ -392,8 +392,6 @@ destinations: Final = Table(
     Column("failures_in_row", Integer, nullable=False),
     # The kind of the last failure.
     Column("last_error", Text),
-    # Why the last attempt that failed did, in words.
-    Column("last_reason", Text),
     # When the host was alerted that it fails. NULL: it was not alerted, or was alerted of the recovery.
     Column("alerted_at", BigInteger),
     Column("updated_at", BigInteger, nullable=False),

@@ -2,7 +2,7 @@
 
 Until the first release, a change of the tables edits this revision and gives it the next number.
 
-Revision ID: 0101
+Revision ID: 0102
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0101"
+revision = "0102"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -51,6 +51,7 @@ def upgrade() -> None:
         *_needed(sa.String(68), "event_id"),
         *_needed(sa.String(64), "event_type"),
         *_needed(sa.Text(), "url", "destination"),
+        *_needed(sa.BigInteger(), "lane"),
         *_needed(sa.String(32), "method"),
         *_needed(sa.Text(), "headers"),
         *_optional(sa.LargeBinary(), "body"),
@@ -84,8 +85,8 @@ def upgrade() -> None:
     _index("outbox_due", "outbox", "next_attempt_at", "id", where=LIVE)
     _index("outbox_finished", "outbox", "status", "finished_at", where="finished_at IS NOT NULL")
     _index("outbox_organization", "outbox", "organization_id", "id")
-    _index("outbox_quarantined", "outbox", "next_attempt_at", "id", where=f"{LIVE} AND takeovers >= 5")
-    _index("outbox_organization_due", "outbox", "organization_id", "next_attempt_at", "id", where=LIVE)
+    _index("outbox_quarantined", "outbox", "next_attempt_at", "id", where=f"{LIVE} AND takeovers >= 3")
+    _index("outbox_lane", "outbox", "lane", "next_attempt_at", "id", where=LIVE)
     _index("outbox_undelivered", "outbox", "organization_id", "status", "id", where="status <> 'delivered'")
     _index("outbox_failed", "outbox", "organization_id", "error_class", "id", where=FAILED)
     _index("outbox_failed_destination", "outbox", "destination", "id", where=FAILED)
@@ -242,7 +243,6 @@ def upgrade() -> None:
         *_needed(sa.Text(), "organization_id", "destination"),
         *_needed(sa.BigInteger(), "paused_at"),
         *_needed(sa.Text(), "paused_by", "reason"),
-        *_optional(sa.BigInteger(), "resumed_at"),
         *_optional(sa.String(16), "paused_role"),
         *_optional(sa.BigInteger(), "probe_at"),
         *_optional(sa.Integer(), "probes"),
