@@ -1,10 +1,11 @@
 """What one organization's backlog costs another: the time from enqueue to arrival beside it, and alone.
 
     python -m tests.benchmarks.fairness [--database sqlite postgres] [--rows 20000] [--destinations 100] [--rate 50]
-        [--seconds 10] [--rounds 3] [--json]
+        [--seconds 10] [--rounds 3] [--host-worker off own] [--json]
 
 One organization has so many due rows over so many destinations (a million over a thousand: ``--rows 1000000
---destinations 1000``); another enqueues at a steady rate, and its arrivals are timed. A worker process delivers. Prints for
+--destinations 1000``); another enqueues at a steady rate, and its arrivals are timed. A worker process delivers; with ``--host-worker own`` the
+process that enqueues sends its own. Prints for
 each database p50 and p99 of both in milliseconds, and the median ratios.
 """
 
@@ -21,8 +22,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import BigInteger, bindparam, text
 
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage.schema import outbox
 from tests.benchmarks.field import (
     ROOT,
@@ -41,7 +43,7 @@ from tests.benchmarks.sink import sink
 from tests.bulk import SERIES
 from tests.waiting import until
 
-NOT_COPIED = {"id", "organization_id", "url", "destination"}
+NOT_COPIED = {"id", "organization_id", "url", "destination", "lane"}
 
 
 async def backlog(url: str, rows: int, receivers: Sequence[str]) -> None:
@@ -56,18 +58,22 @@ async def backlog(url: str, rows: int, receivers: Sequence[str]) -> None:
                 at = number * each
                 new_id = row_id.replace("(i)", f"({at} + i)").replace("i, i)", f"{at} + i, {at} + i)")
                 statement = f"""
-                    INSERT INTO flowactions_outbox (id, organization_id, url, destination, {copied})
+                    INSERT INTO flowactions_outbox (id, organization_id, url, destination, lane, {copied})
                     {series.format(rows=each)}
-                    SELECT {new_id}, 'big', :url, :destination, {copied} FROM {source.format(rows=each)},
+                    SELECT {new_id}, 'big', :url, :destination, :lane, {copied} FROM {source.format(rows=each)},
                         flowactions_outbox WHERE organization_id = 'acme'"""  # noqa: S608  names and numbers only
                 destination = receiver.removesuffix("/hook")
-                await connection.execute(text(statement), {"url": receiver, "destination": destination})
+                lane = lane_of("big", destination, receiver)
+                given = {"url": receiver, "destination": destination, "lane": lane}
+                await connection.execute(text(statement).bindparams(bindparam("lane", type_=BigInteger)), given)
             await connection.execute(text("DELETE FROM flowactions_outbox WHERE organization_id = 'acme'"))
         async with database.write() as connection:
             await connection.execute(text("ANALYZE"))
 
 
-async def measure(kind: str, rows: int, destinations: int, rate: float, seconds: float) -> dict[str, float]:
+async def measure(
+    kind: str, rows: int, destinations: int, rate: float, seconds: float, host_worker: str
+) -> dict[str, float]:
     """Give percentiles of the times to arrival of one organization, in milliseconds, beside another's rows."""
     with ExitStack() as stack:
         receivers = stack.enter_context(a_receiver(destinations))
@@ -77,7 +83,7 @@ async def measure(kind: str, rows: int, destinations: int, rate: float, seconds:
             await backlog(url, rows, receivers)
         settings = settings_of(url)
         stack.enter_context(worker(settings))
-        settings["FLOWACTIONS_HOST_WORKER"] = "off"
+        settings["FLOWACTIONS_HOST_WORKER"] = host_worker
         await asyncio.sleep(3)
         async with sink() as (receiver, arrivals):
             command = [sys.executable, "-m", "tests.benchmarks.steady", "--url", receiver]
@@ -99,7 +105,9 @@ async def measure(kind: str, rows: int, destinations: int, rate: float, seconds:
 
 def main() -> None:
     """Measure and print."""
-    options = a_parser(__doc__, rows=20_000, destinations=100, rate=50.0, seconds=10.0, rounds=3).parse_args()
+    parser = a_parser(__doc__, rows=20_000, destinations=100, rate=50.0, seconds=10.0, rounds=3)
+    parser.add_argument("--host-worker", choices=("off", "own"), default="off")
+    options = parser.parse_args()
     logging.disable(logging.INFO)
     found: dict[str, Any] = {
         "rows": options.rows,
@@ -111,7 +119,11 @@ def main() -> None:
         pairs = []
         for _ in range(options.rounds):
             alone, beside = (
-                asyncio.run(measure(kind, rows, options.destinations, options.rate, options.seconds))
+                asyncio.run(
+                    measure(
+                        kind, rows, options.destinations, options.rate, options.seconds, options.host_worker
+                    )
+                )
                 for rows in (0, options.rows)
             )
             pairs.append((alone, beside))

@@ -52,9 +52,12 @@ class Retries:
 
 
 class _Connection(asyncio.Protocol):
-    def __init__(self, arrivals: dict[str, float] | None, retries: Retries | None) -> None:
+    def __init__(
+        self, arrivals: dict[str, float] | None, retries: Retries | None, silent: bytes | None
+    ) -> None:
         self._arrivals = arrivals
         self._retries = retries
+        self._silent = silent
         self._waiting = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -69,8 +72,11 @@ class _Connection(asyncio.Protocol):
             whole = end + 4 + (int(found[1]) if found else 0)
             if len(self._waiting) < whole:
                 return
+            path = head.split(b" ", 2)[1]
+            if path == self._silent:
+                return
             if self._arrivals is not None:
-                self._arrivals.setdefault(head.split(b" ", 2)[1].decode(), time.time())
+                self._arrivals.setdefault(path.decode(), time.time())
             refused = self._retries is not None and self._retries.refuse(self._waiting[end + 4 : whole])
             self._waiting = self._waiting[whole:]
             self._transport.write(UNAVAILABLE if refused else ANSWER)
@@ -78,7 +84,7 @@ class _Connection(asyncio.Protocol):
 
 @asynccontextmanager
 async def sink(
-    ports: Sequence[int] = (0,), *, note: bool = True, retries: float = 0.0
+    ports: Sequence[int] = (0,), *, note: bool = True, retries: float = 0.0, silent: bytes | None = None
 ) -> AsyncIterator[tuple[str, dict[str, float]]]:
     """Run it in this process.
 
@@ -86,6 +92,7 @@ async def sink(
         ports: to listen on; 0 for a free one.
         note: whether to note arrivals.
         retries: the share of rows that are answered with 503 once.
+        silent: a path whose requests are never answered.
 
     Yields:
         The URL of the first port, and the time of arrival (Unix seconds) by path.
@@ -96,7 +103,7 @@ async def sink(
     async with AsyncExitStack() as stack:
         servers = [
             await loop.create_server(
-                lambda: _Connection(arrivals if note else None, refusing), "127.0.0.1", port
+                lambda: _Connection(arrivals if note else None, refusing, silent), "127.0.0.1", port
             )
             for port in ports
         ]
