@@ -16,11 +16,11 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.claims import token_prefix
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.executor import LARGE_BYTES, Executor
+from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.worker import Worker
 from tests.queueing import Queue, an_executor
@@ -53,7 +53,7 @@ class TestGivenBack:
         """No round of it has begun."""
         sent: list[httpx.Request] = []
         row_id = await queue.put()
-        await queue.run("UPDATE flowactions_outbox SET takeovers = 5")
+        await queue.run("UPDATE flowactions_outbox SET takeovers = 3")
         claim = await queue.store.claim_quarantined()
         assert claim is not None
         executor = an_executor(queue, sent.append)
@@ -117,7 +117,7 @@ class TestGivenBack:
         assert (await queue.row(row_id)).last_error == "no more"
 
 
-@pytest.mark.parametrize("size", [LARGE_BYTES, LARGE_BYTES + 1])
+@pytest.mark.parametrize("size", [SMALL_BYTES, SMALL_BYTES + 1])
 async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: int) -> None:
     """An outcome that waits for the database keeps no body of more than 64 KiB."""
     written: list[Completion] = []
@@ -129,7 +129,7 @@ async def test_a_large_body_leaves_memory_with_its_request(queue: Queue, size: i
     await executor.completer.flush()
     ((kept, change),) = [(each.delivery.body, each.change) for each in written]
     assert change == DELIVERED
-    assert (kept is None) == (size > LARGE_BYTES)
+    assert (kept is None) == (size > SMALL_BYTES)
 
 
 class TestClaimedAgain:
@@ -145,7 +145,7 @@ class TestClaimedAgain:
             asked.append(request.url.host)
             return httpx.Response(200)
 
-        queue.store.contact.token_prefix = "aaaaaaaa"
+        queue.store.contact.prefix = "aaaaaaaa"
         return an_executor(queue, answer)
 
     async def claim_again(self, queue: Queue) -> ClaimedDelivery:
@@ -158,11 +158,11 @@ class TestClaimedAgain:
     ) -> None:
         """The later copy is dropped. The first one is given back under the later claim, and nothing is in flight then."""
         await queue.put()
-        (first,) = await executor.admit(await queue.store.claim(1))
-        assert await executor.admit([await self.claim_again(queue)]) == []
+        (first,) = executor.take(await queue.store.claim(1))
+        assert executor.take([await self.claim_again(queue)]) == []
         executor.abandon([first])
         await executor.completer.flush()
-        (again,) = await executor.admit(await queue.store.claim(1))
+        (again,) = executor.take(await queue.store.claim(1))
         await executor.execute(again, executor.secrets())
         await executor.completer.flush()
         assert (again.reclaims, len(asked), (await queue.row(again.id)).status) == (1, 1, "delivered")
@@ -172,12 +172,12 @@ class TestClaimedAgain:
     ) -> None:
         """Its outcome is written under the later claim, whose answer comes after that."""
         await queue.put()
-        (first,) = await executor.admit(await queue.store.claim(1))
+        (first,) = executor.take(await queue.store.claim(1))
         later = await self.claim_again(queue)
         await executor.execute(first, executor.secrets())
         await executor.completer.flush()
         assert (await queue.row(first.id)).status == "delivered"
-        assert await executor.admit([later]) == []
+        assert executor.take([later]) == []
         assert len(asked) == 1
 
     async def test_a_row_whose_secret_could_not_be_asked_for_is_executed_when_it_is_claimed_again(
@@ -190,13 +190,13 @@ class TestClaimedAgain:
 
         executor = an_executor(queue, ok, signing_secret=never)
         await queue.put()
-        (claim,) = await executor.admit(await queue.store.claim(1))
+        (claim,) = executor.take(await queue.store.claim(1))
         asking = asyncio.ensure_future(executor.execute(claim, executor.secrets()))
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.wait({asking})
         assert asking.cancelled()
-        assert await executor.admit([await self.claim_again(queue)]) != []
+        assert executor.take([await self.claim_again(queue)]) != []
 
 
 class TestLost:
@@ -206,12 +206,12 @@ class TestLost:
         (claim,) = await queue.store.claim(1)
         if how == "reclaimed":
             fleet = Fleet(queue.database, "continuous", 1)
-            queue.store.contact.token_prefix = token_prefix(fleet.begin())
+            queue.store.contact.prefix = token_prefix(fleet.begin())
             await fleet.beat(0, 0)
             await queue.run("UPDATE flowactions_workers SET name = 'other:7'")
             await queue.expire_claims()
             await queue.store.claim(1)
-            queue.store.contact.token_prefix = "00000000"
+            queue.store.contact.prefix = "00000000"
         elif how == "purged":
             store = PurgeStore(queue.database, "acme")
             await store.begin(Actor("ada", "Ada", "operator"))
@@ -256,7 +256,7 @@ class TestLost:
         self, queue: Queue, waits: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Its lease ended while it stood still, before the answer to its own claim was read: nobody else is blamed."""
-        queue.store.contact.token_prefix = "00000001"
+        queue.store.contact.prefix = "00000001"
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, ok)
@@ -266,14 +266,14 @@ class TestLost:
             executor.abandon([claim])
         else:
             await executor.execute(claim, executor.secrets())
-            assert await executor.admit([again]) == []  # it is in hand already
+            assert executor.take([again]) == []  # it is in hand already
         await executor.completer.flush()
         row = await queue.row(row_id)
         assert (row.status, row.claimed_by) == ("pending" if waits else "delivered", None)
-        assert await executor.admit([again]) == []  # all is written under this claim
+        assert executor.take([again]) == []  # all is written under this claim
         if waits:
             (later,) = await queue.store.claim(1)
-            assert await executor.admit([later]) == [later]
+            assert executor.take([later]) == [later]
         assert caplog.text == ""
 
 
