@@ -275,7 +275,7 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
         assert claims._claiming_for_enqueued is not None
         await claims._claiming_for_enqueued
         # Without a stall that was seen, this is what an enqueue does.
-        assert executor.load().claimed == (1 if stall else 2)
+        assert executor.load.claimed == (1 if stall else 2)
         answer.set()
         await claims.quiesce()
         await executor.completer.flush()
