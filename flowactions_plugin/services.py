@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from flowactions_hookspecs import (
     BackgroundTask,
@@ -91,17 +91,24 @@ class Services:
         host: the host. Its settings are read here; its engine and transport when the lifespan opens.
         actions: the host's facade; its node types are of all plugins.
         timing: how long claims, attempts and quarantines last; tests alone set it.
+        telemetry: its metrics and spans; ``None``: those of OpenTelemetry's global providers.
 
     Raises:
         SettingsInvalid: the settings cannot be used.
     """
 
-    def __init__(self, host: Host, actions: FlowActions, *, timing: Timing | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        actions: FlowActions,
+        *,
+        timing: Timing | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         self._host = host
         self._actions = actions
         self._timing = timing = timing or Timing()
-        # Tests give their hosts providers of OpenTelemetry's of their own: the global ones are set once in a process.
-        self._telemetry = cast("Telemetry", getattr(host, "_flowactions_telemetry", None) or Telemetry())
+        self._telemetry = telemetry or Telemetry()
         self._settings = settings_of(host)
         self._database = Database(
             self._settings.database_url, lambda: host.database, connections=self._settings.database_connections
@@ -244,10 +251,7 @@ class Services:
         return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
 
     def _gauges_task(self) -> BackgroundTask:
-        recorded = self._delivery.recorded
-        gauges = Gauges(
-            self._telemetry.meters, self._operators.status, recorded.in_flight, limited=recorded.limited
-        )
+        gauges = Gauges(self._telemetry.meters, self._operators.status, lambda: self._delivery.load)
         return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
 
     def worker_tasks(self) -> Sequence[BackgroundTask]:

@@ -26,7 +26,7 @@ from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.lanes import Ask, lane_of
-from flowactions_plugin.queue.outcome_store import OutcomeStore
+from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import Worker
@@ -112,13 +112,14 @@ class Queue:
 
     async def complete(self, claim: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:
         """Write one outcome, and tell whether the claim held."""
-        return await self.store.complete([Completion(claim, outcome, change)]) == {claim.id}
+        ends = await self.store.complete([Completion(claim, outcome, change)])
+        return ends[claim.id].kind == "written"
 
     async def mark_dead(self, claim: ClaimedDelivery, reason: str) -> bool:
         """End a claimed row without an attempt, and tell whether the claim held."""
         outcome = Outcome(0, 0, error=reason)
         completion = Completion(claim, outcome, Transition("dead"), attempted=False)
-        return await self.store.complete([completion]) == {claim.id}
+        return (await self.store.complete([completion]))[claim.id].kind == "written"
 
     async def run(self, statement: str) -> None:
         async with self.database.write() as connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
@@ -11,8 +12,20 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from flowactions_hookspecs import Host
+from flowactions_hookspecs import FlowActions, Host
+from flowactions_plugin.services import Services
 from flowactions_plugin.telemetry.telemetry import Telemetry
+
+_RECORDED: WeakKeyDictionary[Host, Telemetry] = WeakKeyDictionary()
+_build = Services.__init__
+
+
+def _build_recorded(self: Services, host: Host, actions: FlowActions, **options: Any) -> None:
+    """Build the services of a host that is recorded: the global providers of OpenTelemetry are set once in a process."""
+    _build(self, host, actions, **{"telemetry": _RECORDED.get(host), **options})
+
+
+Services.__init__ = _build_recorded  # type: ignore[method-assign]
 
 
 class Point(NamedTuple):
@@ -35,7 +48,7 @@ class Recorded:
 
     def listen_to(self, host: Host) -> None:
         """Have a host's metrics and spans recorded, before it is loaded."""
-        vars(host)["_flowactions_telemetry"] = Telemetry(self.meters, self.tracers)
+        _RECORDED[host] = Telemetry(self.meters, self.tracers)
 
     def points(self) -> list[Point]:
         """Collect the metrics."""

@@ -26,7 +26,7 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.search import conditions
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
-from flowactions_plugin.queue.log_lines import log_dead
+from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, FREED
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database

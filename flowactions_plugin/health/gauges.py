@@ -9,7 +9,7 @@ from typing import Final
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
+from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters, Reading
 
@@ -26,23 +26,20 @@ class Gauges:
     Args:
         meters: report them.
         status: of the database.
-        in_flight: returns how many deliveries this process has in flight.
+        load: returns how busy this process is.
         timer: monotonic seconds.
-        limited: returns what this process limits.
     """
 
     def __init__(
         self,
         meters: Meters,
         status: QueueStatus,
-        in_flight: Callable[[], int],
+        load: Callable[[], Load],
         timer: Callable[[], float] = time.monotonic,
-        limited: Callable[[], Limited] = lambda: NOTHING_LIMITED,
     ) -> None:
         self._meters = meters
         self._status = status
-        self._in_flight = in_flight
-        self._limited = limited
+        self._load = load
         self._timer = timer
         self._read_at = 0.0
         self._of_database: Sequence[Reading] = ()
@@ -85,9 +82,10 @@ class Gauges:
 
     def readings(self) -> Sequence[Reading]:
         """Return what the gauges show now; called by an exporter's thread."""
-        limited = self._limited()
+        load = self._load()
+        limited = load.limits.limited()
         own = [
-            Reading(names.IN_FLIGHT, self._in_flight()),
+            Reading(names.IN_FLIGHT, load.in_flight),
             Reading(names.LIMITED, len(limited.destinations), {"kind": "destination"}),
             Reading(names.LIMITED, len(limited.organizations), {"kind": "organization"}),
         ]

@@ -15,8 +15,8 @@ from flowactions_plugin.health.statistics import Tally
 from flowactions_plugin.health.statistics_store import QueueAlerts, StatisticsStore
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import Completion
+from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.host_calls import call_host
-from flowactions_plugin.queue.observer import Load
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
@@ -80,7 +80,7 @@ class Monitor:
         self._tally.record(completions)
 
     @asynccontextmanager
-    async def watching(self, load: Callable[[], Load]) -> AsyncIterator[str]:
+    async def watching(self, load: Load) -> AsyncIterator[str]:
         """Write statistics and that this process is alive, until the block ends; then what is left, within a few seconds.
 
         It gives the id of the process.
@@ -105,17 +105,17 @@ class Monitor:
                     extra={"event": "statistics.lost"},
                 )
 
-    async def _run(self, load: Callable[[], Load]) -> None:
+    async def _run(self, load: Load) -> None:
         clock = asyncio.get_running_loop().time
         beat_at = 0.0
 
         async def record() -> float:
             nonlocal beat_at
             try:
-                busy = load()
-                if clock() >= beat_at or self._fleet.is_news(busy.limited):
-                    if await self._fleet.beat(busy.in_flight, busy.claimed, busy.limited):
-                        busy.forget()
+                limited = load.limits.limited()
+                if clock() >= beat_at or self._fleet.is_news(limited):
+                    if await self._fleet.beat(load.in_flight, load.claimed, limited):
+                        load.limits.forget()
                     beat_at = clock() + BEAT_SECONDS
                 await self.write()
                 self._failed = False

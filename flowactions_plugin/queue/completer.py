@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
+from flowactions_plugin.queue.delivery_telemetry import log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
 from flowactions_plugin.queue.limits import Standing
-from flowactions_plugin.queue.log_lines import log_dead, log_lost
-from flowactions_plugin.queue.outcome_store import OutcomeStore
+from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
 
 log = logging.getLogger("flowactions.outbox")
@@ -117,7 +117,7 @@ class Completer:
         Raises:
             StorageUnavailable: the database failed.
         """
-        await self._store.release(claimed)
+        await self._store.give_back([*map(Return, claimed)])
 
     async def flush(self) -> None:
         """Write everything that waits, and wait until the host was notified.
@@ -135,42 +135,39 @@ class Completer:
             StorageUnavailable: the rest is kept.
         """
         async with self._writing:
-            while self._returns:
-                returns, self._returns = self._returns[:BATCH], self._returns[BATCH:]
-                try:
-                    states = await self._store.give_back(returns)
-                    again, purged = await self._lost(
-                        [each.delivery for each in returns if each.delivery.id not in states]
-                    )
-                except BaseException:
-                    self._returns = returns + self._returns
-                    self._failed = True
-                    raise
-                self._returns += [
-                    each._replace(delivery=again[each.delivery.id])
-                    for each in returns
-                    if each.delivery.id in again
-                ]
-                await self._returned(
-                    [each for each in returns if each.delivery.id not in again], states, purged
-                )
-            while self._completions:
-                batch, self._completions = self._completions[:BATCH], self._completions[BATCH:]
-                try:
-                    held = await self._store_outcomes(batch)
-                    lost = [each.delivery for each in batch if each.delivery.id not in held]
-                    again, purged = await self._lost(lost, log_others=True)
-                except BaseException:
-                    self._completions = batch + self._completions
-                    self._failed = True
-                    raise
-                self._completions += [
-                    msgspec.structs.replace(each, delivery=again[each.delivery.id])
-                    for each in batch
-                    if each.delivery.id in again
-                ]
-                await self._completed([each for each in batch if each.delivery.id not in again], held, purged)
+            await self._write(self._returns, self._store.give_back)
+            await self._write(self._completions, self._store_outcomes)
             self._failed = False
+
+    async def _write(
+        self, waiting: list[Any], store: Callable[[list[Any]], Awaitable[Mapping[str, End]]]
+    ) -> None:
+        """Write what waits: it leaves the list when it was written, or comes again under a later claim of this worker's."""
+        while waiting:
+            batch = waiting[:BATCH]
+            try:
+                ends = await store(batch)
+            except BaseException:
+                self._failed = True
+                raise
+            del waiting[: len(batch)]
+            if len(ends) > sum(end.kind == "written" for end in ends.values()):
+                batch, again = self._under_later_claims(batch, ends)
+                waiting += again
+            await self._settle(batch, ends)
+
+    def _under_later_claims(self, batch: list[Any], ends: Mapping[str, End]) -> tuple[list[Any], list[Any]]:
+        """Divide a batch into what has ended, and what this worker itself has claimed again, under the new tokens."""
+        ended, again = [], []
+        for each in batch:
+            delivery, end = each.delivery, ends[each.delivery.id]
+            if end.kind != "again":
+                ended.append(each)
+                continue
+            self._written_ahead.add((delivery.id, end.detail))
+            later = msgspec.structs.replace(delivery, token=end.detail)
+            again.append(msgspec.structs.replace(each, delivery=later))
+        return ended, again
 
     def _linger(self) -> None:
         if self._lingering is None:
@@ -191,81 +188,56 @@ class Completer:
         finally:
             self._lingering = None
 
-    async def _store_outcomes(self, batch: list[Completion]) -> set[str]:
+    async def _store_outcomes(self, batch: list[Completion]) -> Mapping[str, End]:
         """Store a batch. A row whose outcome cannot be stored is found by halving the batch, and is ended instead."""
         try:
             return await self._store.complete(batch)
         except RowInvalid as exc:
             if len(batch) == 1:
-                outcome = Outcome(0, 0, error=str(exc))
-                batch[0] = Completion(batch[0].delivery, outcome, DEAD, attempted=False)
+                batch[0] = _without_attempt(batch[0].delivery, str(exc))
                 return await self._store.complete(batch)
             middle = len(batch) // 2
             first, second = batch[:middle], batch[middle:]
-            held = await self._store_outcomes(first)
-            held |= await self._store_outcomes(second)
+            ends = {**await self._store_outcomes(first), **await self._store_outcomes(second)}
             batch[:] = first + second
-            return held
+            return ends
 
-    async def _lost(
-        self, lost: Sequence[ClaimedDelivery], *, log_others: bool = False
-    ) -> tuple[dict[str, ClaimedDelivery], set[str]]:
-        """Find what has ended the claims of deliveries that do not hold.
-
-        Args:
-            lost: which.
-            log_others: whether the end of each claim is logged that this worker has not claimed again itself.
-
-        Returns:
-            Those that this worker itself has claimed again, under the new claim; and the ids of those that were purged.
-        """
-        own: dict[str, ClaimedDelivery] = {}
-        purged: set[str] = set()
-        ends = await self._store.ends(lost) if lost else {}
-        for each in lost:
-            end = ends[each.id]
-            if end.own_token is not None:
-                own[each.id] = msgspec.structs.replace(each, token=end.own_token)
-                self._written_ahead.add((each.id, end.own_token))
-                continue
-            if end.kind == "purged":
-                purged.add(each.id)
-                self.limits.forget()
-            if log_others:
-                log_lost(each.id, end)
-        return own, purged
-
-    async def _completed(self, batch: Sequence[Completion], held: set[str], purged: set[str]) -> None:
-        ended = []
+    async def _settle(self, batch: Sequence[Completion | Return], ends: Mapping[str, End]) -> None:
+        """Tell the observers and the host what was written, and the log what was lost."""
+        written: list[Completion] = []
+        ended: list[Completion] = []
         for each in batch:
-            self._settle(each.delivery)
-            if each.delivery.id in purged:
-                outcome = msgspec.structs.replace(each.outcome, error=PURGED)
-                ended.append(Completion(each.delivery, outcome, DEAD, attempted=each.attempted))
-            elif each.delivery.id in held and each.change.status in FINISHED:
-                ended.append(each)
-                if each.change.status == "dead":
-                    log_dead(each.delivery.id, each.delivery.destination, failure_reason(each.outcome))
-        written = [each for each in batch if each.delivery.id in held]
-        for observe in self._observers:
+            delivery, end = each.delivery, ends[each.delivery.id]
+            self.forget(delivery)
+            if end.kind == "purged":
+                self.limits.forget()
+                ended.append(_purged(each))
+            if end.kind != "written":
+                if isinstance(each, Completion):
+                    log_lost(delivery.id, end)
+                continue
+            if isinstance(each, Completion):
+                done = each
+            elif each.waits_for is not None and end.detail == "dead":
+                done = _without_attempt(delivery, f"it has waited too long: {each.waits_for}")
+            else:
+                continue
+            written.append(done)
+            if done.change.status in FINISHED:
+                ended.append(done)
+                if done.change.status == "dead":
+                    log_dead(delivery.id, delivery.destination, failure_reason(done.outcome))
+        for observe in self._observers if written else ():
             observe(written)
         await self._host.notify(ended)
 
-    async def _returned(self, returns: Sequence[Return], states: Mapping[str, str], purged: set[str]) -> None:
-        removed, ended = [], []
-        for each in returns:
-            self._settle(each.delivery)
-            if each.delivery.id in purged:
-                outcome = Outcome(0, 0, error=PURGED)
-                removed.append(Completion(each.delivery, outcome, DEAD, attempted=False))
-            elif states.get(each.delivery.id) == "dead" and each.waits_for is not None:
-                reason = f"it has waited too long: {each.waits_for}"
-                log_dead(each.delivery.id, each.delivery.destination, reason)
-                outcome = Outcome(0, 0, error=reason)
-                ended.append(Completion(each.delivery, outcome, DEAD, attempted=False))
-        for observe in self._observers:
-            observe(ended)
-        await self._host.notify([*removed, *ended])
 
-    def _settle(self, delivery: ClaimedDelivery) -> None:
-        self.forget(delivery)
+def _without_attempt(delivery: ClaimedDelivery, reason: str) -> Completion:
+    return Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False)
+
+
+def _purged(end: Completion | Return) -> Completion:
+    if isinstance(end, Return):
+        return _without_attempt(end.delivery, PURGED)
+    outcome = msgspec.structs.replace(end.outcome, error=PURGED)
+    return Completion(end.delivery, outcome, DEAD, attempted=end.attempted)

@@ -13,7 +13,6 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.host_calls import Secrets
 from flowactions_plugin.queue.lanes import Due, Lanes
 from flowactions_plugin.queue.rules import HELD_SECONDS, Timing
 
@@ -67,7 +66,6 @@ class ContinuousClaims:
         self._executor = executor
         self._held_seconds = timing.lease_seconds / 3
         self._lanes: Lanes[ClaimedDelivery] = Lanes(slots, per_destination, executor.limits)
-        self._secrets: Secrets = executor.secrets()  # of the claim that ended last
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None
@@ -113,7 +111,6 @@ class ContinuousClaims:
             self._lanes.unreserve(each)
         if unknown:
             self._keep(self._disclaim(unknown))
-        self._secrets = self._executor.secrets()
         for each in self._executor.take(claimed):
             self._lanes.insert(each)
         self._start()
@@ -155,7 +152,6 @@ class ContinuousClaims:
             self._lanes.fail(asks)
             raise
         self._pace = PACE_SECONDS if len(claimed) >= FEW_ROWS else SHORT_PACE_SECONDS
-        self._secrets = self._executor.secrets()
         self._lanes.answer(asks, claimed, admitted)
         self._start()
         return 0.0
@@ -236,7 +232,7 @@ class ContinuousClaims:
         delivery: ClaimedDelivery | None = first
         while delivery is not None:
             try:
-                await self._executor.execute(delivery, self._secrets)
+                await self._executor.execute(delivery)
             except Exception:
                 log.exception(
                     "delivery %s failed unexpectedly; it is claimed again later",

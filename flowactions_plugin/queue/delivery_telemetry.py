@@ -1,21 +1,22 @@
-"""What metrics and traces have of deliveries."""
+"""What is told of deliveries: metrics and traces, lines of the log, and how busy this process is."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
 
 import msgspec
 
+from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.header_names import folded
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
-from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
-from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
+from flowactions_plugin.queue.limits import Standing
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.spans import TRACEPARENT, Attempted
@@ -25,6 +26,64 @@ log = logging.getLogger("flowactions.outbox")
 
 _OUTCOMES: Final = frozenset(names.OUTCOMES)
 _TRACEPARENT: Final = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class Load(msgspec.Struct):
+    """How busy the worker of a process is.
+
+    Attributes:
+        in_flight: rows that are being executed.
+        claimed: rows that it has claimed since its start.
+        limits: what it limits.
+    """
+
+    in_flight: int = 0
+    claimed: int = 0
+    limits: Standing = msgspec.field(default_factory=Standing)
+
+
+class Observer(Protocol):
+    """Watches the deliveries of one process."""
+
+    def record(self, completions: Sequence[Completion]) -> None:
+        """Record outcomes that were just written. It returns at once, and does not raise."""
+
+    def tell(self, alert: DeliveryAlert) -> None:
+        """Log what has become of a destination, and tell the host. It returns at once, and does not raise."""
+
+    def watching(self, load: Load) -> AbstractAsyncContextManager[str]:
+        """Watch within the block, while this process delivers; gives the id under which operators see it.
+
+        Args:
+            load: how busy it is, kept up to date.
+        """
+
+
+def log_dead(row_id: object, destination: object, reason: str) -> None:
+    """Log that a delivery is dead: one line each, whatever its row holds (§3.1)."""
+    name, where, why = (printable(value, message=True) for value in (row_id, destination, reason))
+    log.warning("delivery %s to %s is dead: %s", name, where, why, extra={"event": "delivery.dead"})
+
+
+def log_lost(row_id: str, end: End) -> None:
+    """Log what has ended a claim before its outcome was written."""
+    if end.kind == "reclaimed":
+        log.warning(
+            "delivery %s was reclaimed by another worker", row_id, extra={"event": "delivery.reclaimed"}
+        )
+    elif end.kind == "purged":
+        log.warning(
+            "delivery %s was removed while it was sent: its organization was purged",
+            row_id,
+            extra={"event": "delivery.removed"},
+        )
+    else:
+        log.warning(
+            "delivery %s was changed to %s while it was sent, and its outcome is dropped",
+            row_id,
+            end.detail,
+            extra={"event": "delivery.changed"},
+        )
 
 
 class DeliveryTelemetry:
@@ -37,24 +96,6 @@ class DeliveryTelemetry:
     def __init__(self, telemetry: Telemetry) -> None:
         self._meters = telemetry.meters
         self._spans = telemetry.spans
-        self._load: Callable[[], Load] | None = None
-
-    def in_flight(self) -> int:
-        """Return how many deliveries this process has in flight."""
-        return 0 if self._load is None else self._load().in_flight
-
-    def limited(self) -> Limited:
-        """Return what this process limits."""
-        return NOTHING_LIMITED if self._load is None else self._load().limited
-
-    @contextmanager
-    def watching(self, load: Callable[[], Load]) -> Iterator[None]:
-        """Know within the block how busy this process is."""
-        self._load = load
-        try:
-            yield
-        finally:
-            self._load = None
 
     def __call__(self, completions: Sequence[Completion]) -> None:
         """Record a batch. Nothing that goes wrong here keeps deliveries from going on."""
@@ -62,7 +103,9 @@ class DeliveryTelemetry:
             if self._meters.is_open:
                 self._measure(completions)
             if self._spans.is_open:
-                self._trace(completions)
+                for each in completions:
+                    if each.attempted:
+                        self._spans.attempt(_attempted(each))
         except Exception:
             log.exception(
                 "metrics or traces of deliveries could not be recorded", extra={"event": "telemetry.failed"}
@@ -70,22 +113,20 @@ class DeliveryTelemetry:
 
     def _measure(self, completions: Sequence[Completion]) -> None:
         attempts: Counter[str] = Counter()
-        ended: Counter[str] = Counter()
         meters = self._meters
         for each in completions:
-            if each.change.status in FINISHED:
-                ended[each.change.status] += 1
             if not each.attempted:
                 continue
-            name = outcome_name(each)
+            outcome, name = each.outcome, outcome_name(each)
             attempts[name] += 1
-            meters.observe(names.ATTEMPT_DURATION, each.outcome.duration_ms / 1000, outcome=name)
-            for phase, seconds in (each.outcome.phases or {}).items():
+            meters.observe(names.ATTEMPT_DURATION, outcome.duration_ms / 1000, outcome=name)
+            for phase, seconds in (outcome.phases or {}).items():
                 meters.observe(names.PHASE_DURATION, seconds, phase=phase)
             enqueued_at = id_time(each.delivery.id)
             if name == "delivered" and enqueued_at is not None:
-                ended_at = each.outcome.started_at + each.outcome.duration_ms
+                ended_at = outcome.started_at + outcome.duration_ms
                 meters.observe(names.LATENCY, max(0, ended_at - enqueued_at) / 1000)
+        ended = Counter(each.change.status for each in completions if each.change.status in FINISHED)
         for name, number in attempts.items():
             meters.count(names.ATTEMPTS, number, outcome=name)
         for status, number in ended.items():
@@ -96,28 +137,24 @@ class DeliveryTelemetry:
         if reclaims:
             meters.count(names.RECLAIMS, reclaims)
 
-    def _trace(self, completions: Sequence[Completion]) -> None:
-        for each in completions:
-            if not each.attempted:
-                continue
-            delivery, outcome = each.delivery, each.outcome
-            self._spans.attempt(
-                Attempted(
-                    traceparent=delivery.trace,
-                    started_at=outcome.started_at,
-                    duration_ms=outcome.duration_ms,
-                    method=delivery.method,
-                    destination=delivery.destination,
-                    delivery_id=delivery.id,
-                    event_id=delivery.event_id,
-                    event_type=delivery.event_type,
-                    organization_id=delivery.organization_id,
-                    earlier=delivery.earlier_attempts + delivery.attempts,
-                    status_code=outcome.status_code,
-                    outcome=outcome_name(each),
-                    phases=outcome.phases or {},
-                )
-            )
+
+def _attempted(completion: Completion) -> Attempted:
+    delivery, outcome = completion.delivery, completion.outcome
+    return Attempted(
+        traceparent=delivery.trace,
+        started_at=outcome.started_at,
+        duration_ms=outcome.duration_ms,
+        method=delivery.method,
+        destination=delivery.destination,
+        delivery_id=delivery.id,
+        event_id=delivery.event_id,
+        event_type=delivery.event_type,
+        organization_id=delivery.organization_id,
+        earlier=delivery.earlier_attempts + delivery.attempts,
+        status_code=outcome.status_code,
+        outcome=outcome_name(completion),
+        phases=outcome.phases or {},
+    )
 
 
 def with_traceparent(delivery: ClaimedDelivery) -> ClaimedDelivery:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from typing import Final
 
@@ -19,9 +18,8 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.delivery_telemetry import with_traceparent
-from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, Secrets, SecretSource
-from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.queue.delivery_telemetry import Load, with_traceparent
+from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
 from flowactions_plugin.queue.rules import (
     DEAD,
     HELD_SECONDS,
@@ -47,16 +45,17 @@ class Executor:
         store: the queue.
         sender: makes the attempts.
         completer: writes the outcomes.
-        source: the signing secrets, asked for once per origin and claim (§5.3.6).
+        secrets: the signing secrets, asked for once per origin and claim (§5.3.6).
         timing: lease and deadline.
+        load: counts what is executed; its limits get the outcome of each attempt.
         sends_trace: whether requests carry the trace of what enqueued them.
         retry_schedule: the one that an operator has set; empty: the rule of §8.
         chance: returns random numbers from 0 to 1, by which the delays of a schedule vary.
 
     Attributes:
         completer: the same.
-        limits: get the outcome of each attempt.
-        secrets: returns the signing secrets of a claim: the host is asked once for each origin.
+        load: the same.
+        limits: those of the load.
         withdrawn: returns the ids of deliveries that have not begun, and may not any more.
         stopping: set when what has not begun is to be given back.
     """
@@ -66,8 +65,9 @@ class Executor:
         store: ClaimStore,
         sender: Sender,
         completer: Completer,
-        source: SecretSource,
+        secrets: SecretSource,
         timing: Timing = Timing(),  # noqa: B008  immutable
+        load: Load | None = None,
         *,
         sends_trace: bool = False,
         retry_schedule: Sequence[int] = (),
@@ -75,24 +75,20 @@ class Executor:
     ) -> None:
         self._store = store
         self._sender = sender
-        self.secrets = source.claim
+        self._now = sender.lag.now
+        self._secrets = secrets
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
         self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
         self._timing = timing
-        self._stalls: Counter[str] = Counter()
+        self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
-        self._in_flight = 0
-        self._claimed = 0
         self.completer = completer
-        self.limits = completer.limits
+        self.load = load or Load(limits=completer.limits)
+        self.limits = self.load.limits
         self.withdrawn = store.withdrawn
         self.stopping = False
-
-    def load(self) -> Load:
-        """Return how busy this process is."""
-        return Load(self._in_flight, self._claimed, self.limits.limited(), self.limits.forget)
 
     @property
     def behind(self) -> bool:
@@ -116,31 +112,57 @@ class Executor:
 
         The rest is in hand already, under another claim of this worker's, whose answer has come late or has ended meanwhile.
         """
+        self._secrets.renew()
         claimed = self.completer.not_in_hand(claimed)
-        self._claimed += len(claimed)
+        self.load.claimed += len(claimed)
         for each in claimed:
             self.completer.begin(each)
         return claimed
 
-    async def execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
+    async def execute(self, delivery: ClaimedDelivery, *, alone: bool = False) -> None:
         """Make an attempt, or end or give back a delivery that gets none.
 
         Args:
             delivery: what was claimed.
-            secrets: of the origins of its claim.
+            alone: whether it is a round in quarantine, which is counted before its request leaves.
         """
         self.completer.begin(delivery)
         try:
-            await self._execute(delivery, secrets)
+            await self._execute(delivery, alone=alone)
         except BaseException:
             self.completer.forget(delivery)
             raise
 
-    async def _execute(self, delivery: ClaimedDelivery, secrets: Secrets) -> None:
-        begun = self._sender.lag.now()
-        secret = await self._secret(delivery, secrets)
-        waited = self._sender.lag.now() - begun >= HELD_SECONDS
-        dead, waits_for = _obstacles(delivery, secret)
+    async def execute_alone(self, delivery: ClaimedDelivery) -> None:
+        """Execute a delivery in quarantine, while nothing else is in flight.
+
+        The round is written as begun before its request leaves. So it is known how often a delivery has ended its
+        worker, and a worker that ends before that counts for nothing.
+
+        Raises:
+            StorageUnavailable: nothing was sent.
+        """
+        rounds = delivery.quarantine_rounds
+        if delivery.defect is None and rounds >= QUARANTINE_ROUNDS:
+            self._mark_dead(delivery, f"its worker ended each of the {rounds} times that it was sent alone")
+            return
+        self._secrets.renew()
+        self.load.claimed += 1
+        await self.execute(delivery, alone=True)
+
+    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
+        """Give back deliveries that were not begun: they are due at once."""
+        self.completer.give_back(*map(Return, deliveries))
+
+    async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
+        asked = self._now()
+        secret = NO_SECRET
+        if delivery.origin is not None and delivery.defect is None and not self.stopping:
+            secret = await self._secrets.of(delivery.origin)
+        now = self._now()
+        waited = now - asked >= HELD_SECONDS
+        dead = secret.gone if delivery.defect is None else delivery.defect
+        waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
         elif dead is not None:
@@ -154,16 +176,13 @@ class Executor:
                     extra={"event": "delivery.waits"},
                 )
             self.completer.give_back(Return(delivery, waits_for=waits_for))
-        elif self._is_too_late(delivery):
+        elif self._timing.is_too_late(self._now(), delivery.lease_end):
             # Another worker may have reclaimed it. If not, this worker claims it again.
             self.completer.give_back(Return(delivery, answered=True))
         else:
-            await self._attempt(delivery, secret)
-
-    async def _secret(self, delivery: ClaimedDelivery, secrets: Secrets) -> Secret:
-        if delivery.defect is not None or self.stopping:
-            return NO_SECRET
-        return await secrets.of(delivery.origin)
+            message = await self._ready(delivery, alone=alone)
+            if message is not None:
+                await self._attempt(delivery, message, secret)
 
     async def _is_withdrawn(self, delivery: ClaimedDelivery) -> bool:
         try:
@@ -171,68 +190,42 @@ class Executor:
         except StorageUnavailable:  # it is given back when that is over
             return True
 
-    async def execute_alone(self, delivery: ClaimedDelivery) -> None:
-        """Execute a delivery in quarantine, while nothing else is in flight.
-
-        The round is written as begun before its request leaves. So it is known how often a delivery has ended its
-        worker, and a worker that ends before that counts for nothing.
-
-        Raises:
-            StorageUnavailable: nothing was sent.
-        """
-        if delivery.defect is None and delivery.quarantine_rounds >= QUARANTINE_ROUNDS:
-            times = delivery.quarantine_rounds
-            self._mark_dead(delivery, f"its worker ended each of the {times} times that it was sent alone")
-            return
-        self._claimed += 1
-        secrets = self.secrets()
-        sends = _obstacles(delivery, await self._secret(delivery, secrets)) == (None, None)
-        if sends and not self.stopping and not self._is_too_late(delivery):
-            try:
-                if not await self._store.begin_quarantined(delivery):
-                    return
-            except BaseException:
-                self.abandon([delivery])
-                raise
-        await self.execute(delivery, secrets)
-
-    def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
-        """Give back deliveries that were not begun: they are due at once."""
-        self.completer.give_back(*map(Return, deliveries))
-
-    def _is_too_late(self, delivery: ClaimedDelivery) -> bool:
-        """Return whether the rest of a lease is too short for an attempt."""
-        return self._timing.is_too_late(self._sender.lag.now(), delivery.lease_end)
-
-    async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
-        forgives = self._stalls[delivery.id] < MOST_STALLS
-        message = delivery
-        if delivery.lacks_body:
-            try:
-                whole = await self._store.whole(delivery)
-            except StorageUnavailable:
-                self.abandon([delivery])
-                return
-            if whole is None:  # its claim has ended
-                self.completer.forget(delivery)
-                return
-            message = whole
-        self._in_flight += 1
+    async def _ready(self, delivery: ClaimedDelivery, *, alone: bool) -> ClaimedDelivery | None:
+        """Read and write what has to be before a request leaves; return the delivery, ``None`` when it may not begin."""
+        message: ClaimedDelivery | None = delivery
         try:
-            message = with_traceparent(message) if self._sends_trace else message
-            outcome = await self._sender.send(message, secret.value, forgives=forgives)
+            if alone and not await self._store.begin_quarantined(delivery):
+                message = None
+            elif delivery.lacks_body:
+                message = await self._store.whole(delivery)
         except BaseException as exc:
-            if not isinstance(exc, Exception):
-                self.abandon([delivery])
+            self.abandon([delivery])
+            if alone or not isinstance(exc, StorageUnavailable):
                 raise
+            return None
+        if message is None:  # its claim has ended
+            self.completer.forget(delivery)
+        elif self._sends_trace:
+            message = with_traceparent(message)
+        return message
+
+    async def _attempt(self, delivery: ClaimedDelivery, message: ClaimedDelivery, secret: Secret) -> None:
+        forgives = self._stalls.get(delivery.id, 0) < MOST_STALLS
+        self.load.in_flight += 1
+        try:
+            outcome = await self._sender.send(message, secret.value, forgives=forgives)
+        except Exception as exc:
             log.exception(
                 "delivery %s failed unexpectedly; it is tried again later",
                 delivery.id,
                 extra={"event": "delivery.failed_unexpectedly"},
             )
             outcome = Aborted("defect", f"it failed unexpectedly: {type(exc).__name__}", waits=True)
+        except BaseException:
+            self.abandon([delivery])
+            raise
         finally:
-            self._in_flight -= 1
+            self.load.in_flight -= 1
         if isinstance(outcome, Aborted):
             self._abort(delivery, outcome)
             return
@@ -243,21 +236,21 @@ class Executor:
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]
-        for each in over:
-            if self._episodes.end(each):
-                log.info("deliveries continue", extra={"event": "deliveries.go_on"})
+        for _ in range(self._episodes.end(*over)):
+            log.info("deliveries continue", extra={"event": "deliveries.go_on"})
         schedule = self._retry_schedule
         chance = self._chance() if schedule else 0.5
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
         self.completer.complete(Completion(delivery, outcome, change))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
+        """Give back a delivery whose try was no attempt, and log once why."""
         key: Hashable = aborted.cause
         if aborted.cause == "stall":
             if len(self._stalls) >= STALLED_KNOWN:
                 self._stalls.clear()
-            self._stalls[delivery.id] += 1
-        if aborted.cause == "tunnel":
+            self._stalls[delivery.id] = self._stalls.get(delivery.id, 0) + 1
+        elif aborted.cause == "tunnel":
             key = (aborted.cause, delivery.destination)
         elif aborted.cause in {"host", "defect"}:
             key = aborted.reason
@@ -275,12 +268,4 @@ class Executor:
             self.completer.give_back(Return(delivery, delay, answered=True))
 
     def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
-        outcome = Outcome(0, 0, error=reason)
-        self.completer.complete(Completion(delivery, outcome, DEAD, attempted=False))
-
-
-def _obstacles(delivery: ClaimedDelivery, secret: Secret) -> tuple[str | None, str | None]:
-    """Return why a delivery ends without an attempt, and what it waits for; ``None`` where it does not."""
-    dead = secret.gone if delivery.defect is None else delivery.defect
-    waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
-    return dead, waits_for
+        self.completer.complete(Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False))

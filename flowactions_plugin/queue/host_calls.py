@@ -45,11 +45,7 @@ class Episodes:
         self._open: set[Hashable] = set()
 
     def begin(self, key: Hashable) -> bool:
-        """Record that a condition holds.
-
-        Returns:
-            Whether that is new, and so to be logged.
-        """
+        """Record that a condition holds; return whether that is new, and so to be logged."""
         if key in self._open:
             return False
         if len(self._open) >= REMEMBERED:
@@ -57,16 +53,13 @@ class Episodes:
         self._open.add(key)
         return True
 
-    def end(self, key: Hashable) -> bool:
-        """Record that a condition has ended.
-
-        Returns:
-            Whether it was recorded.
-        """
-        if key not in self._open:
-            return False
-        self._open.discard(key)
-        return True
+    def end(self, *keys: Hashable) -> int:
+        """Record that conditions have ended; return how many of them were recorded."""
+        if not self._open:
+            return 0
+        before = len(self._open)
+        self._open.difference_update(keys)
+        return before - len(self._open)
 
 
 class Secret(NamedTuple):
@@ -128,34 +121,10 @@ def name_of(method: Callable[[Any], Any]) -> str:
     return name if owner is None else f"{name} of {type(owner).__name__}"
 
 
-class Secrets:
-    """The signing secrets of one claim: the first delivery of each origin that begins asks for it, in its own task.
-
-    Args:
-        ask: resolves the secret of an origin.
-    """
-
-    def __init__(self, ask: Callable[[Origin], Awaitable[Secret]]) -> None:
-        self._ask = ask
-        self._asked: dict[Origin, asyncio.Future[Secret]] = {}
-
-    async def of(self, origin: Origin | None) -> Secret:
-        """Return the secret of an origin; wait for it only when the host does not answer at once."""
-        if origin is None:
-            return NO_SECRET
-        asked = self._asked.get(origin)
-        if asked is None:
-            asked = self._asked[origin] = asyncio.get_running_loop().create_future()
-            try:
-                asked.set_result(await self._ask(origin))
-            except BaseException:
-                asked.cancel()
-                raise
-        return await asyncio.shield(asked)
-
-
 class SecretSource:
-    """Asks the host for signing secrets (§5.3.6), and plugins for those of their own webhooks.
+    """Asks the host for signing secrets (§5.3.6), and plugins for those of their own webhooks: once per origin and claim.
+
+    The first delivery that needs an origin's secret asks in its own task, and others of that origin wait for the answer.
 
     Args:
         signing_secret: the host's method.
@@ -177,18 +146,29 @@ class SecretSource:
         self._clock = clock
         self._episodes = Episodes()
         self._failing: dict[Origin, _Failing] = {}
+        self._asked: dict[Origin, asyncio.Future[Secret]] = {}
 
-    def claim(self) -> Secrets:
-        """Return the secrets of a claim; each origin's is asked for once, when it is needed."""
-        return Secrets(self._secret)
+    def renew(self) -> None:
+        """Forget what was answered: deliveries of another claim begin. What is being asked is not asked twice."""
+        self._asked = {origin: answer for origin, answer in self._asked.items() if not answer.done()}
 
-    async def _secret(self, origin: Origin) -> Secret:
+    async def of(self, origin: Origin) -> Secret:
+        """Return the secret of an origin; wait for it only when the host does not answer at once."""
+        answer = self._asked.get(origin)
+        if answer is None:
+            answer = self._asked[origin] = asyncio.get_running_loop().create_future()
+            try:
+                answer.set_result(await self._ask(origin))
+            except BaseException:
+                answer.cancel()
+                del self._asked[origin]
+                raise
+        return answer.result() if answer.done() else await asyncio.shield(answer)
+
+    async def _ask(self, origin: Origin) -> Secret:
         failing = self._failing.get(origin)
         if failing is not None and self._clock() < failing.ask_at:
             return failing.secret
-        return await self._resolved(origin)
-
-    async def _resolved(self, origin: Origin) -> Secret:
         if isinstance(origin, UnsignedTestOrigin):
             return NO_SECRET
         resolve: Callable[[Any], Any] | None = self._signing_secret
@@ -199,27 +179,21 @@ class SecretSource:
             resolve = self._plugin_secrets.get((origin.plugin, origin.name))
             name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
         if resolve is None:
-            return self._absent(name)
+            reason = f"this process does not have {name}"
+            if self._episodes.begin(reason):
+                log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
+            return Secret(failed=reason)
         try:
-            value = _checked(name, await call_host(resolve, origin, name))
+            secret = Secret(value=_checked(name, await call_host(resolve, origin, name)))
         except OriginGone as exc:
             secret = Secret(gone=str(exc))
         except HostFailed as exc:
             return self._failed(origin, str(exc), None)
         except Exception as exc:  # noqa: BLE001  whatever a host raises
             return self._failed(origin, f"{name} raised {type(exc).__name__}", exc)
-        else:
-            secret = Secret(value=value)
         if self._failing.pop(origin, None) is not None:
             log.info("%s answers again for %r", name, origin, extra={"event": "host.answers_again"})
         return secret
-
-    def _absent(self, name: str) -> Secret:
-        """Return why deliveries of a plugin wait that this process does not have, and log it once."""
-        reason = f"this process does not have {name}"
-        if self._episodes.begin(reason):
-            log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
-        return Secret(failed=reason)
 
     def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
         before = self._failing.get(origin)
@@ -242,6 +216,7 @@ class SecretSource:
 
 
 def _checked(name: str, answer: object) -> str | None:
+    """Return a signing secret that can be used; an empty one is none (§5.3.7): signing with it would only look safe."""
     if not isinstance(answer, str | None):
         raise HostFailed(f"{name} returned {type(answer).__name__}, which is neither str nor None")
     try:
@@ -249,7 +224,6 @@ def _checked(name: str, answer: object) -> str | None:
     except UnicodeEncodeError:
         # Not chained: the error holds the secret.
         raise HostFailed(f"{name} returned text that is not valid Unicode") from None
-    # An empty secret is none (§5.3.7): signing with it would only look safe.
     return answer or None
 
 
@@ -270,7 +244,7 @@ class HostNotifier:
             return
         while len(self._pending) >= MAX_PENDING_CALLBACKS:
             await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(self._notify_host(self._delivery_finished, ended))
+        task = asyncio.create_task(_notify(self._delivery_finished, ended))
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
 
@@ -279,18 +253,18 @@ class HostNotifier:
         if self._pending:
             await asyncio.wait(self._pending)
 
-    @staticmethod
-    async def _notify_host(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
-        await asyncio.gather(*(_call(method, each) for each in ended))
+
+async def _notify(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
+    """Notify the host of a batch, all at once."""
+    await asyncio.gather(*(_call(method, each) for each in ended))
 
 
 async def _call(method: DeliveryFinished, completion: Completion) -> None:
-    delivery, outcome, change = completion.delivery, completion.outcome, completion.change
-    if delivery.origin is None:
-        return  # an unreadable origin is nothing that a host could find it by
-    if delivery.organization_id == EVERY_ORGANIZATION:
-        return  # an alert, which the host has not enqueued
-    if change.status != "delivered" and change.status != "dead":  # noqa: PLR1714  narrows the type
+    delivery, outcome, status = completion.delivery, completion.outcome, completion.change.status
+    # An unreadable origin is nothing that a host could find it by, and an alert it has not enqueued.
+    if delivery.origin is None or delivery.organization_id == EVERY_ORGANIZATION:
+        return
+    if status != "delivered" and status != "dead":  # noqa: PLR1714  narrows the type
         return
     finished = Delivery(
         id=delivery.id,
@@ -300,7 +274,7 @@ async def _call(method: DeliveryFinished, completion: Completion) -> None:
         event_id=delivery.event_id,
         event_type=delivery.event_type,
         url=delivery.url,
-        status=change.status,
+        status=status,
         attempts=delivery.attempts + completion.attempted,
         status_code=outcome.status_code,
         error=outcome.error,

@@ -21,7 +21,7 @@ DEBOUNCE_SECONDS: Final = 0.001
 """The least time between two notifications: one for each enqueue would limit how many there can be."""
 
 CLOSE_SECONDS: Final = 1.0
-"""How long a process that stops waits for its last notification. Without it, what was enqueued last waits for a poll."""
+"""How long a process that stops waits for its last notification. Without it, what was enqueued last waits for a look."""
 
 RELISTEN_SECONDS: Final = 5.0
 
@@ -47,7 +47,7 @@ class Notifier:
     """Notifies workers of other processes that something was enqueued.
 
     Args:
-        send: sends a notification with a payload; may raise `StorageUnavailable`, since workers also poll.
+        send: sends a notification with a payload; may raise `StorageUnavailable`, since workers also look.
     """
 
     def __init__(self, send: Callable[[str], Awaitable[None]]) -> None:
@@ -97,8 +97,7 @@ class Listener:
     """Receives the notifications of other processes.
 
     Args:
-        listen: listens for notifications; returns or raises `StorageUnavailable` when it lost its
-            connection.
+        listen: listens; returns or raises `StorageUnavailable` when it lost its connection.
         on_missed: called when a notification may have been missed.
     """
 

@@ -1,4 +1,4 @@
-"""The SQL that ends claims: outcomes of attempts, and claims that are given back.
+"""Writes the ends of claims: outcomes of attempts, and claims that are given back.
 
 Every write is guarded by the claim's token and leaves that token in ``settled_token``. So a write whose answer was lost
 can be repeated: a row that was settled under the token was written by the first try.
@@ -8,41 +8,31 @@ The attempt that delivers a row is its last, and is kept in the row: most delive
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Executable,
-    FromClause,
-    Integer,
-    LargeBinary,
-    String,
-    Text,
-    Update,
-    bindparam,
-    case,
-    func,
-    null,
-    select,
-    update,
-)
-from sqlalchemy.sql.dml import ReturningUpdate
+from sqlalchemy import Executable, String, bindparam, select
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.egress.attempt import NOTES, PROBE, SLOW_MS
+from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.log_text import storable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
-from flowactions_plugin.queue.claims import PREFIX_DIGITS
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
+from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
 from flowactions_plugin.queue.rules import (
-    FINISHED,
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
     failure_class,
 )
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.schema import LIVE, attempts, outbox
+from flowactions_plugin.storage.schema import outbox
+
+ROW_ERRORS: Final = ("22", "23")
+"""SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
 
 FREED: Final[Mapping[str, Any]] = {"claimed_by": None, "claimed_until": None}
 """The columns of a claim, as its end leaves them."""
@@ -50,130 +40,192 @@ FREED: Final[Mapping[str, Any]] = {"claimed_by": None, "claimed_until": None}
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
+_COLUMNS: Final = {
+    "done": {
+        "id": "text",
+        "token": "text",
+        "status": "text",
+        "attempts": "int",
+        "max_attempts": "int",
+        "delay_ms": "bigint",
+        "status_code": "int",
+        "error": "text",
+        "error_class": "text",
+        "number": "int",
+        "started_at": "bigint",
+        "duration_ms": "int",
+        "response": "text",
+        "phases": "text",
+    },
+    "given": {
+        "id": "text",
+        "token": "text",
+        "delay_ms": "bigint",
+        "rounds": "int",
+        "error": "text",
+        "answered": "int",
+    },
+}
+"""The rows of each parameter: ``number`` is NULL where no attempt was made, ``error`` of ``given`` is what it waits for."""
 
-def completing(sql: Dialect) -> Executable:
-    """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids.
+_COMPLETE: Final = """
+UPDATE flowactions_outbox SET
+    claimed_by = NULL, claimed_until = NULL, takeovers = 0, quarantine_rounds = 0, waiting_since = NULL,
+    settled_token = done.token, updated_at = {now},
+    status = done.status, attempts = done.attempts, max_attempts = done.max_attempts,
+    next_attempt_at = {now} + done.delay_ms,
+    last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
+    last_error = done.error, error_class = done.error_class,
+    delivered_started_at = CASE WHEN done.status = 'delivered' THEN done.started_at END,
+    delivered_duration_ms = CASE WHEN done.status = 'delivered' THEN done.duration_ms END,
+    delivered_response = CASE WHEN done.status = 'delivered' THEN {response} END,
+    delivered_phases = CASE WHEN done.status = 'delivered' THEN done.phases END,
+    finished_at = CASE WHEN done.status <> 'retrying' THEN {now} END
+FROM done WHERE flowactions_outbox.id = done.id AND flowactions_outbox.claimed_by = done.token
+RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token"""
 
-    Where it can write to two tables, it logs the attempts that did not deliver, too.
-    """
-    completed, done = _completed(sql)
-    if not sql.writes_two_tables:
-        return completed
-    held = completed.cte("completed")
-    log = (
-        select(
-            done.c.id,
-            *(done.c[name] for name in ("number", "started_at", "duration_ms", "status_code", "error")),
-            sql.bytes_of(done.c.response),
-            done.c.phases,
-            func.substr(done.c.token, 1, PREFIX_DIGITS),
-        )
-        .join_from(done, held, held.c.id == done.c.id)
-        .where(done.c.number.is_not(None), done.c.status != "delivered")
-    )
-    logged = sql.insert_unless_there(attempts).from_select([column.name for column in attempts.c], log)
-    return select(held.c.id).add_cte(logged.cte("logged"))
+_LOG: Final = f"""
+INSERT INTO flowactions_attempts
+    (delivery_id, number, started_at, duration_ms, status_code, error, response, phases, worker)
+SELECT done.id, done.number, done.started_at, done.duration_ms, done.status_code, done.error, {{response}}, done.phases,
+    substr(done.token, 1, {PREFIX_DIGITS})
+FROM done JOIN {{written}} ON written.id = done.id AND written.settled_token = done.token
+WHERE done.number IS NOT NULL AND done.status <> 'delivered'
+ON CONFLICT DO NOTHING"""
+"""A log that holds this number already must not keep the outcome from being written."""
+
+_WAITED: Final = "{now} - coalesce(waiting_since, {now})"
+_ENDS: Final = f"given.error IS NOT NULL AND {_WAITED} >= {WAIT_LIMIT_SECONDS * 1000}"
+_GIVE_BACK: Final = f"""
+UPDATE flowactions_outbox SET
+    claimed_by = NULL, claimed_until = NULL, settled_token = given.token, updated_at = {{now}},
+    status = CASE WHEN {_ENDS} THEN 'dead' ELSE status END,
+    finished_at = CASE WHEN {_ENDS} THEN {{now}} END,
+    takeovers = CASE WHEN {_ENDS} THEN 0 ELSE takeovers END,
+    quarantine_rounds = CASE WHEN {_ENDS} THEN 0 ELSE given.rounds END,
+    waiting_since = CASE WHEN {_ENDS} THEN NULL WHEN given.error IS NOT NULL THEN coalesce(waiting_since, {{now}})
+        WHEN given.answered = 1 THEN NULL ELSE waiting_since END,
+    last_error = coalesce(given.error, last_error),
+    error_class = CASE WHEN given.error IS NULL THEN error_class ELSE 'waits' END,
+    next_attempt_at = {{now}} + CASE WHEN given.error IS NULL THEN given.delay_ms
+        WHEN {_WAITED} < {WAIT_FIRST_SECONDS * 1000} THEN {WAIT_FIRST_SECONDS * 1000}
+        WHEN {_WAITED} > {WAIT_CAP_SECONDS * 1000} THEN {WAIT_CAP_SECONDS * 1000}
+        ELSE {_WAITED} END
+FROM given WHERE flowactions_outbox.id = given.id AND flowactions_outbox.claimed_by = given.token
+    AND status IN ('pending', 'retrying')
+RETURNING flowactions_outbox.id, flowactions_outbox.status"""
+"""The delay of a row that waits is the time that it has waited so far: the interval doubles."""
+
+_FOUND: Final = select(outbox.c.id, outbox.c.status, outbox.c.claimed_by, outbox.c.settled_token).where(
+    outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
+)
 
 
-def completing_unlogged(sql: Dialect) -> Executable:
-    """Write the statement that does the same for outcomes of which none is logged."""
-    return _completed(sql)[0]
-
-
-def _completed(sql: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
-    now = sql.now()
-    done: FromClause = sql.values_table(
+_WRITES: Final = {
+    "complete": ("done", _COMPLETE),
+    "complete and log": (
         "done",
-        id=String,
-        token=String,
-        status=String,
-        attempts=Integer,
-        max_attempts=Integer,
-        delay_ms=BigInteger,
-        status_code=Integer,
-        error=Text,
-        error_class=String,
-        number=Integer,
-        started_at=BigInteger,
-        duration_ms=Integer,
-        response=Text,
-        phases=Text,
-    )
-    if sql.writes_two_tables:
-        done = select(done).cte("outcomes")
-    response = sql.bytes_of(done.c.response)
-    delivered = (done.c.status == "delivered") & done.c.number.is_not(None)
-    completed = (
-        update(outbox)
-        .where(outbox.c.id == done.c.id, outbox.c.claimed_by == done.c.token)
-        .values(
-            **CLEARED,
-            status=done.c.status,
-            attempts=done.c.attempts,
-            max_attempts=done.c.max_attempts,
-            **FREED,
-            settled_token=done.c.token,
-            next_attempt_at=now + done.c.delay_ms,
-            last_status_code=case(
-                (done.c.number.is_(None), outbox.c.last_status_code), else_=done.c.status_code
-            ),
-            last_error=done.c.error,
-            error_class=done.c.error_class,
-            delivered_started_at=case((delivered, done.c.started_at), else_=null()),
-            delivered_duration_ms=case((delivered, done.c.duration_ms), else_=null()),
-            delivered_response=case((delivered, response), else_=null()),
-            delivered_phases=case((delivered, done.c.phases), else_=null()),
-            updated_at=now,
-            finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=null()),
+        f", written AS ({_COMPLETE}), logged AS ({_LOG}) SELECT id, status FROM written".replace(
+            "{written}", "written"
+        ),
+    ),
+    "log": ("done", _LOG.replace("{written}", "flowactions_outbox AS written")),
+    "give back": ("given", _GIVE_BACK),
+}
+
+
+def ending(sql: Dialect, name: str) -> Executable:
+    """Return one of the statements above, on the rows of its parameter; all but ``log`` return ids and states."""
+    given, written = _WRITES[name]
+    columns = _COLUMNS[given]
+    if sql.is_server:
+        kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        rows = f"SELECT * FROM json_to_recordset(CAST(:{given} AS json)) AS {given} ({kinds})"
+        response = "convert_to(done.response, 'UTF8')"
+    else:
+        values = ", ".join(f"value ->> '{column}' AS {column}" for column in columns)
+        rows, response = f"SELECT {values} FROM json_each(:{given})", "CAST(done.response AS BLOB)"
+    return statement(sql, f"WITH {given} AS ({rows}) {written.replace('{response}', response)}")
+
+
+class OutcomeStore:
+    """Ends claims in one database: with an outcome, or without an attempt.
+
+    Args:
+        database: where the queue is.
+        contact: of the worker that claims.
+    """
+
+    def __init__(self, database: Database, contact: Contact) -> None:
+        self._database = database
+        self.contact = contact
+
+    async def complete(self, completions: Sequence[Completion]) -> dict[str, End]:
+        """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
+
+        It can be repeated when its answer was lost: then it finds what the first try wrote.
+
+        Returns:
+            What has ended each claim.
+
+        Raises:
+            RowInvalid: an outcome cannot be stored, and none was.
+            StorageUnavailable: the database failed.
+        """
+        database = self._database
+        logs, at_once = any(map(is_logged, completions)), database.sql.writes_two_tables
+        completing = database.built(ending, "complete and log" if logs and at_once else "complete")
+        logging = database.built(ending, "log") if logs and not at_once else None
+        given = {"done": database.sql.json_rows([_values(each) for each in completions])}
+
+        def write(connection: Connection) -> Sequence[Any]:
+            written = connection.execute(completing, given).all()
+            if logging is not None:
+                connection.execute(logging, given)
+            return written
+
+        try:
+            written = await database.in_transaction(write)
+        except DBAPIError as exc:
+            if not str(getattr(exc.orig, "sqlstate", "")).startswith(ROW_ERRORS):
+                raise
+            raise RowInvalid(f"its outcome cannot be stored: {type(exc.orig).__name__}") from exc
+        return await self._ends([each.delivery for each in completions], written)
+
+    async def give_back(self, returns: Sequence[Return]) -> dict[str, End]:
+        """Give claims back without an attempt, for each row whose claim still holds.
+
+        Returns:
+            What has ended each claim; a row that waited too long is dead.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        made = self._database.built(ending, "give back")
+        given = {"given": self._database.sql.json_rows([_return_values(each) for each in returns])}
+        written: Sequence[Any] = await self._database.in_transaction(
+            lambda connection: connection.execute(made, given).all()
         )
-        .returning(outbox.c.id)
-    )
-    return completed, done
+        return await self._ends([each.delivery for each in returns], written)
 
+    async def _ends(self, deliveries: Sequence[ClaimedDelivery], written: Sequence[Any]) -> dict[str, End]:
+        """Return what has ended each claim: the write that has returned rows, or what is found in the others."""
+        ends = {row.id: End("written", row.status) for row in written}
+        if len(ends) < len(deliveries):
+            lost = {each.id: each.token for each in deliveries if each.id not in ends}
+            rows = {row.id: row for row in await self._database.rows(_FOUND, {"ids": list(lost)})}
+            ends |= {id_: self._end(rows.get(id_), token) for id_, token in lost.items()}
+        return ends
 
-def keeping_response() -> Update:
-    """Write the statement that keeps the response of a delivered row of SQLite that is not text."""
-    return (
-        update(outbox)
-        .where(outbox.c.id == bindparam("row"), outbox.c.settled_token == bindparam("by"))
-        .values(delivered_response=bindparam("kept", type_=LargeBinary))
-    )
-
-
-def giving_back(sql: Dialect) -> Executable:
-    """Write the statement that gives back the claims in the parameter ``given`` that hold, and returns ids and states."""
-    now = sql.now()
-    given = sql.values_table(
-        "given", id=String, token=String, delay_ms=BigInteger, rounds=Integer, error=Text, answered=Integer
-    )
-    waits = given.c.error.is_not(None)
-    since = func.coalesce(outbox.c.waiting_since, now)
-    waited = now - since
-    first, cap, limit = WAIT_FIRST_SECONDS * 1000, WAIT_CAP_SECONDS * 1000, WAIT_LIMIT_SECONDS * 1000
-    # The delay is the time that it has waited so far: the interval doubles.
-    pause = case((waited < first, first), (waited > cap, cap), else_=waited)
-    ends = waits & (waited >= limit)
-
-    return (
-        update(outbox)
-        .where(LIVE, outbox.c.id == given.c.id, outbox.c.claimed_by == given.c.token)
-        .values(
-            status=case((ends, "dead"), else_=outbox.c.status),
-            finished_at=case((ends, now), else_=null()),
-            takeovers=case((ends, 0), else_=outbox.c.takeovers),
-            quarantine_rounds=case((ends, 0), else_=given.c.rounds),
-            waiting_since=case(
-                (ends, null()), (waits, since), (given.c.answered == 1, null()), else_=outbox.c.waiting_since
-            ),
-            last_error=func.coalesce(given.c.error, outbox.c.last_error),
-            error_class=case((waits, "waits"), else_=outbox.c.error_class),
-            **FREED,
-            settled_token=given.c.token,
-            next_attempt_at=now + case((waits, pause), else_=given.c.delay_ms),
-            updated_at=now,
-        )
-        .returning(outbox.c.id, outbox.c.status)
-    )
+    def _end(self, row: Any, token: str) -> End:
+        if row is None:
+            return End("purged")  # nothing else removes a row that is claimed
+        if row.settled_token == token:
+            return End("written", row.status)
+        holder, own = row.claimed_by, self.contact.prefix
+        if holder and own and holder != token and holder.startswith(own):
+            return End("again", holder)
+        return End("changed" if (holder or row.settled_token or token) == token else "reclaimed", row.status)
 
 
 def is_logged(completion: Completion) -> bool:
@@ -194,65 +246,42 @@ def phases_text(completion: Completion) -> str | None:
     The notes of any attempt are among them: names of `NOTES`, without a time.
     """
     outcome = completion.outcome
-    phases = outcome.phases
-    if not (is_logged(completion) or (completion.attempted and outcome.duration_ms >= SLOW_MS)):
-        phases = None
-    kept = {name: round(seconds * 1000) for name, seconds in (phases or {}).items()}
-    kept.update((name, 0) for name, text in NOTES.items() if text in outcome.notes)
-    if completion.delivery.is_probe and is_logged(completion):
+    logged = is_logged(completion)
+    kept: dict[str, int] = {}
+    if outcome.phases and (logged or (completion.attempted and outcome.duration_ms >= SLOW_MS)):
+        kept = {name: round(seconds * 1000) for name, seconds in outcome.phases.items()}
+    if outcome.notes:
+        kept.update((name, 0) for name, text in NOTES.items() if text in outcome.notes)
+    if logged and completion.delivery.is_probe:
         kept[PROBE] = 0
     return msgspec.json.encode(kept).decode() if kept else None
 
 
-def completion_values(completion: Completion, bytes_value: Callable[[bytes], str | None]) -> dict[str, Any]:
-    """Return an outcome as a row of the parameter ``done``.
-
-    Args:
-        completion: the outcome.
-        bytes_value: that of the dialect.
-    """
+def _values(completion: Completion) -> dict[str, Any]:
+    """Return an outcome as a row of the parameter ``done``."""
     delivery, outcome, change = completion.delivery, completion.outcome, completion.change
-    attempted = completion.attempted
+    attempts = delivery.attempts + completion.attempted
     return {
         "id": delivery.id,
         "token": delivery.token,
         "status": change.status,
-        "attempts": delivery.attempts + attempted,
+        "attempts": attempts,
         # A probe that has failed uses up no attempt.
         "max_attempts": delivery.max_attempts - (delivery.is_probe and change.status != "retrying"),
         "delay_ms": int(change.delay_seconds * 1000),
         "status_code": outcome.status_code,
         "error": storable(outcome.error),
         "error_class": error_class(completion),
-        "number": _number(delivery) if attempted else None,
+        "number": delivery.earlier_attempts + attempts if completion.attempted else None,
         "started_at": outcome.started_at,
         "duration_ms": outcome.duration_ms,
-        "response": bytes_value(outcome.response),
+        # No database takes a zero byte in JSON.
+        "response": outcome.response.decode(errors="replace").replace("\0", "\ufffd"),
         "phases": phases_text(completion),
     }
 
 
-def attempt_values(completion: Completion) -> dict[str, Any]:
-    """Return an attempt as a row of the attempts log."""
-    delivery, outcome = completion.delivery, completion.outcome
-    return {
-        "delivery_id": delivery.id,
-        "number": _number(delivery),
-        "started_at": outcome.started_at,
-        "duration_ms": outcome.duration_ms,
-        "status_code": outcome.status_code,
-        "error": storable(outcome.error),
-        "response": outcome.response,
-        "phases": phases_text(completion),
-        "worker": delivery.token[:PREFIX_DIGITS],
-    }
-
-
-def _number(delivery: ClaimedDelivery) -> int:
-    return delivery.earlier_attempts + delivery.attempts + 1
-
-
-def return_values(each: Return) -> dict[str, Any]:
+def _return_values(each: Return) -> dict[str, Any]:
     """Return a claim that is given back as a row of the parameter ``given``."""
     return {
         "id": each.delivery.id,

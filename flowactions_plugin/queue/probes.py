@@ -100,7 +100,7 @@ class Probes:
                 organization_id=delivery.organization_id, destination=delivery.destination, kind="probed"
             )
         )
-        await self._executor.execute(delivery, self._executor.secrets())
+        await self._executor.execute(delivery)
 
     async def finish(self) -> None:
         """Wait for the probes in flight."""

@@ -87,9 +87,8 @@ class ScheduledClaims:
         return total
 
     async def _execute(self, batch: Sequence[ClaimedDelivery]) -> None:
-        secrets = self._executor.secrets()
         results = await asyncio.gather(
-            *(self._executor.execute(delivery, secrets) for delivery in batch), return_exceptions=True
+            *(self._executor.execute(delivery) for delivery in batch), return_exceptions=True
         )
         await self._executor.completer.flush()
         for result in results:

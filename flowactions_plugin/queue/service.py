@@ -17,17 +17,15 @@ from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import CachingResolver, Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
-from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry
+from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry, Load, Observer
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.lanes import Due
-from flowactions_plugin.queue.limits import Standing
 from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, lanes_in
-from flowactions_plugin.queue.observer import Observer
-from flowactions_plugin.queue.outcome_store import OutcomeStore
+from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.rules import NewDelivery, Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
@@ -63,7 +61,7 @@ class OutboxService:
         outcomes: of the worker.
         outbox: enqueues.
         guard: decides at enqueue where requests may go.
-        recorded: records metrics and spans of this process's deliveries.
+        load: how busy this process's worker is.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class OutboxService:
         self._secret_source = secret_source
         self._observer = observer
         self._telemetry = telemetry
-        self.recorded = DeliveryTelemetry(telemetry)
+        self.load = Load()
         self.contact = Contact(timing.lease_seconds)
         self.claims = ClaimStore(database, self.contact)
         self.outcomes = OutcomeStore(database, self.contact)
@@ -121,29 +119,29 @@ class OutboxService:
 
     async def deliver(self) -> None:
         """Deliver what is in the outbox until cancelled."""
-        lag = LagMeter(lease_clock)
-        sender = self._sender(lag)
-        listens = provides(self._host, "delivery_finished")
-        finished = self._host.delivery_finished if listens else None
-        limits = Standing()
-        completer = Completer(self.outcomes, finished, [self._observer.record, self.recorded], limits)
-        executor = Executor(
-            self.claims,
-            sender,
-            completer,
-            self._secret_source(),
-            self._timing,
-            sends_trace=self._settings.send_traceparent,
-            retry_schedule=self._settings.retry_schedule,
-        )
-        probes = Probes(self.claims, executor, self._observer.tell)
-        try:
-            async with self._observer.watching(executor.load) as worker_id, self._claims(executor) as strategy:
-                self.contact.prefix = token_prefix(worker_id)
-                with lag, self.recorded.watching(executor.load):
+        settings = self._settings
+        self.load = load = Load()
+        finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
+        observers: list[Observe] = [self._observer.record, DeliveryTelemetry(self._telemetry)]
+        with LagMeter(lease_clock) as lag:
+            sender = self._sender(lag)
+            executor = Executor(
+                self.claims,
+                sender,
+                Completer(self.outcomes, finished, observers, load.limits),
+                self._secret_source(),
+                self._timing,
+                load,
+                sends_trace=settings.send_traceparent,
+                retry_schedule=settings.retry_schedule,
+            )
+            probes = Probes(self.claims, executor, self._observer.tell)
+            try:
+                async with self._observer.watching(load) as worker_id, self._claims(executor) as strategy:
+                    self.contact.prefix = token_prefix(worker_id)
                     await Worker(self.claims, executor, strategy, self._timing, probes=probes).run()
-        finally:
-            await sender.aclose()
+            finally:
+                await sender.aclose()
 
     async def send_now(self, message: Message, secret: str) -> Outcome | Aborted:
         """Make one attempt to send what the outbox cannot hold, as a worker would.
@@ -160,21 +158,17 @@ class OutboxService:
                 await sender.aclose()
 
     def _sender(self, lag: LagMeter) -> Sender:
-        """Build what makes the attempts, with a resolver of its own.
-
-        So lookups that hang at enqueue take no thread from deliveries, and no address is cached.
-        """
+        """Build what makes the attempts, with a resolver of its own: what hangs at enqueue takes no thread from deliveries."""
         threads = min(MOST_RESOLVER_THREADS, self._settings.slots * DELIVERY_RESOLVER_THREADS)
         guard = guard_of(self._settings, Resolver(threads))
         transport, validate = outbound(self._settings, guard, self._host.transport)
-        clock, deadline = self._database.clock, self._timing.deadline_seconds
         return Sender(
             transport,
             validate,
-            clock,
+            self._database.clock,
             time.monotonic,
             lag,
-            deadline,
+            self._timing.deadline_seconds,
             times_all=self._telemetry.is_open,
             standard_webhooks=self._settings.standard_webhooks,
         )
@@ -200,15 +194,11 @@ class OutboxService:
             per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
         )
-        self._claiming = self.outbox.rows.claimant = claims
         if self._notifier is None:
             listen = partial(self._database.watch_inserts, claims.wake)
         else:
-
-            def notified(payload: str) -> None:
-                claims.wake(lanes_in(payload))
-
-            listen = partial(self._database.listen, CHANNEL, notified)
+            listen = partial(self._database.listen, CHANNEL, lambda payload: claims.wake(lanes_in(payload)))
+        self._claiming = self.outbox.rows.claimant = claims
         listening = asyncio.create_task(Listener(listen, claims.wake).run())
         try:
             yield claims

@@ -116,7 +116,7 @@ async def test_a_worker_that_wakes_too_late_changes_nothing(field: Field) -> Non
     await until(field.drained)
     before = await field.query("SELECT * FROM flowactions_outbox ORDER BY id")
     late.send_signal(signal.SIGCONT)
-    await until(lambda: field.logs().count("was reclaimed by worker") == 5)
+    await until(lambda: field.logs().count("was reclaimed by another worker") == 5)
     assert await field.query("SELECT * FROM flowactions_outbox ORDER BY id") == before
     await field.check_nothing_lost(5)
 

@@ -18,6 +18,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.health.gauges import Gauges
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
 from tests.docs.alerts import RULES, render
@@ -55,7 +56,7 @@ class Running:
                 Writes(database, lambda: self._minute * 60.0),
                 lambda: self._minute * 60_000,
             ),
-            lambda: 0,
+            Load,
         )
         self._samples: dict[tuple[str, Labels], list[tuple[float, float]]] = {}
         self._minute = 0

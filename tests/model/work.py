@@ -137,7 +137,7 @@ class Model(Claims):
             )
 
     def _written(self, row: Row, item: Item) -> Row:
-        """`outcomes.completing`, `outcomes.giving_back`."""
+        """`outcomes.ending`."""
         if item.phase == "back":
             return freed(row, item.token)._replace(
                 due=0, rounds=item.rounds, crashes=min(row.crashes, item.rounds)

@@ -255,9 +255,9 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     fleet.begin()
 
     async def beat() -> None:
-        load = executor.load()
-        if await fleet.beat(*load[:3]):
-            load.forget()
+        load = executor.load
+        if await fleet.beat(load.in_flight, load.claimed, load.limits.limited()):
+            load.limits.forget()
 
     async def found() -> set[str]:
         return {
@@ -295,7 +295,7 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
     await queue.put()
     executor = an_executor(queue, answer)
     (claim,) = await queue.store.claim(1)
-    sending = asyncio.create_task(executor.execute(claim, executor.secrets()))
+    sending = asyncio.create_task(executor.execute(claim))
     await queue.run("DELETE FROM flowactions_outbox")
     await PurgeStore(queue.database, "acme").begin(OPERATOR)
     answering.set()

@@ -18,7 +18,7 @@ from flowactions_plugin.health.statistics import ALERT_MS, Counts, Tally, alert_
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
-from flowactions_plugin.queue.observer import Load
+from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue, claimed
 from tests.waiting import until
@@ -304,7 +304,7 @@ class TestFleet:
         """What was counted last is not lost."""
         queries = OperatorQueries(queue.database)
         monitor = a_monitor(queue)
-        async with monitor.watching(lambda: Load(3, 4)):
+        async with monitor.watching(Load(3, 4)):
             await until(queries.status.workers)
             monitor.record([completion(ok=True)])
         (worker,) = await queries.status.workers()

@@ -9,6 +9,7 @@ from flowactions_hookspecs import FlowActions, LogicAction, NotQueued
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.health.gauges import Gauges
 from flowactions_plugin.health.writes import KEPT_SECONDS, Writes
+from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import reason_of
@@ -46,7 +47,7 @@ async def test_page_readiness_and_metric_say_it(outage: Outage, needs_writes: st
     async with actions.lifespan(), client:
         services = services_of(host)
         writes = services._operators.status.writes
-        gauges = Gauges(Meters(), services._operators.status, lambda: 0)
+        gauges = Gauges(Meters(), services._operators.status, Load)
 
         async def said() -> tuple[str, str, set[str | None]]:
             writes._until = services._health._until = 0.0  # as if time had passed

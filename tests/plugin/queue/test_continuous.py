@@ -264,7 +264,7 @@ async def test_after_a_stall_nothing_that_was_sent_is_sent_again(
         await queue.expire_claims()
         claims.wake()
         await claims.run_once()
-        assert executor.load().claimed == 1
+        assert executor.load.claimed == 1
         answer.set()
         await claims.quiesce()
         await executor.completer.flush()

@@ -208,7 +208,8 @@ async def test_an_origin_that_has_just_failed_is_not_asked_by_every_claim() -> N
 
     source = SecretSource(secret, clock=lambda: now)
     for _ in range(300):
-        assert "raised RuntimeError" in str((await source.claim().of(ORIGIN)).failed)
+        source.renew()
+        assert "raised RuntimeError" in str((await source.of(ORIGIN)).failed)
         now += 0.125
     pauses = [later - earlier for earlier, later in pairwise(asked)]
     assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
@@ -222,12 +223,37 @@ async def test_a_secret_that_is_there_at_once_costs_no_turn_of_the_loop() -> Non
         asked.append(origin)
         return SECRET
 
-    secrets = SecretSource(secret).claim()
-    for _ in range(2):
-        with pytest.raises(StopIteration) as ended:
-            secrets.of(ORIGIN).send(None)
-        assert ended.value.value.value == SECRET
+    source = SecretSource(secret)
+    for claims in range(1, 3):
+        source.renew()
+        for _ in range(2):
+            with pytest.raises(StopIteration) as ended:
+                source.of(ORIGIN).send(None)
+            assert ended.value.value.value == SECRET
+        assert asked == [ORIGIN] * claims
+
+
+async def test_a_secret_that_is_being_asked_for_is_not_asked_for_again() -> None:
+    """Deliveries of a later claim wait for the same answer; the next claim asks anew."""
+    asked, answered = list[Any](), asyncio.Event()
+
+    async def secret(origin: Any) -> str:
+        asked.append(origin)
+        await answered.wait()
+        return SECRET
+
+    source = SecretSource(secret)
+    waiting = []
+    for _ in range(3):
+        source.renew()
+        waiting.append(asyncio.create_task(source.of(ORIGIN)))
+        await asyncio.sleep(0)
+    answered.set()
+    assert [(await each).value for each in waiting] == [SECRET] * 3
     assert asked == [ORIGIN]
+    source.renew()
+    await source.of(ORIGIN)
+    assert asked == [ORIGIN] * 2
 
 
 class Raises(httpx.AsyncBaseTransport):

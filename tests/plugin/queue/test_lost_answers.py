@@ -20,6 +20,7 @@ from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.loopback import listening
 from tests.queueing import Queue, a_worker
 from tests.waiting import until
@@ -234,7 +235,7 @@ async def test_a_claim_whose_answer_is_lost_ends_no_delivery(cut: Cut) -> None:
         await cut.queue.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
         await cut.queue.store.claim(50)  # its answer is dropped here
     rows = [await cut.queue.row(row_id) for row_id in ids]
-    assert {row.takeovers for row in rows} == {5}
+    assert {row.takeovers for row in rows} == {QUARANTINE_AFTER}
     await cut.queue.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
     timing = Timing(quarantine_seconds=0.01)
     worker = a_worker(cut.queue, lambda request: httpx.Response(200), timing=timing)

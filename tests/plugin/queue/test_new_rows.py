@@ -107,7 +107,7 @@ async def test_what_can_be_sent_at_once_needs_no_claim(
     assert sorted(process.asked[1:]) == [b"%d" % number for number in range(10)]
     assert {state for state, _ in await process.states()} == {"delivered"}
     assert process.woken == []
-    assert process.executor.load().claimed == 11
+    assert process.executor.load.claimed == 11
 
 
 async def test_a_row_is_held_while_it_is_sent(process: Process) -> None:

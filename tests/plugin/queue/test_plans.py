@@ -22,7 +22,7 @@ from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.nodes.queries import Step
 from flowactions_plugin.nodes.store import DeferredStore, Release
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion, Return
+from flowactions_plugin.queue.claimed import Completion, End, Return
 from flowactions_plugin.queue.lanes import Ask
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
@@ -52,7 +52,8 @@ def deferred(store: OutboxStore) -> DeferredStore:
 
 async def give_back_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
-    assert await store.give_back([Return(claimed, waits_for="the host")]) == {claimed.id: "pending"}
+    ends = await store.give_back([Return(claimed, waits_for="the host")])
+    assert ends == {claimed.id: End("written", "pending")}
 
 
 async def forget_one(store: OutboxStore) -> None:

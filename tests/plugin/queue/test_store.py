@@ -45,7 +45,7 @@ class TestClaims:
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
         assert not await queue.complete(late, OK, Transition("delivered"))
-        assert not await queue.store.give_back([Return(late)])
+        assert (await queue.store.give_back([Return(late)]))[row_id].kind == "reclaimed"
         assert not await queue.mark_dead(late, "late")
         assert (await queue.row(row_id)).status == "pending"
         assert await queue.complete(second, FAILED, Transition("retrying", 5))

@@ -76,7 +76,7 @@ async def drain(queue: Queue, taken: Counter[str]) -> None:
     while claims := await queue.store.claim(5, per_destination=50):
         taken.update(each.id for each in claims)
         done = [Completion(each, Outcome(0, 1, 200), Transition("delivered")) for each in claims]
-        assert await queue.store.complete(done) == {each.id for each in claims}
+        assert {each.kind for each in (await queue.store.complete(done)).values()} == {"written"}
 
 
 @pytest.mark.parametrize("shared", [False, True])

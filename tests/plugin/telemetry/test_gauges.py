@@ -7,7 +7,8 @@ from sqlalchemy import insert, update
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.health.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.queue.limits import Limited
+from flowactions_plugin.queue.delivery_telemetry import Load
+from flowactions_plugin.queue.limits import Limited, Standing
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
@@ -40,7 +41,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         gauges = Gauges(
             Meters(),
             QueueStatus.of(database, services._settings, uptime_ms=lambda: 0),
-            lambda: 3,
+            lambda: Load(in_flight=3),
             clock,
         )
 
@@ -100,8 +101,12 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
 async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> None:
     """Destinations and organizations apart, also while the database is away."""
     status = QueueStatus(services_of(SmallHost(development(database_url)))._database)
-    limited = Limited({"http://a:80": 1, "http://b:80": 1}, {"acme": 1})
-    readings = Gauges(Meters(), status, lambda: 0, limited=lambda: limited).readings()
+
+    class Limits(Standing):
+        def limited(self) -> Limited:
+            return Limited({"http://a:80": 1, "http://b:80": 1}, {"acme": 1})
+
+    readings = Gauges(Meters(), status, lambda: Load(limits=Limits())).readings()
     assert {each.labels["kind"]: each.value for each in readings if each.metric is names.LIMITED} == {
         "destination": 2,
         "organization": 1,
