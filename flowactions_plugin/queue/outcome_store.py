@@ -118,6 +118,8 @@ class OutcomeStore:
         )
         if len(found) < len(rows):
             found += [*await self._settled([each.delivery for each in returns])]
+            withdrawing = self._database.built(outcomes.withdrawing)
+            await self._database.in_transaction(lambda connection: connection.execute(withdrawing, given))
         return {row.id: row.status for row in found}
 
     async def ends(self, deliveries: Sequence[ClaimedDelivery]) -> dict[str, ClaimEnd]:

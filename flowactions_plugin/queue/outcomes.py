@@ -50,6 +50,9 @@ FREED: Final[Mapping[str, Any]] = {"claimed_by": None, "claimed_until": None}
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
+MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
+"""What the reason of a cancelled delivery ends with, until it is known what its worker did."""
+
 
 def completing(sql: Dialect) -> Executable:
     """Write the statement that stores the outcomes in the parameter ``done`` whose claims hold, and returns their ids.
@@ -103,12 +106,15 @@ def _completed(sql: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
         done = select(done).cte("outcomes")
     response = sql.bytes_of(done.c.response)
     delivered = (done.c.status == "delivered") & done.c.number.is_not(None)
+    # Somebody has cancelled it while it was on its way: a failed attempt is its last one.
+    cancelled = (outbox.c.status == "dead") & (done.c.status == "retrying")
+    reason = func.replace(outbox.c.last_error, MAY_BE_SENT, "")
     completed = (
         update(outbox)
         .where(outbox.c.id == done.c.id, outbox.c.claimed_by == done.c.token)
         .values(
             **CLEARED,
-            status=done.c.status,
+            status=case((cancelled, outbox.c.status), else_=done.c.status),
             attempts=done.c.attempts,
             max_attempts=done.c.max_attempts,
             **FREED,
@@ -117,14 +123,18 @@ def _completed(sql: Dialect) -> tuple[ReturningUpdate[Any], FromClause]:
             last_status_code=case(
                 (done.c.number.is_(None), outbox.c.last_status_code), else_=done.c.status_code
             ),
-            last_error=done.c.error,
-            error_class=done.c.error_class,
+            last_error=case((cancelled, reason), else_=done.c.error),
+            error_class=case((cancelled, outbox.c.error_class), else_=done.c.error_class),
             delivered_started_at=case((delivered, done.c.started_at), else_=null()),
             delivered_duration_ms=case((delivered, done.c.duration_ms), else_=null()),
             delivered_response=case((delivered, response), else_=null()),
             delivered_phases=case((delivered, done.c.phases), else_=null()),
             updated_at=now,
-            finished_at=case((done.c.status.in_(tuple(sorted(FINISHED))), now), else_=null()),
+            finished_at=case(
+                (cancelled, outbox.c.finished_at),
+                (done.c.status.in_(tuple(sorted(FINISHED))), now),
+                else_=null(),
+            ),
         )
         .returning(outbox.c.id)
     )
@@ -173,6 +183,20 @@ def giving_back(sql: Dialect) -> Executable:
             updated_at=now,
         )
         .returning(outbox.c.id, outbox.c.status)
+    )
+
+
+def withdrawing(sql: Dialect) -> Update:
+    """Write the statement that ends the claims in ``given`` of deliveries that were cancelled before they had begun."""
+    given = sql.values_table("given", id=String, token=String)
+    return (
+        update(outbox)
+        .where(outbox.c.id == given.c.id, outbox.c.claimed_by == given.c.token, outbox.c.status == "dead")
+        .values(
+            **FREED,
+            settled_token=given.c.token,
+            last_error=func.replace(outbox.c.last_error, MAY_BE_SENT, ""),
+        )
     )
 
 
