@@ -86,14 +86,13 @@ def build(context: RouteContext) -> Sequence[Router]:
         Pauses(database),
         Renderer(),
         database.clock,
-        settings.undo_seconds,
         _not_configured if connections is None else connections.unreadable,
     )
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
         outbox_router(guard, context.operators, database, context.keys),
-        bulk_router(guard, Actions(database), context.keys, settings.undo_seconds),
+        bulk_router(guard, Actions(database), context.keys),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, login_url, database, context.telemetry),
         logic_router(host, guard, context.enqueuer),

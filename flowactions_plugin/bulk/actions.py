@@ -1,15 +1,17 @@
 """Bulk actions: changes to all rows of a filter, which workers execute.
 
 An action is bound to the set that was shown. `Actions.preview` counts it and gives a token; `Actions.begin` takes the token
-and refuses when the set is another by then. Rows that come to meet the filter later are not in it. Nothing leaves before
-the time for undoing has passed.
+and refuses when the set has another number of rows by then. Rows that come to meet the filter later are not in it. A
+cancellation acts at once, and so does the retry of one delivery; everything else begins ten seconds later, so that it can be
+stopped before it has changed anything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +22,7 @@ from flowactions_plugin.bulk.sets import (
     SENDING,
     Kind,
     Selection,
+    acts_at_once,
     check_filter,
     check_options,
     check_rate,
@@ -29,7 +32,7 @@ from flowactions_plugin.bulk.sets import (
 )
 from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged, Connection
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.changes import change_one
+from flowactions_plugin.deliveries.changes import Change, change_one
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, SetChanged
@@ -41,13 +44,11 @@ from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
-How: TypeAlias = Literal["undo", "stop"]
+DELAY_SECONDS: Final = 10.0
+"""So long after its order an action begins that can be stopped before it changes anything."""
 
-UNDO_SECONDS: Final = 10.0
-"""The time for undoing by default."""
-
-HOLD_SECONDS: Final = 2.0
-"""For how long `Actions.begin` itself holds the rows of a cancellation; workers hold what is left then."""
+AT_ONCE_SECONDS: Final = 3.0
+"""For how long `Actions.begin` itself does what is done at once; workers do what is left then."""
 
 
 class Actions:
@@ -78,13 +79,13 @@ class Actions:
         check_filter(wanted, kind)
         as_of = await self._store.now()
         selection = Selection(kind=kind, organization_id=scope.organization_id, filter=wanted, as_of=as_of)
-        count, mark = await self._store.count(selection)
+        count = await self._store.count(selection)
         if kind == "resend" and count > MOST_RESENT:
             raise ActionInvalid(
                 f"More than {MOST_RESENT:,} delivered rows meet the filter. Send them again in parts, by time or destination."
             )
-        selection = msgspec.structs.replace(selection, count=count, mark=mark)
-        may_leave_out = kind in {"retry", "replay"} and wanted.status in {None, "delivered"}
+        selection = msgspec.structs.replace(selection, count=count)
+        may_leave_out = kind == "retry" and wanted.status in {None, "delivered"}
         return Preview(
             kind=kind,
             filter=wanted,
@@ -108,12 +109,13 @@ class Actions:
         reset_attempts: bool = False,
         rate: float | None = None,
         canary: int = 0,
-        undo_seconds: float = UNDO_SECONDS,
+        delay_seconds: float = DELAY_SECONDS,
         once: KeyUse | None = None,
     ) -> Action:
         """Begin an action on the set that a preview has shown.
 
-        A ``cancel`` ends the rows at once. Everything else begins after ``undo_seconds``, within which `stop` undoes it.
+        A ``cancel`` ends the rows at once, also those that a worker has claimed, and returns when no worker begins one of them any
+        more, if that is soon. A ``retry`` of one id is done at once, too. Everything else begins after ``delay_seconds``.
 
         Args:
             scope: whose rows; not more than the preview was for.
@@ -123,32 +125,32 @@ class Actions:
             reason: why, for the audit; may be empty.
             reset_attempts: whether each row has all of its attempts again; if not, each gets one.
             rate: rows per second at the most; ``None``: without limit.
-            canary: how many rows go first. Then ten times as many go, and so on; each stage waits for the first attempts
-                of the one before, and a stage of which more than a tenth fails stops the action. 0: no canary.
-            undo_seconds: the time for undoing.
+            canary: how many rows go first. The others wait for their first attempts, and if more than a tenth of these fails,
+                the action stops. 0: no canary.
+            delay_seconds: how long nothing is changed.
             once: the caller's idempotency key. If it was used before, the action of that call is returned.
 
         Raises:
             ActionInvalid: the token or an option cannot be used, or the key was used for another filter; the message says why.
-            SetChanged: the set is another than the one that was shown; for ``cancel``, rows may have left it.
+            SetChanged: the set has another number of rows than was shown; for ``cancel``, rows may have left it.
             StorageUnavailable: the database failed; nothing was begun.
         """
-        check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary, undo_seconds=undo_seconds)
+        check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary)
         selection = read_token(scope, kind, token)
         aged = await self._check_set(selection)
         filter_text = msgspec.json.encode(selection.filter).decode()
-        of_one = scope.organization_id or selection.filter.organization_id
+        owner = scope.organization_id or selection.filter.organization_id
         entry = Entry(
             who=actor,
             action=kind,
-            organization_id=of_one,
+            organization_id=owner,
             filter=filter_text,
             reason=reason,
             number=selection.count,
         )
         values = {
             "kind": kind,
-            "organization_id": of_one or EVERY_ORGANIZATION,
+            "organization_id": owner or EVERY_ORGANIZATION,
             "filter": filter_text,
             "as_of": selection.as_of,
             "counted": selection.count,
@@ -162,29 +164,20 @@ class Actions:
         }
         # The set of what is sent again is still there after it: a form that is sent twice must not send it twice.
         only_id = once_id(selection) if kind == "resend" else None
-        undo_ms = 0 if kind == "cancel" else int(undo_seconds * 1000)
-        row = await self._store.begin(values, undo_ms, entry, aged, only_id, once)
+        at_once = acts_at_once(kind, selection.filter)
+        delay_ms = 0 if at_once else int(delay_seconds * 1000)
+        row = await self._store.begin(values, delay_ms, entry, aged, only_id, once)
         if row is None or row.filter != filter_text:
             raise ActionInvalid("This idempotency key was used for another request.")
         begun = _action(row, scope)
-        if kind == "cancel":
-            await self._carry_on(begun.id)
-        return begun
+        if not at_once:
+            return begun
+        await self._carry_on(begun.id)
+        return await self.get(scope, begun.id) or begun
 
-    async def undo(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
-        """Undo an action that has not started; no row is changed.
-
-        Returns:
-            The action, ``undone``; in another state when it was too late; ``None``: there is none in this scope.
-
-        Raises:
-            ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
-            StorageUnavailable: the database failed.
-        """
-        return await self._end(scope, action_id, actor, "undo")
-
+    @repeated
     async def stop(self, scope: Scope, action_id: str, actor: Actor) -> Action | None:
-        """Stop an action; what was done stays, and one that has not started is undone.
+        """Stop an action; what was done stays.
 
         Returns:
             The action; ``None``: there is none in this scope.
@@ -193,7 +186,11 @@ class Actions:
             ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
             StorageUnavailable: the database failed.
         """
-        return await self._end(scope, action_id, actor, "stop")
+        if not is_id(action_id):
+            return None
+        async with self._database.write() as connection:
+            row = await connection.run_sync(self._stopped, scope, action_id, actor)
+        return None if row is None else _action(row, scope)
 
     async def get(self, scope: Scope, action_id: str) -> Action | None:
         """Return an action; ``None``: there is none in this scope."""
@@ -227,7 +224,7 @@ class Actions:
     async def one(
         self,
         scope: Scope,
-        kind: Literal["retry", "replay", "cancel", "delete"],
+        kind: Change,
         delivery_id: str,
         actor: Actor,
         reason: str = "",
@@ -246,7 +243,7 @@ class Actions:
             reason = reason or f"cancelled by {actor.public_name}"
         return await change_one(
             self._database,
-            "retry" if kind == "replay" else kind,
+            kind,
             delivery_id,
             scope.organization_id,
             actor,
@@ -262,11 +259,10 @@ class Actions:
         if not selection.count:
             raise ActionInvalid("No row meets the filter: nothing to do.")
         aged = await self._store.aged(selection, now)
-        count, mark = await self._store.count(selection)
-        # What was delivered since does not wait any more; nothing else may have come in its place.
-        is_fewer = selection.kind == "cancel" and count <= selection.count
-        same = is_fewer or (count, mark) == (selection.count, selection.mark)
-        if not same:
+        count = await self._store.count(selection)
+        # What was delivered since does not wait any more.
+        is_fewer = selection.kind == "cancel" and count < selection.count
+        if not is_fewer and count != selection.count:
             raise SetChanged(
                 f"The rows have changed since they were shown: {selection.count:,} then, {count:,} now. Look at them again."
             )
@@ -281,43 +277,22 @@ class Actions:
     async def _carry_on(self, action_id: str) -> None:
         """Do what is due of an action now, as long as that is soon done."""
         engine = Engine(self._database)
-        until = time.monotonic() + HOLD_SECONDS
-        while await engine.run_step(action_id) is not None and time.monotonic() < until:
-            pass
+        until = time.monotonic() + AT_ONCE_SECONDS
+        wait = await engine.run_step(action_id)
+        while wait is not None and time.monotonic() + wait < until:
+            await asyncio.sleep(wait)
+            wait = await engine.run_step(action_id)
 
-    @repeated
-    async def _end(self, scope: Scope, action_id: str, actor: Actor, how: How) -> Action | None:
-        """Undo or stop an action, as far as it is not finished."""
-        if not is_id(action_id):
-            return None
-        async with self._database.write() as connection:
-            row = await connection.run_sync(self._ended, scope, action_id, actor, how)
-        return None if row is None else _action(row, scope)
-
-    def _ended(
-        self, connection: Connection, scope: Scope, action_id: str, actor: Actor, how: How
-    ) -> ActionRow | None:
-        """Do the same within a transaction; return the action as it is then."""
+    def _stopped(self, connection: Connection, scope: Scope, action_id: str, actor: Actor) -> ActionRow | None:
+        """Stop an action within a transaction, as far as it is not finished; return it as it is then."""
         row = self._store.lock_for_person(connection, scope, action_id)
         if row is None:
             return None
         if actor.role == "dashboard" and row.actor_role != "dashboard":
-            raise ActionForbidden("An operator has begun this action: only operators can undo or stop it.")
-        done: How
-        changed: dict[str, str | None]
-        if row.state == "waiting":
-            done, changed = "undo", {"state": "undone"}
-        elif how == "stop" and row.state == "running":
-            reason = storable(f"stopped by {actor.public_name}")
-            done, changed = "stop", {"state": "stopped", "state_reason": reason}
-        else:
+            raise ActionForbidden("An operator has begun this action: only operators can stop it.")
+        if row.finished_at is not None:
             return row
-        ended = {**changed, "finished_at": row.now, "held_by": None, "held_until": None}
-        self._store.save(connection, row.id, ended)
-        entry = Entry(
-            who=actor, action=done, organization_id=row.organization_id, action_id=row.id, number=row.done
-        )
-        self._store.record(connection, entry)
+        self._store.stop(connection, row, actor, storable(f"stopped by {actor.public_name}"))
         return self._store.lock_for_person(connection, scope, action_id)
 
 

@@ -14,13 +14,13 @@ from uuid import uuid4
 
 import msgspec
 
-from flowactions_plugin.bulk.ramp import Pace, Stage, allowed, judge, wait_seconds
+from flowactions_plugin.bulk.ramp import Pace, allowed, judge, wait_seconds
 from flowactions_plugin.bulk.sets import SENDING, Selection
-from flowactions_plugin.bulk.store import ActionRow, ActionStore, Batch, Connection
+from flowactions_plugin.bulk.store import FREE, ActionRow, ActionStore, Batch, Connection
+from flowactions_plugin.deliveries.changes import WITHDRAWN_SECONDS
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.operators.audit import Entry
 from flowactions_plugin.operators.scope import NOBODY, Actor
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
@@ -35,10 +35,10 @@ LEASE_MS: Final = 3000
 """For how long a process that has not carried its action on keeps it from the others."""
 
 POLL_SECONDS: Final = 0.5
-"""Seconds between looks for actions, for outcomes that one waits for, and for rows of paused destinations."""
+"""Seconds between looks for actions, and for outcomes that one waits for."""
 
 IDLE_POLL_SECONDS: Final = 2.0
-"""The same while no action is open, and while nothing is paused. Claims leave out the rows of a new pause in any case."""
+"""The same while no action is open."""
 
 LEAST_STEP_SECONDS: Final = 0.1
 """Seconds between two batches of an action with a rate."""
@@ -166,10 +166,11 @@ class _Step:
     def _send(self, selection: Selection) -> float | None:
         """Make the next dead rows due, or send the next delivered ones again, as many as pace and canary allow."""
         row = self._row
-        stage = self._stage()
-        if stage is not None:
-            results = self._store.results(self._connection, stage.watched, row.id) if stage.watched else {}
-            judged = judge(stage, results)
+        first: list[str] | None = None  # the rows of the canary; ``None``: there is none, or it has passed
+        if row.done < row.canary or row.canary_ids:
+            first = msgspec.json.decode(row.canary_ids or "[]", type=list[str])
+            found = self._store.results(self._connection, first, row.id) if first else {}
+            judged = judge(row.canary, [found.get(each, "gone") for each in first])
             if judged.verdict == "stop":
                 self._stop(judged.reason)
                 return None
@@ -182,13 +183,13 @@ class _Step:
                     "paced_done": 0,
                 }
                 return self._save(POLL_SECONDS, **paused)
-            if not stage.room:
-                stage = stage.next()
+            if len(first) == row.canary:
+                first = None
         # Another process has begun it, and may have been gone for long: what it has missed is not made up for.
         is_new = row.paced_from is None or row.held_by != self._holder
         pace = None if is_new else Pace(row.paced_from, row.paced_done)
         number, pace = allowed(row.rate, pace, row.now, BATCH)
-        limit = number if stage is None else min(number, stage.room)
+        limit = number if first is None else min(number, row.canary - len(first))
         batch = self._next_rows(selection, limit)
         ids, more = self._sent(batch.ids), batch.more
         pace = pace._replace(done=pace.done + len(ids))
@@ -199,7 +200,7 @@ class _Step:
             "done": row.done + len(ids),
             "paced_from": pace.since,
             "paced_done": pace.done,
-            "stage": None if stage is None else msgspec.json.encode(stage.with_done(ids)).decode(),
+            "canary_ids": None if first is None else msgspec.json.encode([*first, *ids]).decode(),
         }
         if limit and not more:
             self._finish(**progress)
@@ -210,12 +211,6 @@ class _Step:
             due_in = wait_seconds(row.rate, pace, row.now)
             wait = LEAST_PAUSE_SECONDS if is_late else max(LEAST_STEP_SECONDS, due_in)
         return self._save(wait, **progress)
-
-    def _stage(self) -> Stage | None:
-        row = self._row
-        if not row.canary:
-            return None
-        return Stage(row.canary) if row.stage is None else msgspec.json.decode(row.stage, type=Stage)
 
     def _sent(self, ids: list[str]) -> list[str]:
         """Make these rows due, or send them again; return the ids of the rows that are sent."""
@@ -233,26 +228,31 @@ class _Step:
     def _delete(self, selection: Selection) -> float | None:
         batch = self._next_rows(selection, BATCH)
         done = self._row.done + self._store.delete(self._connection, batch.ids)
-        return self._go_on(batch, done)
-
-    def _end(self, selection: Selection) -> float | None:
-        """End the next rows of a cancellation."""
-        row = self._row
-        batch = self._next_rows(selection, BATCH)
-        by = Actor(row.actor_id, row.actor_name, row.actor_role)
-        reason = row.reason or f"cancelled by {by.public_name}"
-        done = row.done + self._store.end(self._connection, batch.ids, row.id, reason)
-        return self._go_on(batch, done)
-
-    def _go_on(self, batch: Batch, done: int) -> float | None:
-        progress = {"state": "running", "state_reason": None, "position": batch.after, "done": done}
+        progress = {"state": "running", "position": batch.after, "done": done}
         if batch.more:
             return self._save(0.0, **progress)
         self._finish(**progress)
         return None
 
+    def _end(self, selection: Selection) -> float | None:
+        """End the next rows of a cancellation: it goes over its set until nothing is left, and no worker can begin any of it."""
+        row = self._row
+        batch = self._next_rows(selection, BATCH)
+        by = Actor(row.actor_id, row.actor_name, row.actor_role)
+        reason = row.reason or f"cancelled by {by.public_name}"
+        number, claimed = self._store.end(self._connection, batch.ids, row.id, reason)
+        until = row.now + int(WITHDRAWN_SECONDS * 1000) if claimed else row.withdrawn_at or 0
+        progress = {"state": "running", "done": row.done + number, "withdrawn_at": until}
+        if batch.more:
+            return self._save(0.0, position=batch.after, **progress)
+        left = max(0, until - row.now)
+        if batch.ids or self._position is not None or left:
+            return self._save(left / 1000, position=None, **progress)
+        self._finish(**progress)
+        return None
+
     def _save(self, wait: float, **values: Any) -> float:
-        held: dict[str, Any] = dict(_FREE)
+        held: dict[str, Any] = dict(FREE)
         if self._holder is not None:
             held = {"held_by": self._holder, "held_until": self._row.now + LEASE_MS}
         self._store.save(self._connection, self._row.id, {**values, **held})
@@ -260,7 +260,7 @@ class _Step:
 
     def _finish(self, **values: Any) -> None:
         row = self._row
-        ended = {**values, "state": "done", "finished_at": row.now, **_FREE}
+        ended = {**values, "state": "done", "finished_at": row.now, **FREE}
         self._store.save(self._connection, row.id, ended)
         log.info(
             "bulk action %s (%s) is done: %s of %s rows",
@@ -274,20 +274,7 @@ class _Step:
     def _stop(self, reason: str) -> None:
         """Stop an action that went wrong; what it has done stays."""
         row = self._row
-        stopped = {"state": "stopped", "state_reason": reason, "finished_at": row.now, **_FREE}
-        self._store.save(self._connection, row.id, stopped)
-        entry = Entry(
-            who=NOBODY,
-            action="stop",
-            organization_id=row.organization_id,
-            action_id=row.id,
-            reason=reason,
-            number=row.done,
-        )
-        self._store.record(self._connection, entry)
+        self._store.stop(self._connection, row, NOBODY, reason)
         log.warning(
             "bulk action %s (%s) has stopped: %s", row.id, row.kind, reason, extra={"event": "action.stopped"}
         )
-
-
-_FREE: Final = {"held_by": None, "held_until": None}

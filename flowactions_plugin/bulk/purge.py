@@ -13,12 +13,12 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.deliveries.changes import WITHDRAWN_SECONDS
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import PURGE, Entry, recording
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.limits import PURGED
-from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
@@ -47,9 +47,6 @@ Disconnect: TypeAlias = Callable[[str], Awaitable[None]]
 
 BATCH: Final = 500
 """How many rows a transaction removes at the most."""
-
-WITHDRAWN_SECONDS: Final = 2 * HELD_SECONDS
-"""How long a purge waits after it removed rows that workers had claimed. In that time they drop those that they have not begun."""
 
 # Bulk actions and pauses first: what they hold would otherwise be held for good. Of records, deliveries are made.
 _FIRST: Final = {"actions": actions, "pauses": pauses, "records": deferred}

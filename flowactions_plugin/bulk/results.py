@@ -12,7 +12,7 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.health.results import Counted
 from flowactions_plugin.operators.scope import Role
 
-State: TypeAlias = Literal["waiting", "running", "done", "undone", "stopped"]
+State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
 
 
 class Share(msgspec.Struct, rename="camel", frozen=True):
@@ -35,7 +35,7 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         organizations: the organizations with the most rows.
         seconds_to_drain: about how long workers take to send them, by the rate and by what they delivered within the last
             day; ``None``: neither is known, or nothing is sent.
-        delivered: of a retry or a replay: how many delivered rows meet the filter too, and are left out; ``None`` for other
+        delivered: of a retry: how many delivered rows meet the filter too, and are left out; ``None`` for other
             actions.
     """
 
@@ -66,12 +66,12 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         reason: the reason that the person gave.
         reset_attempts: whether each row gets all its attempts again; if not, each gets one.
         rate: maximum number of rows per second; ``None``: no limit.
-        canary: number of rows in the first stage; 0: no canary.
-        state: ``waiting``: it can be undone; ``running``; ``done``; ``undone``: nothing was changed;
-            ``stopped``: a person or its canary has stopped it, and changed rows stay changed.
+        canary: number of rows that are tried first; 0: no canary.
+        state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person or its canary has stopped it,
+            and changed rows stay changed.
         state_reason: the reason why it waits, or why it has stopped.
-        created_at: when it was begun.
-        starts_at: the end of the time in which it can be undone.
+        created_at: when it was ordered.
+        starts_at: when it begins; stopped before, it changes no row.
         finished_at: when it ended; ``None``: workers still have to change rows.
         done: number of changed rows.
     """

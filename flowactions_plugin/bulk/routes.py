@@ -28,7 +28,7 @@ class Resend(msgspec.Struct, rename="camel", kw_only=True, forbid_unknown_fields
     """Which delivered webhooks to send again: those that meet every filter that is given.
 
     One of ``ids``, ``eventId`` and ``createdFrom`` is needed. ``rate``: deliveries per second at the most; ``canary``: so many
-    first, then ten times as many, and so on.
+    first; it stops when more than a tenth of their first attempts fail.
     """
 
     ids: Annotated[tuple[Id, ...], msgspec.Meta(min_length=1, max_length=1000)] | None = None
@@ -69,12 +69,10 @@ class ResendContext(NamedTuple):
     Attributes:
         actions: begins the action.
         keys: the idempotency keys of callers.
-        undo_seconds: for how long it can be undone.
     """
 
     actions: Actions
     keys: IdempotencyKeys
-    undo_seconds: float
 
 
 @post(
@@ -97,7 +95,8 @@ async def resend_deliveries(
 ) -> Response[ResendBegunAnswer]:
     """Send the delivered webhooks again that meet every given filter, as new deliveries with the same event ids.
 
-    Workers carry it out as a bulk action, at the rate that is given. Its page shows how far it is, and can undo or stop it.
+    Workers carry it out as a bulk action, at the rate that is given. It begins ten seconds later. Its page shows how far it is, and can
+    stop it.
     Each call begins another action, except with an `Idempotency-Key` that was used before: it is answered as the first one.
     """
     scope = Scope(principal.organization_id)
@@ -114,7 +113,6 @@ async def resend_deliveries(
             data.reason,
             rate=data.rate,
             canary=data.canary,
-            undo_seconds=context.undo_seconds,
             once=resend_once(context.keys, principal.organization_id, key),
         )
     except ActionInvalid as exc:
@@ -122,16 +120,15 @@ async def resend_deliveries(
     return Response(ResendBegunAnswer(ResendBegun(action.id, action.counted)), status_code=202)
 
 
-def bulk_router(guard: RouteGuard, actions: Actions, keys: IdempotencyKeys, undo_seconds: float) -> Router:
+def bulk_router(guard: RouteGuard, actions: Actions, keys: IdempotencyKeys) -> Router:
     """Build the router of what is done to many deliveries.
 
     Args:
         guard: decides who may call.
         actions: bulk actions.
         keys: the idempotency keys of callers.
-        undo_seconds: for how long one can be undone.
     """
-    context = ResendContext(actions, keys, undo_seconds)
+    context = ResendContext(actions, keys)
     return Router(
         "/v1/webhooks/outbox",
         route_handlers=with_description(resend_deliveries),

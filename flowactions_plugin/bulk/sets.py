@@ -6,7 +6,7 @@ import base64
 import binascii
 import hashlib
 import math
-from typing import Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -16,20 +16,17 @@ from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.log_text import is_unicode
 from flowactions_plugin.operators.scope import Scope
 
-T = TypeVar("T")
-
-Kind: TypeAlias = Literal["retry", "replay", "cancel", "delete", "resend"]
-"""What is done: ``retry`` and ``replay`` make dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows,
-``resend`` sends delivered rows again, as new rows."""
+Kind: TypeAlias = Literal["retry", "cancel", "delete", "resend"]
+"""What is done: ``retry`` makes dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows, ``resend`` sends
+delivered rows again, as new rows."""
 
 KINDS: Final[frozenset[str]] = frozenset(get_args(Kind))
 
-SENDING: Final[frozenset[str]] = frozenset({"retry", "replay", "resend"})
+SENDING: Final[frozenset[str]] = frozenset({"retry", "resend"})
 """The kinds after which rows are sent."""
 
 MOST_RATE: Final = 100_000.0
-MOST_CANARY: Final = 10_000
-MOST_UNDO_SECONDS: Final = 3600.0
+MOST_CANARY: Final = 1000
 
 MOST_RESENT: Final = 100_000
 """How many rows are sent again at the most. Delivered rows are the most of a table: so many bound what a preview counts."""
@@ -51,8 +48,6 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         filter: which rows.
         as_of: when it was counted, Unix milliseconds.
         count: how many rows it had.
-        mark: differs from that of any other set of as many rows.
-        action_id: of the action that is done to it, whose rows belong to it even while it holds them; ``None``: none yet.
     """
 
     kind: Kind
@@ -60,33 +55,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     filter: Filter
     as_of: int
     count: int = 0
-    mark: str = ""
-    action_id: str | None = None
 
 
 def write_token(selection: Selection) -> str:
     """Return the token of a set. It proves nothing: whoever holds one may do to the set only what they may do anyway."""
-    return encode_token(selection)
-
-
-def encode_token(shown: msgspec.Struct) -> str:
-    """Return what was shown to somebody as text of URL-safe characters."""
-    return base64.urlsafe_b64encode(msgspec.json.encode(shown)).decode().rstrip("=")
-
-
-def decode_token(text: str, kind: type[T]) -> T:
-    """Return what was shown to somebody.
-
-    Raises:
-        ActionInvalid: the text is no token of this kind.
-    """
-    if len(text) > TOKEN_CHARACTERS:
-        raise ActionInvalid(_UNUSABLE)
-    try:
-        padded = text + "=" * (-len(text) % 4)
-        return msgspec.json.decode(base64.b64decode(padded, altchars=b"-_", validate=True), type=kind)
-    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
-        raise ActionInvalid(_UNUSABLE) from None
+    return base64.urlsafe_b64encode(msgspec.json.encode(selection)).decode().rstrip("=")
 
 
 def once_id(selection: Selection) -> str:
@@ -101,16 +74,24 @@ def read_token(scope: Scope, kind: str, token: str) -> Selection:
     Raises:
         ActionInvalid: it is none, or one of another kind, or of rows outside the scope.
     """
-    selection = decode_token(token, Selection)
+    if len(token) > TOKEN_CHARACTERS:
+        raise ActionInvalid(_UNUSABLE)
     try:
+        text = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
+        selection = msgspec.json.decode(text, type=Selection)
         check_filter(selection.filter, selection.kind)
-    except ValueError:
+    except (msgspec.MsgspecError, binascii.Error, ValueError, UnicodeError, RecursionError):
         raise ActionInvalid(_UNUSABLE) from None
     if selection.kind != kind or selection.organization_id != scope.organization_id:
         raise ActionInvalid("The token is of another preview: look at the rows again.")
     if not (0 <= selection.count < 1 << 53 and 0 <= selection.as_of < 1 << 53):
         raise ActionInvalid(_UNUSABLE)
     return selection
+
+
+def acts_at_once(kind: Kind, wanted: Filter) -> bool:
+    """Return whether an action on a set cannot be stopped before it begins: a cancellation, or a retry of one delivery."""
+    return kind == "cancel" or (kind == "retry" and wanted.ids is not None and len(wanted.ids) == 1)
 
 
 def names_rows(wanted: Filter) -> bool:
@@ -139,9 +120,7 @@ def check_filter(wanted: Filter, kind: Kind) -> None:
                 raise ActionInvalid("A time of the filter is not one.")
 
 
-def check_options(
-    kind: str, *, reset_attempts: bool, rate: float | None, canary: int, undo_seconds: float
-) -> None:
+def check_options(kind: str, *, reset_attempts: bool, rate: float | None, canary: int) -> None:
     """Check the options of an action.
 
     Raises:
@@ -150,10 +129,8 @@ def check_options(
     check_rate(rate)
     if not 0 <= canary <= MOST_CANARY:
         raise ActionInvalid(f"The canary must be between 0 and {MOST_CANARY} rows.")
-    if not 0 <= undo_seconds <= MOST_UNDO_SECONDS:
-        raise ActionInvalid(f"The time for undoing must be between 0 and {MOST_UNDO_SECONDS:g} seconds.")
     if kind not in SENDING and (rate is not None or canary or reset_attempts):
-        raise ActionInvalid(f"Rate, canary and attempts are for retry and replay, not for {kind}.")
+        raise ActionInvalid(f"Rate, canary and attempts are for what is sent, not for {kind}.")
     if kind == "resend" and reset_attempts:
         raise ActionInvalid("What is sent again has all of its attempts.")
 

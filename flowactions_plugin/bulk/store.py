@@ -22,8 +22,8 @@ from flowactions_plugin.deliveries.search_queries import DeliverySearch
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.health.results import Counted
 from flowactions_plugin.health.statistics import BUCKET_MS
-from flowactions_plugin.operators.audit import Entry, recording
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.operators.scope import NOBODY, Scope
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
@@ -36,6 +36,9 @@ ActionRow: TypeAlias = Row[Any]
 
 MOST_SHARES: Final = 10
 """How many destinations and organizations of a set are named."""
+
+FREE: Final = {"held_by": None, "held_until": None}
+"""The lease of an action, as its end leaves it."""
 
 READ_AHEAD: Final = 5000
 """How many delivered rows a batch reads at the most, of which it sends those of its set again."""
@@ -90,22 +93,14 @@ class ActionStore:
         async with self._database.read() as connection:
             return await connection.run_sync(self._database.time_on)
 
-    async def count(self, selection: Selection) -> tuple[int, str]:
-        """Return how many rows a set has now, and its mark; of what is sent again, one more row than is allowed at the most."""
-        ages = outbox.c.created_at if selection.kind == "cancel" else outbox.c.finished_at
-        rows = select(outbox.c.id, ages.label("at")).where(*_of_set(selection))
+    async def count(self, selection: Selection) -> int:
+        """Return how many rows a set has now; of what is sent again, one more row than is allowed at the most."""
+        rows = select(outbox.c.id).where(*_of_set(selection))
         if selection.kind == "resend":
             rows = rows.limit(inline(MOST_RESENT + 1))
-        found = rows.subquery("found")
-        query = select(
-            func.count().label("number"),
-            func.sum(inline(selection.as_of) - found.c.at).label("ages"),
-            func.min(found.c.id).label("first"),
-            func.max(found.c.id).label("last"),
-        ).select_from(found)
+        query = select(func.count()).select_from(rows.subquery("found"))
         async with self._database.read() as connection:
-            row = (await connection.execute(query)).one()
-        return row.number, f"{row.ages or 0}-{row.first or ''}-{row.last or ''}"
+            return int((await connection.execute(query)).scalar_one())
 
     async def aged(self, selection: Selection, now: int) -> Aged:
         """Return what retention may remove of a set within the next minute."""
@@ -156,7 +151,7 @@ class ActionStore:
     async def begin(
         self,
         values: Mapping[str, Any],
-        undo_ms: int,
+        delay_ms: int,
         entry: Entry,
         aged: Aged,
         action_id: str | None = None,
@@ -166,7 +161,7 @@ class ActionStore:
 
         Args:
             values: the columns that say what to do.
-            undo_ms: the time for undoing, in milliseconds.
+            delay_ms: so many milliseconds later it begins.
             entry: of the audit; it gets the action's id.
             aged: what `aged` has returned. Once the action is written, retention passes these rows over.
             action_id: of an action that is begun once only: if it was begun before, it is returned as it stands.
@@ -187,7 +182,7 @@ class ActionStore:
                 id=action_id,
                 state="waiting",
                 created_at=now,
-                starts_at=now + undo_ms,
+                starts_at=now + delay_ms,
                 done=0,
                 paced_done=0,
             )
@@ -249,8 +244,18 @@ class ActionStore:
         """Write how far an action has come."""
         connection.execute(update(actions).where(actions.c.id == action_id).values(values))
 
-    def record(self, connection: Connection, entry: Entry) -> None:
-        """Write a line of the audit."""
+    def stop(self, connection: Connection, row: ActionRow, who: Who, reason: str | None) -> None:
+        """Stop an action, with a line of the audit."""
+        stopped = {"state": "stopped", "state_reason": reason, "finished_at": row.now, **FREE}
+        self.save(connection, row.id, stopped)
+        entry = Entry(
+            who=who,
+            action="stop",
+            organization_id=row.organization_id,
+            action_id=row.id,
+            reason=reason or "" if who == NOBODY else "",
+            number=row.done,
+        )
         connection.execute(recording(self._database, entry))
 
     def next_rows(self, connection: Connection, selection: Selection, after: str | None, limit: int) -> Batch:
@@ -264,8 +269,11 @@ class ActionStore:
             query = query.where(outbox.c.id > after)
         query = query.order_by(outbox.c.id)
         if selection.kind != "resend":
-            ids, more = _ids(connection, query, limit, skip_locked=selection.kind == "cancel")
-            return Batch(ids, ids[-1] if ids else after, more)
+            # A batch of a cancellation waits for no worker that is writing: what it passes over, a later round finds.
+            skips = selection.kind == "cancel" and after is not None
+            found = query.limit(limit).with_for_update(skip_locked=skips)
+            ids = list(connection.execute(found).scalars())
+            return Batch(ids, ids[-1] if ids else after, more=len(ids) == limit)
         horizon = _horizon(connection, selection, after)
         if horizon is not None:
             query = query.where(outbox.c.id <= horizon)
@@ -296,10 +304,11 @@ class ActionStore:
         connection.execute(logged, self._given(ids))
         return connection.execute(rows, self._given(ids)).rowcount
 
-    def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> int:
-        """End rows that wait; return how many."""
+    def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> tuple[int, bool]:
+        """End rows; return how many, and whether workers have claimed some of them."""
         ended = ending(self._database, self._id_in_params(), reason, action_id)
-        return len(connection.execute(ended, self._given(ids)).all())
+        found = connection.execute(ended, self._given(ids)).all()
+        return len(found), any(row.claimed for row in found)
 
     def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
         """Return what came of rows that an action has made due."""
@@ -386,13 +395,6 @@ def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:
     """Return the condition that no other process carries an action on."""
     free = or_(actions.c.held_until.is_(None), actions.c.held_until <= now)
     return free if holder is None else or_(free, actions.c.held_by == holder)
-
-
-def _ids(
-    connection: Connection, query: Select[Any], limit: int, *, skip_locked: bool
-) -> tuple[list[str], bool]:
-    rows = connection.execute(query.limit(limit).with_for_update(skip_locked=skip_locked)).all()
-    return [row.id for row in rows], len(rows) == limit
 
 
 def _result(status: str, error_class: str | None) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from flowactions_plugin.bulk.sets import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-MOST_UNDO_SECONDS: Final = 3600.0
 
 EXITS: Final = {
     **TABLES_EXITS,
@@ -52,13 +50,6 @@ def _options(function: Function) -> Function:
                 help="Do nothing if their exact number differs from this.",
             ),
             yes_option,
-            click.option(
-                "--undo-seconds",
-                type=click.FloatRange(0, MOST_UNDO_SECONDS),
-                metavar="N",
-                help="For so long nothing is sent, and 'outbox undo' cancels it; not for single ids. "
-                "Without it, FLOWACTIONS_UNDO_SECONDS.",
-            ),
             click.option("--detach", is_flag=True, help="Do not wait until workers have executed it."),
         )
     ):
@@ -68,7 +59,8 @@ def _options(function: Function) -> Function:
 
 _ids = click.argument("ids", nargs=-1, metavar="[ID]...")
 _reset = click.option(
-    "--reset-attempts",
+    "--reset",
+    "reset_attempts",
     is_flag=True,
     help="Give each delivery all its attempts again; without it, one more attempt.",
 )
@@ -85,38 +77,27 @@ _canary = click.option(
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Begin with so many deliveries, then ten times as many, and so on; stop if more than a tenth of a stage fails.",
+    help="Begin with so many deliveries, and stop if more than a tenth of their first attempts fail.",
 )
 
 
 @command("retry", document="cli.changing:Outcome", exits=EXITS)
 @_ids
 @_reset
-@_options
-async def retry(host: str | None, **options: Any) -> int:
-    """Retry dead deliveries now: those with these ids, or those that match a filter.
-
-    For many deliveries, 'replay' paces them and can try one first.
-    """
-    return await _change(host, "retry", options)
-
-
-@command("replay", document="cli.changing:Outcome", exits=EXITS)
-@_reset
 @_rate
 @_canary
-@click.option("--follow", metavar="ACTION", help="Only show the progress of an action that was begun before.")
+@click.option("--follow", metavar="ACTION", help="Only show the progress of an action that was ordered before.")
 @_options
-async def replay(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
-    """Retry many dead deliveries at a limited rate, and show the progress.
+async def retry(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
+    """Retry dead deliveries: those with these ids now, or those that match a filter, ten seconds later.
 
-    Workers execute it, so it continues if this command or a worker is killed. Before it starts, 'outbox undo' cancels it;
-    later, 'outbox stop' stops it.
+    Workers retry those of a filter, so it continues if this command or a worker is killed. 'outbox stop' stops it; before it has
+    begun, nothing is changed then.
     """
     if follow is None:
-        return await _change(host, "replay", {**options, "as_json": as_json})
+        return await _change(host, "retry", {**options, "as_json": as_json})
     if any(options.values()):
-        raise click.UsageError("--follow shows an action that was begun before: leave the other options out.")
+        raise click.UsageError("--follow shows an action that was ordered before: leave the other options out.")
     from flowactions_plugin.cli import changing
     from flowactions_plugin.operators.scope import Scope
 
@@ -125,7 +106,7 @@ async def replay(host: str | None, follow: str | None, as_json: bool, **options:
         return None if action is None else await changing.follow(actions, Scope(), action)
 
     action = await changing.change_action(host, follow, followed, as_json=as_json)
-    return FAILED if action is None or action.state in changing.ENDED_EARLY else DONE
+    return FAILED if action is None or action.state == "stopped" else DONE
 
 
 @command("resend", document="cli.changing:Outcome", exits=EXITS)
@@ -146,9 +127,10 @@ async def resend(host: str | None, **options: Any) -> int:
 @_ids
 @_options
 async def cancel(host: str | None, **options: Any) -> int:
-    """Cancel deliveries that wait for an attempt: those with these ids, or those that match a filter.
+    """Cancel deliveries that wait for an attempt, at once: those with these ids, or those that match a filter.
 
-    They are then dead, and can be retried.
+    They are then dead; 'outbox retry --reset' sends them after all. A delivery that is being sent is delivered if its receiver
+    answers so, and is not tried again otherwise.
     """
     return await _change(host, "cancel", options)
 
@@ -159,7 +141,7 @@ async def cancel(host: str | None, **options: Any) -> int:
 async def delete(host: str | None, **options: Any) -> int:
     """Delete dead deliveries with their attempts: those with these ids, or those that match a filter.
 
-    After the time for undo, they cannot be restored.
+    Those of a filter are deleted ten seconds later, unless 'outbox stop' stops it. They cannot be restored.
     """
     return await _change(host, "delete", options)
 
@@ -202,25 +184,6 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
 
 
 @command(
-    "undo",
-    document="cli.changing:Outcome",
-    exits={**TABLES_EXITS, FAILED: "no action has this id, or it has started; or it failed"},
-)
-@click.argument("action_id", metavar="ACTION")
-@host_option()
-async def undo(action_id: str, host: str | None, as_json: bool) -> int:
-    """Undo a bulk action that has not started: nothing is changed."""
-    action = await _end("undo", host, action_id, as_json)
-    if action is None:
-        return FAILED
-    if action.state != "undone":
-        status(f"flowactions: it is {action.state} already: 'flowactions outbox stop {action.id}' ends it")
-        return FAILED
-    status("undone: everything is as it was")
-    return DONE
-
-
-@command(
     "stop",
     document="cli.changing:Outcome",
     exits={**TABLES_EXITS, FAILED: "no action has this id, or it has ended; or it failed"},
@@ -228,25 +191,19 @@ async def undo(action_id: str, host: str | None, as_json: bool) -> int:
 @click.argument("action_id", metavar="ACTION")
 @host_option()
 async def stop(action_id: str, host: str | None, as_json: bool) -> int:
-    """Stop a bulk action; deliveries that it has already changed stay changed."""
-    from flowactions_plugin.cli.changing import ENDED_EARLY, say_end
-
-    action = await _end("stop", host, action_id, as_json)
-    if action is None:
-        return FAILED
-    say_end(action)
-    return DONE if action.state in ENDED_EARLY else FAILED
-
-
-async def _end(how: Literal["undo", "stop"], host: str | None, action_id: str, as_json: bool) -> Action | None:
-    from flowactions_plugin.cli.changing import change_action
+    """Stop a bulk action; deliveries that it has already changed stay changed. Before it has begun, it changes none."""
+    from flowactions_plugin.cli.changing import change_action, say_end
     from flowactions_plugin.cli.context import actor
     from flowactions_plugin.operators.scope import Scope
 
     async def end(actions: Actions) -> Action | None:
-        return await (actions.undo if how == "undo" else actions.stop)(Scope(), action_id, actor())
+        return await actions.stop(Scope(), action_id, actor())
 
-    return await change_action(host, action_id, end, as_json=as_json)
+    action = await change_action(host, action_id, end, as_json=as_json)
+    if action is None:
+        return FAILED
+    say_end(action)
+    return DONE if action.state == "stopped" else FAILED
 
 
 async def _change(host: str | None, kind: Kind, options: dict[str, Any]) -> int:

@@ -30,19 +30,16 @@ from flowactions_plugin.operators.scope import Scope
 
 VERBS: Final = {
     "retry": "Make {} due now",
-    "replay": "Make {} due again",
     "cancel": "End {} without success",
     "delete": "Remove {} for ever",
     "resend": "Send {} again",
 }
 DONE_VERBS: Final = {
     "retry": "due now",
-    "replay": "due now",
     "cancel": "cancelled",
     "delete": "removed",
     "resend": "queued again",
 }
-ENDED_EARLY: Final = ("stopped", "undone")
 
 NOT_CHANGED: Final = {
     "resend": "not delivered, or retention or a purge has removed it: only what is kept can be sent again",
@@ -134,7 +131,6 @@ class ChangeRequest(NamedTuple):
     yes: bool
     detach: bool
     as_json: bool
-    undo_seconds: float | None
     ids: tuple[str, ...] = ()
     reset_attempts: bool = False
     rate: float | None = None
@@ -152,8 +148,7 @@ async def change(host: str | None, request: ChangeRequest) -> int:
     filtered = any(request.given.values())
     if request.ids and (filtered or request.everything):
         raise CannotRun("give ids, or a filter, and not both")
-    of_bulk = {"undo-seconds": request.undo_seconds is not None, "detach": request.detach}
-    of_bulk |= {"rate": request.rate is not None, "canary": request.canary > 0}
+    of_bulk = {"detach": request.detach, "rate": request.rate is not None, "canary": request.canary > 0}
     ignored = [name for name, is_given in of_bulk.items() if is_given]
     if request.ids and ignored:
         raise CannotRun(f"--{ignored[0]} is for a filter: deliveries with these ids are changed at once")
@@ -240,17 +235,26 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
         reset_attempts=request.reset_attempts,
         rate=request.rate,
         canary=request.canary,
-        undo_seconds=context.settings.undo_seconds if request.undo_seconds is None else request.undo_seconds,
     )
-    status(f"action {action.id}; until {moment(action.starts_at)}: flowactions outbox undo {action.id}")
-    if not request.detach:
-        workers = await QueueStatus.of(context.database, context.settings).workers()
-        if not any(worker.state == "alive" for worker in workers):
-            status("no worker is alive: the action waits until one runs")
-        action = await follow(actions, scope, action)
+    action = await _said(context, scope, action, detach=request.detach)
     if request.as_json:
         write_json(Outcome(preview=preview, action=action))
-    return FAILED if action.state in ENDED_EARLY else DONE
+    return FAILED if action.state == "stopped" else DONE
+
+
+async def _said(context: CommandContext, scope: Scope, action: Action, *, detach: bool) -> Action:
+    """Print what became of an action that was ordered, or how to stop it, and follow it."""
+    if action.finished_at is not None:
+        say_end(action)
+        return action
+    begins = f" begins at {moment(action.starts_at)};" if action.state == "waiting" else ""
+    status(f"action {action.id}{begins} to stop it: flowactions outbox stop {action.id}")
+    if detach:
+        return action
+    workers = await QueueStatus.of(context.database, context.settings).workers()
+    if not any(worker.state == "alive" for worker in workers):
+        status("no worker is alive: the action waits until one runs")
+    return await follow(Actions(context.database), scope, action)
 
 
 def _agreed(request: ChangeRequest, number: int) -> bool:
@@ -328,7 +332,7 @@ Show: TypeAlias = Callable[[Action, Pace], None]
 async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
     """Show the progress of an action until it has ended; wait for a database that is away meanwhile.
 
-    When the command is interrupted, the action continues: workers execute it. The command says how to follow, undo or stop it.
+    When the command is interrupted, the action continues: workers execute it. The command says how to follow or stop it.
     """
     pace = Pace(action.counted)
     try:
@@ -341,10 +345,9 @@ async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
                 await asyncio.sleep(POLL_SECONDS)
                 action = await _read(actions, scope, action)
     except asyncio.CancelledError:
-        what = "undo" if action.state == "waiting" else "stop"
         status(
-            f"the action continues; to follow it: flowactions outbox replay --follow {action.id}; "
-            f"to {what} it: flowactions outbox {what} {action.id}"
+            f"the action continues; to follow it: flowactions outbox retry --follow {action.id}; "
+            f"to stop it: flowactions outbox stop {action.id}"
         )
         raise
     say_end(action)

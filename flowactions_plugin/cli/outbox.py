@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from flowactions_plugin.cli.bulk import actions, cancel, delete, replay, resend, retry, stop, undo
+from flowactions_plugin.cli.bulk import actions, cancel, delete, resend, retry, stop
 from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns, paused_words
 from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import (
@@ -354,5 +354,5 @@ def _show_changes(found: Found) -> None:
         )
 
 
-for each in (list_deliveries, show, stats, retry, replay, resend, cancel, delete, actions, undo, stop):
+for each in (list_deliveries, show, stats, retry, resend, cancel, delete, actions, stop):
     outbox.add_command(each)

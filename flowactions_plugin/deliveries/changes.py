@@ -1,7 +1,12 @@
-"""What people do to deliveries: make dead ones due again, end those that wait, delete dead ones."""
+"""What people do to deliveries: make dead ones due again, end those that wait, delete dead ones.
+
+A cancellation ends also what a worker has claimed. If the worker has not begun it, it gives it back within `WITHDRAWN_SECONDS`. If
+its request is on its way, it ends as delivered all the same if it is answered so; until then its reason says that it may be.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final, Literal, TypeAlias
 
@@ -13,6 +18,7 @@ from sqlalchemy import (
     Select,
     TextClause,
     Update,
+    case,
     delete,
     null,
     select,
@@ -27,13 +33,17 @@ from flowactions_plugin.deliveries.search import conditions
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.delivery_telemetry import log_dead
-from flowactions_plugin.queue.outcomes import CLEARED, FREED
+from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
+from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
 
 Change: TypeAlias = Literal["retry", "cancel", "delete"]
+
+WITHDRAWN_SECONDS: Final = 2 * HELD_SECONDS
+"""How long after the end of a claimed row its worker may still begin it."""
 
 _BEFORE: Final = (
     "organization_id",
@@ -51,12 +61,9 @@ _BEFORE: Final = (
 
 
 def changeable(kind: Change) -> tuple[ColumnElement[bool] | TextClause, ...]:
-    """Return the conditions on rows that something can be done to, so that an index serves them.
-
-    A row that a worker has claimed does not wait: it can be on its way.
-    """
+    """Return the conditions on rows that something can be done to, so that an index serves them."""
     if kind == "cancel":
-        return LIVE, outbox.c.claimed_by.is_(None)
+        return (LIVE,)
     return outbox.c.status == inline("dead"), UNDELIVERED
 
 
@@ -93,22 +100,22 @@ def requeueing(
 def ending(
     database: Database, rows: ColumnElement[bool], reason: str, action_id: Any = None
 ) -> ReturningUpdate[Any]:
-    """Write the statement that ends rows that wait, and returns their ids and destinations."""
+    """Write the statement that ends rows, and returns for each whether a worker has claimed it: its claim stays."""
     now = database.now()
+    told = storable(reason) or ""
     return (
         update(outbox)
         .where(rows, *changeable("cancel"))
         .values(
             **CLEARED,
-            **FREED,
             status="dead",
-            last_error=storable(reason),
+            last_error=case((outbox.c.claimed_by.is_(None), told), else_=told + MAY_BE_SENT),
             error_class="cancelled",
             updated_at=now,
             finished_at=now,
             action_id=action_id,
         )
-        .returning(outbox.c.id, outbox.c.destination)
+        .returning(outbox.c.claimed_by.is_not(None).label("claimed"))
     )
 
 
@@ -138,7 +145,7 @@ async def change_one(
         row_id: the delivery; what is no id is none.
         organization_id: the tenant; ``None``: of any organization.
         who: who does it.
-        reason: why; of a row that is cancelled, what it shows as its error.
+        reason: why; of a row that is cancelled, what it shows as its error. When this returns, no worker begins that row any more.
         reset_attempts: whether a retry gives it all of its attempts again; if not, it gets one.
 
     Returns:
@@ -150,7 +157,8 @@ async def change_one(
     if not is_id(row_id):
         return False
     this = outbox.c.id == row_id
-    found: Select[Any] = select(*(outbox.c[name] for name in _BEFORE)).where(this, *changeable(kind))
+    found: Select[Any] = select(*(outbox.c[name] for name in (*_BEFORE, "claimed_by")))
+    found = found.where(this, *changeable(kind))
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
@@ -182,6 +190,8 @@ async def change_one(
         row = await connection.run_sync(change)
     if row is not None and kind == "cancel":
         log_dead(row_id, row.destination, reason)
+        if row.claimed_by is not None:
+            await asyncio.sleep(WITHDRAWN_SECONDS)
     return row is not None
 
 

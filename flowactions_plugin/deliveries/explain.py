@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.deliveries.results import ActionState, Attempt, Certainty, DeliveryFacts, Pause
+from flowactions_plugin.deliveries.results import Attempt, Certainty, DeliveryFacts, Pause
 from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.health.results import Worker
 from flowactions_plugin.health.verdict import about
-from flowactions_plugin.queue.rules import FINISHED, QUARANTINE_ROUNDS, Timing
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, Timing
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 _NEVER_CONNECTED: Final = re.compile(
@@ -76,7 +76,6 @@ def why_not_sent(
     workers: Sequence[Worker] = (),
     holder: Worker | None = None,
     limited: tuple[int | None, int | None] = (None, None),
-    ended_by: ActionState | None = None,
 ) -> str:
     """Return why a delivery is not sent yet, or how it ended, in one sentence.
 
@@ -88,12 +87,9 @@ def why_not_sent(
         holder: the one whose claim holds it, its name empty for people who may not read it; ``None``: none does, or nothing
             is known of it.
         limited: since when a worker limits its destination, and its organization (Unix milliseconds); ``None``: none does.
-        ended_by: the bulk action that ends it unless it is undone; ``None``: none does.
     """
     alive = [each for each in workers if each.state == "alive"]
     due = now if row.due_at is None else row.due_at
-    if ended_by is not None and row.status not in FINISHED:
-        return f"A bulk {ended_by.kind} of {ended_by.actor_name} ends it, unless that is undone."
     earlier = _ended(row) or _waits(row, pause, now, due, holder)
     if earlier is not None:
         return earlier

@@ -32,6 +32,7 @@ _COPIED: Final = (
     "event_type",
     "url",
     "destination",
+    "lane",
     "method",
     "headers",
     "body",
@@ -49,15 +50,13 @@ MOST_RESENT: Final = 1000
 DELIVERED: Final = outbox.c.status == inline("delivered")
 
 
-async def could_change(
-    database: Database, kind: Change | Literal["replay", "resend"], ids: Collection[str]
-) -> set[str]:
+async def could_change(database: Database, kind: Change | Literal["resend"], ids: Collection[str]) -> set[str]:
     """Return which of these deliveries something can be done to now.
 
     Raises:
         StorageUnavailable: the database failed.
     """
-    conditions = (DELIVERED,) if kind == "resend" else changeable("retry" if kind == "replay" else kind)
+    conditions = (DELIVERED,) if kind == "resend" else changeable(kind)
     async with database.read() as connection:
         return set(
             (await connection.execute(select(outbox.c.id).where(outbox.c.id.in_(ids), *conditions))).scalars()

@@ -232,8 +232,8 @@ class ActionState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         id: the action's id.
-        kind: ``retry``, ``cancel``, ``delete`` or ``replay``.
-        state: ``waiting``, ``running``, ``done``, ``undone`` or ``stopped``.
+        kind: ``retry``, ``cancel``, ``delete`` or ``resend``.
+        state: ``waiting``, ``running``, ``done`` or ``stopped``.
         actor_id: id of the person who began it.
         actor_name: name of that person.
         actor_role: role of that person.

@@ -1,4 +1,4 @@
-"""The pages of bulk actions: the preview that asks for confirmation, the list, and one action with its undo."""
+"""The pages of bulk actions: the preview that asks for confirmation, the list, and one action."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
+from flowactions_plugin.bulk.actions import DELAY_SECONDS
 from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.bulk.sets import Kind, names_rows
-from flowactions_plugin.clock import is_id
+from flowactions_plugin.bulk.sets import Kind, acts_at_once, names_rows
 from flowactions_plugin.deliveries.fields import BY_NAME
 from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
@@ -23,7 +23,6 @@ from flowactions_plugin.pages.rendering import redirect
 
 PHRASES: Final[dict[str, str]] = {
     "retry": "Retry {}",
-    "replay": "Replay {}",
     "cancel": "Cancel {}",
     "delete": "Delete {}",
     "resend": "Send {} again",
@@ -31,20 +30,11 @@ PHRASES: Final[dict[str, str]] = {
 
 EXPLAINED: Final[dict[str, str]] = {
     "retry": "A dead delivery becomes due again.",
-    "replay": "A dead delivery becomes due again.",
-    "cancel": "A delivery that waits for an attempt ends dead without one.",
+    "cancel": "A delivery that waits for an attempt ends dead without one; one that is being sent is not tried again.",
     "delete": "A dead delivery is removed with its attempts.",
     "resend": "What was delivered stays so, and is sent once more: as a new delivery with the same event id, headers and body,"
     " signed with the present secret. Receivers that dedupe by event id ignore what they have processed already.",
 }
-
-UNTIL_THEN: Final[dict[str, str]] = {
-    "cancel": "none of them is sent or cancelled",
-    "delete": "none of them is deleted",
-}
-"""What does not happen before the time for undoing is over; of other kinds: `NOT_SENT`."""
-
-NOT_SENT: Final = "none of them is sent"
 
 FILTER_PREFIX: Final = "filter-"
 OPTIONS: Final = ("reason", "reset", "canary", "rate")
@@ -101,7 +91,6 @@ async def begin_action(
             reset_attempts=given.get("reset") == "yes",
             rate=rate,
             canary=int(canary or 0),
-            undo_seconds=context.undo_seconds,
         )
     except SetChanged as exc:
         filters = {
@@ -122,29 +111,17 @@ async def show_action(
     context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[bytes]:
-    """Show the progress of an action, and the buttons that end it."""
-    action = _there(await context.actions.get(viewer.scope, action_id) if is_id(action_id) else None)
+    """Show the progress of an action, and the button that stops it."""
+    action = _there(await context.actions.get(viewer.scope, action_id))
     may_end = viewer.may_change and (viewer.sees_all or action.actor_role == "dashboard")
     return context.page(
         request,
         "action.html",
         action=action,
         phrase=_phrase(action.kind, action.counted),
-        until_then=UNTIL_THEN.get(action.kind, NOT_SENT),
         filter=to_query(action.filter),
         may_end=may_end,
     )
-
-
-@post("/actions/{action_id:str}/undo", include_in_schema=False)
-async def undo_action(
-    request: Request[Any, Any, Any],
-    viewer: NamedDependency[Viewer],
-    context: NamedDependency[PageContext],
-    action_id: FromPath[str],
-) -> Response[Any]:
-    """Undo an action that has not started; its page shows the result."""
-    return await _end(request, viewer, action_id, context.actions.undo)
 
 
 @post("/actions/{action_id:str}/stop", include_in_schema=False)
@@ -154,13 +131,9 @@ async def stop_action(
     context: NamedDependency[PageContext],
     action_id: FromPath[str],
 ) -> Response[Any]:
-    """Stop an action; what was done stays."""
-    return await _end(request, viewer, action_id, context.actions.stop)
-
-
-async def _end(request: Request[Any, Any, Any], viewer: Viewer, action_id: str, how: Any) -> Response[Any]:
+    """Stop an action; what was done stays. Its page shows the result."""
     await read_form(request, ())
-    action = _there(await how(viewer.scope, action_id, viewer.actor) if is_id(action_id) else None)
+    action = _there(await context.actions.stop(viewer.scope, action_id, viewer.actor))
     return redirect(request, f"/actions/{action.id}")
 
 
@@ -182,12 +155,11 @@ async def _preview(
         preview=preview,
         phrase=_phrase(kind, preview.count),
         explained=EXPLAINED[kind],
-        until_then=UNTIL_THEN.get(kind, NOT_SENT),
         filter=to_query(wanted),
         may_resend=wanted.created_from is not None or names_rows(wanted),
         changed=changed,
         given=dict.fromkeys(OPTIONS) | (given or {}),
-        undo_ms=int(context.undo_seconds * 1000),
+        delay_ms=0 if acts_at_once(kind, wanted) else int(DELAY_SECONDS * 1000),
     )
 
 

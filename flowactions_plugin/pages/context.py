@@ -40,7 +40,6 @@ class PageContext:
         pauses: paused destinations.
         renderer: makes the pages.
         clock: Unix seconds.
-        undo_seconds: how long a bulk action can be undone.
         unreadable: says why a chat token cannot be used in this process.
     """
 
@@ -51,7 +50,6 @@ class PageContext:
         pauses: Pauses,
         renderer: Renderer,
         clock: Clock,
-        undo_seconds: float,
         unreadable: Unreadable,
     ) -> None:
         self.queries = queries
@@ -59,7 +57,6 @@ class PageContext:
         self.pauses = pauses
         self.renderer = renderer
         self._clock = clock
-        self.undo_seconds = undo_seconds
         self.unreadable = unreadable
 
     def __repr__(self) -> str:

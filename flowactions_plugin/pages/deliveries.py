@@ -42,7 +42,7 @@ CERTAINTIES: Final = {
 
 _RESEND: Final = (("resend", "Send again"),)
 
-OF_ONE: Final = {
+OF_ONE: Final[dict[str | None, tuple[tuple[str, str], ...]]] = {
     "delivered": _RESEND,
     "dead": (("retry", "Retry"), ("delete", "Delete")),
     "pending": (("cancel", "Cancel"),),
@@ -50,13 +50,9 @@ OF_ONE: Final = {
 }
 """State → what can be done to a delivery."""
 
-_DEAD: Final = (("replay", "Replay"), ("delete", "Delete"))
 OF_MANY: Final = {
-    None: (*_DEAD, ("cancel", "Cancel"), *_RESEND),
-    "dead": _DEAD,
-    "pending": OF_ONE["pending"],
-    "retrying": OF_ONE["retrying"],
-    "delivered": _RESEND,
+    **OF_ONE,
+    None: (*OF_ONE["dead"], ("cancel", "Cancel"), *_RESEND),
 }
 """State that is searched for → what can be done to those that are found."""
 

@@ -23,7 +23,6 @@ from flowactions_plugin.pages.actions import (
     preview_action,
     show_action,
     stop_action,
-    undo_action,
 )
 from flowactions_plugin.pages.context import VIEWER, PageContext
 from flowactions_plugin.pages.deliveries import list_deliveries, show_delivery
@@ -118,7 +117,6 @@ PAGES = (
     preview_action,
     begin_action,
     show_action,
-    undo_action,
     stop_action,
     list_destinations,
     pause_destination,

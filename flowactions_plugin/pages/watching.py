@@ -32,11 +32,6 @@ class Entry(NamedTuple):
     filter: dict[str, str]
 
     @property
-    def number(self) -> int | None:
-        """How many rows it was done to; ``None``: to none that are counted, as what undoes an action."""
-        return None if self.entry.action == "undo" else self.entry.number
-
-    @property
     def is_by_itself(self) -> bool:
         """Whether no person did it: a bulk action has stopped by itself."""
         return (self.entry.actor_id, self.entry.actor_name, self.entry.actor_role) == NOBODY

@@ -137,9 +137,11 @@ HELD: Final = {
 }
 WITHDRAWN: Final = f"""
 SELECT held.id FROM {{held}}
-WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.id AND mine.claimed_by = held.token)
+WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.id AND mine.claimed_by = held.token
+    AND mine.status IN ('pending', 'retrying'))
    OR NOT {_UNPAUSED.format(row="held")}"""
-"""Find those of the held rows that may not begin: their destination is paused, or their claim has ended."""
+"""Find those of the held rows that may not begin: their destination is paused, their claim has ended, or somebody has cancelled
+them."""
 
 QUARANTINED: Final = f"""
 SELECT id FROM flowactions_outbox{{by_index}}
@@ -180,7 +182,7 @@ def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     }
     names = [name for name in kinds if f":{name}" in written]
     made = made.bindparams(*(bindparam(name, type_=kinds[name]) for name in names))
-    if not sql.is_server and sql.now_text in made.text:
+    if not sql.is_server and "{now}" in written:
         made = made.bindparams(sql.now())  # type: ignore[arg-type]  # a parameter, there
     return made.columns(body=LargeBinary) if " body" in written else made
 
@@ -392,7 +394,7 @@ class ClaimStore:
         return {"own": self.contact.prefix, "grace": int(self.contact.grace() * 1000)}
 
     async def withdrawn(self, held: Sequence[ClaimedDelivery]) -> set[str]:
-        """Return the ids of deliveries that may not begin: their destination was paused, or their claim has ended.
+        """Return the ids of deliveries that may not begin: paused, cancelled, or their claim has ended.
 
         Raises:
             StorageUnavailable: the database failed.

@@ -11,21 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
 from sqlalchemy import Executable, String, bindparam, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from flowactions_plugin.egress.attempt import NOTES, PROBE, SLOW_MS
 from flowactions_plugin.errors import RowInvalid
-from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
 from flowactions_plugin.queue.rules import (
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
-    failure_class,
 )
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
@@ -67,22 +63,37 @@ _COLUMNS: Final = {
     },
 }
 """The rows of each parameter: ``number`` is NULL where no attempt was made, ``error`` of ``given`` is what it waits for."""
+MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
+"""What the reason of a cancelled delivery ends with, until it is known what its worker did."""
+
 
 _COMPLETE: Final = """
 UPDATE flowactions_outbox SET
     claimed_by = NULL, claimed_until = NULL, takeovers = 0, quarantine_rounds = 0, waiting_since = NULL,
     settled_token = done.token, updated_at = {now},
-    status = done.status, attempts = done.attempts, max_attempts = done.max_attempts,
+    status = CASE WHEN {cancelled} THEN status ELSE done.status END,
+    attempts = done.attempts, max_attempts = done.max_attempts,
     next_attempt_at = {now} + done.delay_ms,
     last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
-    last_error = done.error, error_class = done.error_class,
+    last_error = CASE WHEN {cancelled} THEN replace(last_error, {may_be_sent}, '') ELSE done.error END,
+    error_class = CASE WHEN {cancelled} THEN error_class ELSE done.error_class END,
     delivered_started_at = CASE WHEN done.status = 'delivered' THEN done.started_at END,
     delivered_duration_ms = CASE WHEN done.status = 'delivered' THEN done.duration_ms END,
     delivered_response = CASE WHEN done.status = 'delivered' THEN {response} END,
     delivered_phases = CASE WHEN done.status = 'delivered' THEN done.phases END,
-    finished_at = CASE WHEN done.status <> 'retrying' THEN {now} END
+    finished_at = CASE WHEN {cancelled} THEN finished_at WHEN done.status <> 'retrying' THEN {now} END
 FROM done WHERE flowactions_outbox.id = done.id AND flowactions_outbox.claimed_by = done.token
-RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token"""
+RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token""".replace(
+    "{cancelled}", "status = 'dead' AND done.status = 'retrying'"
+).replace("{may_be_sent}", f"'{MAY_BE_SENT}'")
+"""Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one."""
+
+_WITHDRAW: Final = f"""
+UPDATE flowactions_outbox SET
+    claimed_by = NULL, claimed_until = NULL, settled_token = given.token,
+    last_error = replace(last_error, '{MAY_BE_SENT}', '')
+FROM given WHERE flowactions_outbox.id = given.id AND flowactions_outbox.claimed_by = given.token AND status = 'dead'"""
+"""End the claims of rows that were cancelled before they had begun."""
 
 _LOG: Final = f"""
 INSERT INTO flowactions_attempts
@@ -131,6 +142,7 @@ _WRITES: Final = {
     ),
     "log": ("done", _LOG.replace("{written}", "flowactions_outbox AS written")),
     "give back": ("given", _GIVE_BACK),
+    "withdraw": ("given", _WITHDRAW),
 }
 
 
@@ -206,6 +218,9 @@ class OutcomeStore:
         written: Sequence[Any] = await self._database.in_transaction(
             lambda connection: connection.execute(made, given).all()
         )
+        if len(written) < len(returns):
+            withdrawing = self._database.built(ending, "withdraw")
+            await self._database.in_transaction(lambda connection: connection.execute(withdrawing, given))
         return await self._ends([each.delivery for each in returns], written)
 
     async def _ends(self, deliveries: Sequence[ClaimedDelivery], written: Sequence[Any]) -> dict[str, End]:

@@ -100,8 +100,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             (§5.4).
         idempotency_hours: ``FLOWACTIONS_IDEMPOTENCY_HOURS``; hours for which a logic-webhook call's key is
             remembered (§8).
-        undo_seconds: ``FLOWACTIONS_UNDO_SECONDS``; seconds in which a bulk action can be undone, before anything of it
-            leaves.
         show_operators: ``FLOWACTIONS_SHOW_OPERATORS``; ``on`` or ``off``: whether people of a dashboard are shown the names of
             operators, or the word ``operator``.
         ready_needs_writes: ``FLOWACTIONS_READY_NEEDS_WRITES``; ``on`` or ``off``: whether a process is ready only while
@@ -143,7 +141,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     chat_bot_token: str | None = None
     auth_secrets: tuple[str, ...] = ()
     idempotency_hours: int = 24
-    undo_seconds: float = 10.0
     show_operators: bool = False
     ready_needs_writes: bool = False
     alerts_url: str | None = None
@@ -184,7 +181,6 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_AUTO_PAUSE": ("auto_pause", auto_pause),
     "FLOWACTIONS_RETENTION_DAYS": ("retention_days", number(int, 1, 3650)),
     "FLOWACTIONS_IDEMPOTENCY_HOURS": ("idempotency_hours", number(int, 1, 8760)),
-    "FLOWACTIONS_UNDO_SECONDS": ("undo_seconds", number(float, 0, 3600)),
     "FLOWACTIONS_SHOW_OPERATORS": ("show_operators", on_or_off),
     "FLOWACTIONS_EGRESS_ALLOW": ("egress_allow", networks),
     "FLOWACTIONS_EGRESS_PROXY": ("egress_proxy", proxy_url),

@@ -440,14 +440,16 @@ actions: Final = Table(
     Column("state", String(16), nullable=False),
     Column("state_reason", Text),
     Column("created_at", BigInteger, nullable=False),
-    # The end of the time in which it can be undone.
+    # When it begins: stopped before, it changes nothing.
     Column("starts_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
     # The last row that was done: the others follow in the order of ids.
     Column("position", String(36)),
     Column("done", BigInteger, nullable=False),
-    # The stage of a canary, as JSON.
-    Column("stage", Text),
+    # The rows of a canary that were done, as JSON; NULL: there is none, or it has passed.
+    Column("canary_ids", Text),
+    # When workers have given back what they had claimed of a cancellation and not begun.
+    Column("withdrawn_at", BigInteger),
     # From when on, and from how many rows on, the rate counts.
     Column("paced_from", BigInteger),
     Column("paced_done", BigInteger, nullable=False),

@@ -1,4 +1,4 @@
-"""Bulk actions: the set that was shown, undo, batches, canary, pace and the audit."""
+"""Bulk actions: the set that was shown, batches, canary, pace and the audit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,12 @@ from flowactions_plugin.bulk.results import Action
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.retention import prune_actions, prune_audit
+from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import ActionInvalid, SetChanged
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.outcomes import MAY_BE_SENT
+from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
 from tests.queueing import Queue
 
 ALL = Scope(None)
@@ -62,7 +66,7 @@ async def begun(
     actions: Actions, kind: Any, *, scope: Scope = ACME, wanted: Filter = EVERYTHING, **options: Any
 ) -> Action:
     preview = await actions.preview(scope, kind, wanted)
-    options.setdefault("undo_seconds", 0.0)
+    options.setdefault("delay_seconds", 0.0)
     return await actions.begin(scope, kind, preview.token, MAYA, "receiver is back", **options)
 
 
@@ -73,14 +77,14 @@ async def run_step(queue: Queue, action_id: str) -> None:
         pass
 
 
-async def test_a_replay_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
+async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
     """Those of the filter and of the organization, with their attempts as asked for, and named by the action."""
     mine = await put_dead(queue, 3)
     await put_dead(queue, 1, agent_id="b")
     await put_dead(queue, 1, organization_id="globex")
     await put(queue, 1)
     actions = Actions(queue.database)
-    action = await begun(actions, "replay", wanted=Filter(agent_id="a"), reset_attempts=True)
+    action = await begun(actions, "retry", wanted=Filter(agent_id="a"), reset_attempts=True)
     assert (action.state, action.counted, action.done) == ("waiting", 3, 0)
     await run_step(queue, action.id)
     done = await actions.get(ACME, action.id)
@@ -101,7 +105,7 @@ async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
     preview = await actions.preview(ACME, "retry", EVERYTHING)
     (late,) = await put_dead(queue, 1)
     await queue.run(f"UPDATE flowactions_outbox SET finished_at = {preview.as_of + 60_000} WHERE id = '{late}'")  # noqa: S608
-    action = await actions.begin(ACME, "retry", preview.token, MAYA, "", undo_seconds=0)
+    action = await actions.begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=0)
     await run_step(queue, action.id)
     assert (await queue.row(late)).status == "dead"
     assert (await queue.row(ids[0])).status == "pending"
@@ -124,104 +128,68 @@ async def test_a_changed_set_is_refused(queue: Queue, change: str) -> None:
     assert await audit(queue) == []
 
 
-async def test_a_set_of_as_many_other_rows_is_refused(queue: Queue) -> None:
-    """The count alone does not tell that one row has left and another has come."""
-    first, second = await put_dead(queue, 2)
-    await queue.run(f"UPDATE flowactions_outbox SET finished_at = finished_at + 10 WHERE id = '{second}'")  # noqa: S608
-    await queue.run(f"UPDATE flowactions_outbox SET status = 'delivered' WHERE id = '{second}'")  # noqa: S608
-    actions = Actions(queue.database)
-    preview = await actions.preview(ACME, "retry", EVERYTHING)
-    await queue.run(f"UPDATE flowactions_outbox SET status = 'delivered' WHERE id = '{first}'")  # noqa: S608
-    await queue.run(f"UPDATE flowactions_outbox SET status = 'dead' WHERE id = '{second}'")  # noqa: S608
-    with pytest.raises(SetChanged):
-        await actions.begin(ACME, "retry", preview.token, MAYA, "")
-
-
-async def test_nothing_leaves_before_the_time_for_undoing_has_passed(queue: Queue) -> None:
-    """Until then workers find nothing to do, and undo leaves every row as it was."""
+async def test_nothing_is_changed_before_an_action_begins(queue: Queue) -> None:
+    """Until then workers find nothing to do, and stopped, it leaves every row as it was."""
     await put_dead(queue, 3)
     before = await rows(queue)
     actions = Actions(queue.database)
-    action = await begun(actions, "replay", undo_seconds=60.0)
-    assert action.starts_at - action.created_at == 60_000
+    action = await begun(actions, "retry", delay_seconds=10.0)
+    assert action.starts_at - action.created_at == 10_000
     assert await Engine(queue.database, "me").open() == []
     assert await Engine(queue.database, "me").run_step(action.id) is None
     assert await rows(queue) == before
-    undone = await actions.undo(ACME, action.id, MAYA)
-    assert undone is not None
-    assert undone.state == "undone"
-    assert undone.finished_at is not None
+    stopped = await actions.stop(ACME, action.id, MAYA)
+    assert stopped is not None
+    assert (stopped.state, stopped.done, stopped.finished_at is None) == ("stopped", 0, False)
+    await queue.run("UPDATE flowactions_actions SET starts_at = 0")
     assert await Engine(queue.database, "me").run_step(action.id) is None
     assert await rows(queue) == before
     assert [(row.action, row.number, row.actor_name, row.reason) for row in await audit(queue)] == [
-        ("replay", 3, "Maya", "receiver is back"),
-        ("undo", 0, "Maya", ""),
+        ("retry", 3, "Maya", "receiver is back"),
+        ("stop", 0, "Maya", ""),
     ]
 
 
-async def test_a_cancellation_stops_rows_at_once_and_undo_brings_back_exactly_those(queue: Queue) -> None:
-    """No worker claims what is held; undone, every row waits as it did."""
+@pytest.mark.parametrize(("kind", "at_once"), [("retry", True), ("delete", False)])
+async def test_one_delivery_is_retried_at_once(queue: Queue, kind: Any, at_once: bool) -> None:
+    """By its id, also from a form. Whatever cannot be taken back waits."""
+    (row_id,) = await put_dead(queue, 1)
+    preview = await Actions(queue.database).preview(ACME, kind, Filter(ids=(row_id,)))
+    action = await Actions(queue.database).begin(ACME, kind, preview.token, MAYA, "")
+    assert (action.state == "done", await states(queue) == ["pending"]) == (at_once, at_once)
+
+
+async def test_a_cancellation_ends_its_rows_at_once(queue: Queue) -> None:
+    """Those that wait for a retry, too; rows that came later, and others' rows, not. All their attempts come back by a retry."""
     ids = await put(queue, 5)
-    await queue.run(
-        "UPDATE flowactions_outbox SET status = 'retrying', attempts = 2, last_error = 'x', error_class = 'timeout',"  # noqa: S608
-        f" next_attempt_at = next_attempt_at + 777 WHERE id = '{ids[1]}'"
-    )
-    (held,) = await queue.store.claim(1)
-    columns = (
-        "id, status, attempts, next_attempt_at, updated_at, last_error, error_class, claimed_by, takeovers"
-    )
-    before = await rows(queue, columns)
-    actions = Actions(queue.database)
-    action = await begun(actions, "cancel", undo_seconds=60.0)
-    assert action.counted == 4
-    assert await queue.store.claim(10) == []
-    assert await queue.store.claim(10, per_destination=5) == []
-    assert await queue.store.rescue() == 0
-    undone = await actions.undo(ACME, action.id, MAYA)
-    assert undone is not None
-    assert (undone.state, undone.finished_at is not None) == ("undone", True)
-    assert await rows(queue, columns) == before
-    assert held.id not in {each.id for each in await queue.store.claim(10)}
-
-
-async def test_a_cancellation_ends_its_rows_when_the_time_for_undoing_has_passed(queue: Queue) -> None:
-    """Rows that were on their way at first, and wait again, too; rows that came later, and others' rows, not."""
-    await put(queue, 4)
-    (claimed,) = await queue.store.claim(1)
+    await queue.run(f"UPDATE flowactions_outbox SET status = 'retrying', attempts = 2 WHERE id = '{ids[1]}'")  # noqa: S608
     other = await queue.put(organization_id="globex")
     actions = Actions(queue.database)
     preview = await actions.preview(ACME, "cancel", EVERYTHING)
-    assert preview.count == 3
-    action = await actions.begin(ACME, "cancel", preview.token, MAYA, "wrong customer", undo_seconds=60.0)
-    await queue.store.release([claimed])
     late = await queue.put()
     await queue.run(f"UPDATE flowactions_outbox SET created_at = {preview.as_of + 1} WHERE id = '{late}'")  # noqa: S608
-    await queue.run("UPDATE flowactions_actions SET starts_at = 0")
-    await run_step(queue, action.id)
-    found = {row.id: row for row in await rows(queue)}
-    assert (found[late].status, found[other].status) == ("pending", "pending")
-    ended = [row for row in found.values() if row.status == "dead"]
+    action = await actions.begin(ACME, "cancel", preview.token, MAYA, "wrong customer")
+    assert (action.state, action.counted, action.done) == ("done", 5, 5)
+    ended = [row for row in await rows(queue) if row.status == "dead"]
+    assert [row.id for row in ended] == ids
     assert {(row.error_class, row.last_error, row.action_id) for row in ended} == {
         ("cancelled", "wrong customer", action.id)
     }
-    assert len(ended) == 4
-    done = await actions.get(ACME, action.id)
-    assert done is not None
-    assert (done.state, done.done) == ("done", 4)
-    assert len(await queue.store.claim(10)) == 2
+    assert {each.id for each in await queue.store.claim(10)} == {late, other}
+    again = await begun(actions, "retry", reset_attempts=True)
+    await run_step(queue, again.id)
+    assert {(row.status, row.attempts) for row in await rows(queue)} == {("pending", 0)}
 
 
-async def test_a_stopped_cancellation_has_the_rest_wait_again(
+async def test_a_stopped_cancellation_leaves_the_rest_as_it_is(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it has ended stays ended."""
     monkeypatch.setattr(engines, "BATCH", 2)
+    monkeypatch.setattr("flowactions_plugin.bulk.actions.AT_ONCE_SECONDS", -1.0)
     await put(queue, 6)
     actions = Actions(queue.database)
-    action = await begun(actions, "cancel", undo_seconds=60.0)
-    assert await queue.store.claim(10) == []
-    await queue.run("UPDATE flowactions_actions SET starts_at = 0")
-    assert await Engine(queue.database).run_step(action.id) == 0.0
+    action = await begun(actions, "cancel")
     stopped = await actions.stop(ACME, action.id, MAYA)
     assert stopped is not None
     assert (stopped.state, stopped.done, stopped.state_reason) == ("stopped", 2, "stopped by Maya")
@@ -229,16 +197,77 @@ async def test_a_stopped_cancellation_has_the_rest_wait_again(
     assert len(await queue.store.claim(10)) == 4
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a cancellation leaves rows alone that a worker has claimed and not begun"
-)
-async def test_a_worker_begins_nothing_after_a_cancellation(queue: Queue) -> None:
-    """Of the rows that it has claimed and that wait in its memory, it sends none once the cancellation has ended."""
-    await put(queue, 4)
-    held = await queue.store.claim(2)
-    action = await begun(Actions(queue.database), "cancel")
-    await run_step(queue, action.id)
-    assert await queue.store.withdrawn(held) == {each.id for each in held}
+class TestCancellationOfClaimedRows:
+    """They end at once, too. What their worker has not begun, it gives back before the cancellation is done."""
+
+    async def test_a_worker_begins_nothing_after_it(self, queue: Queue) -> None:
+        """Of the rows that it has claimed and that wait in its memory, it sends none once the cancellation has ended."""
+        await put(queue, 4)
+        held = await queue.store.claim(2)
+        before = queue.database.clock()
+        action = await begun(Actions(queue.database), "cancel")
+        await run_step(queue, action.id)
+        assert await queue.store.withdrawn(held) == {each.id for each in held}
+        done = await Actions(queue.database).get(ACME, action.id)
+        assert done is not None
+        assert (done.state, done.counted, done.done) == ("done", 4, 4)
+        assert queue.database.clock() - before >= 2 * HELD_SECONDS
+
+    @pytest.mark.parametrize("single", [False, True])
+    async def test_its_reason_says_that_it_may_have_been_sent_until_that_is_known(
+        self, queue: Queue, single: bool
+    ) -> None:
+        """Given back, it was not; nobody claims it again, and a retry is not kept from it."""
+        await put(queue, 2)
+        first, second = await queue.store.claim(2)
+        actions = Actions(queue.database)
+        if single:
+            assert [await actions.one(ACME, "cancel", each.id, MAYA, "no") for each in (first, second)] == [
+                True
+            ] * 2
+        else:
+            await actions.begin(
+                ACME, "cancel", (await actions.preview(ACME, "cancel", EVERYTHING)).token, MAYA, "no"
+            )
+        assert {(row.status, row.last_error) for row in await rows(queue)} == {("dead", "no" + MAY_BE_SENT)}
+        await queue.store.give_back([Return(first)])
+        row = await queue.row(first.id)
+        assert (row.status, row.last_error, row.error_class, row.claimed_by) == (
+            "dead",
+            "no",
+            "cancelled",
+            None,
+        )
+        await queue.expire_claims()
+        assert await queue.store.claim(10) == []
+        # Of a worker that was killed, the claim has ended by itself.
+        assert await actions.one(ACME, "retry", second.id, MAYA)
+        assert [each.id for each in await queue.store.claim(10)] == [second.id]
+
+    @pytest.mark.parametrize(
+        ("outcome", "change", "state"),
+        [
+            (Outcome(1, 5, status_code=200), Transition("delivered"), ("delivered", None, None)),
+            (Outcome(1, 5, status_code=503), Transition("retrying", 5.0), ("dead", "no", "cancelled")),
+            (Outcome(1, 5, status_code=400), Transition("dead"), ("dead", None, "http_4xx")),
+        ],
+        ids=["delivered", "to-be-tried-again", "dead"],
+    )
+    async def test_the_outcome_of_a_request_on_its_way_is_kept(
+        self, queue: Queue, outcome: Outcome, change: Transition, state: tuple[Any, ...]
+    ) -> None:
+        """What its receiver has taken is delivered; what failed is not tried again, and the attempt is logged."""
+        await put(queue, 1)
+        (claim,) = await queue.store.claim(1)
+        assert await Actions(queue.database).one(ACME, "cancel", claim.id, MAYA, "no")
+        assert await queue.complete(claim, outcome, change)
+        row = await queue.row(claim.id)
+        assert (row.status, row.last_error, row.error_class) == state
+        assert (row.attempts, row.claimed_by, row.finished_at is None) == (1, None, False)
+        assert await queue.store.claim(10) == []
+        logged = await queue.queries.detail(claim.id, "acme")
+        assert logged is not None
+        assert [each.status_code for each in logged[1]] == [outcome.status_code]
 
 
 async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
@@ -261,7 +290,7 @@ async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
 async def test_a_process_that_is_killed_leaves_its_action_to_another(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After its lease; the other goes on behind the last batch, so that no row is replayed twice."""
+    """After its lease; the other goes on behind the last batch, so that no row is retried twice."""
     monkeypatch.setattr(engines, "BATCH", 2)
     await put_dead(queue, 5)
     actions = Actions(queue.database)
@@ -284,19 +313,16 @@ async def test_a_process_that_is_killed_leaves_its_action_to_another(
     assert (done.state, done.done) == ("done", 5)
 
 
-async def test_a_canary_goes_on_in_stages(queue: Queue) -> None:
-    """One row, then ten: each stage waits for the first attempts of the one before."""
+async def test_the_others_wait_for_the_canary(queue: Queue) -> None:
+    """For its first attempts; then all of them go."""
     await put_dead(queue, 30)
     actions = Actions(queue.database)
-    action = await begun(actions, "replay", canary=1)
+    action = await begun(actions, "retry", canary=2)
     await run_step(queue, action.id)
-    assert (await states(queue)).count("pending") == 1
+    assert (await states(queue)).count("pending") == 2
     waiting = await actions.get(ACME, action.id)
     assert waiting is not None
-    assert waiting.state_reason == "waits for 1 of 1 first attempts in a stage of 1 row"
-    await queue.run("UPDATE flowactions_outbox SET status = 'delivered' WHERE status = 'pending'")
-    await run_step(queue, action.id)
-    assert (await states(queue)).count("pending") == 10
+    assert waiting.state_reason == "waits for 2 of 2 first attempts in a canary of 2 rows"
     await queue.run("UPDATE flowactions_outbox SET status = 'delivered' WHERE status = 'pending'")
     await run_step(queue, action.id)
     assert (await states(queue)).count("dead") == 0
@@ -305,11 +331,11 @@ async def test_a_canary_goes_on_in_stages(queue: Queue) -> None:
     assert (done.state, done.done) == ("done", 30)
 
 
-async def test_a_failing_stage_stops_the_action(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """With the reason; what is not replayed stays dead."""
+async def test_a_failing_canary_stops_the_action(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    """With the reason; what was not retried stays dead."""
     await put_dead(queue, 30)
     actions = Actions(queue.database)
-    action = await begun(actions, "replay", canary=10)
+    action = await begun(actions, "retry", canary=10)
     await run_step(queue, action.id)
     found = [row.id for row in await rows(queue) if row.status == "pending"]
     for row_id, status in zip(found, ("retrying", "dead", "delivered"), strict=False):
@@ -320,13 +346,13 @@ async def test_a_failing_stage_stops_the_action(queue: Queue, caplog: pytest.Log
     stopped = await actions.get(ACME, action.id)
     assert stopped is not None
     assert (stopped.state, stopped.done) == ("stopped", 10)
-    assert stopped.state_reason == "2 of 10 first attempts failed in a stage of 10 rows"
-    assert [row.action for row in await audit(queue)] == ["replay", "stop"]
+    assert stopped.state_reason == "2 of 10 first attempts failed in a canary of 10 rows"
+    assert [row.action for row in await audit(queue)] == ["retry", "stop"]
     assert "2 of 10 first attempts failed" in caplog.text
 
 
 async def test_an_organization_reaches_its_own_actions_only(queue: Queue) -> None:
-    """Nor does it undo or stop those of operators."""
+    """Nor does it stop those of operators."""
     await put_dead(queue, 1)
     actions = Actions(queue.database)
     preview = await actions.preview(ALL, "retry", Filter(organization_id="acme"))
@@ -334,11 +360,11 @@ async def test_an_organization_reaches_its_own_actions_only(queue: Queue) -> Non
         await actions.begin(Scope("globex"), "retry", preview.token, MAYA, "")
     action = await actions.begin(ALL, "retry", preview.token, OPERATOR, "")
     assert await actions.get(Scope("globex"), action.id) is None
-    assert await actions.undo(Scope("globex"), action.id, MAYA) is None
+    assert await actions.stop(Scope("globex"), action.id, MAYA) is None
     assert await actions.list(Scope("globex")) == []
     assert [each.id for each in await actions.list(ACME)] == [action.id]
     with pytest.raises(ActionInvalid, match="operator"):
-        await actions.undo(ACME, action.id, MAYA)
+        await actions.stop(ACME, action.id, MAYA)
     assert (await actions.list(ALL))[0].state == "waiting"
 
 
@@ -379,7 +405,6 @@ async def test_a_forged_set_is_refused(queue: Queue) -> None:
         ("retry", {"rate": float("nan")}),
         ("retry", {"rate": float("inf")}),
         ("retry", {"canary": -1}),
-        ("retry", {"undo_seconds": -1.0}),
         ("delete", {"rate": 1.0}),
         ("cancel", {"canary": 1}),
         ("delete", {"reset_attempts": True}),
@@ -402,20 +427,20 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
     await put_dead(queue, 1, destination="https://b.example:443")
     await put_dead(queue, 2, organization_id="globex", destination="https://b.example:443")
     actions = Actions(queue.database)
-    preview = await actions.preview(ALL, "replay", EVERYTHING)
+    preview = await actions.preview(ALL, "retry", EVERYTHING)
     assert [(each.name, each.number) for each in preview.destinations] == [
         ("https://a.example:443", 3),
         ("https://b.example:443", 3),
     ]
     assert [(each.name, each.number) for each in preview.organizations] == [("acme", 4), ("globex", 2)]
     assert preview.seconds_to_drain is None
-    assert (await actions.preview(ALL, "replay", EVERYTHING, rate=2)).seconds_to_drain == 3
+    assert (await actions.preview(ALL, "retry", EVERYTHING, rate=2)).seconds_to_drain == 3
     now = int(queue.database.clock() * 1000)
     await queue.run(
         "INSERT INTO flowactions_statistics (bucket, organization_id, destination, delivered, failed, dead, duration_ms)"  # noqa: S608
         f" VALUES ({now}, 'acme', 'd', 200, 100, 0, 5)"
     )
-    assert (await actions.preview(ALL, "replay", EVERYTHING, rate=2)).seconds_to_drain == 6
+    assert (await actions.preview(ALL, "retry", EVERYTHING, rate=2)).seconds_to_drain == 6
 
 
 async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) -> None:
@@ -446,9 +471,9 @@ async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) 
     await put_dead(queue, 2)
     actions = Actions(queue.database)
     old, open_one, new = [
-        (await begun(actions, "retry", wanted=Filter(status="dead"), undo_seconds=60.0)).id for _ in range(3)
+        (await begun(actions, "retry", wanted=Filter(status="dead"), delay_seconds=60.0)).id for _ in range(3)
     ]
-    assert await actions.undo(ACME, old, MAYA) is not None
+    assert await actions.stop(ACME, old, MAYA) is not None
     year_ago = queue.database.clock() - 366 * 86_400
     for number, row_id in enumerate((old, open_one)):
         renamed = new_id(year_ago + number)
@@ -468,7 +493,7 @@ async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) 
 async def test_a_rate_is_not_made_up_for_after_a_crash(queue: Queue) -> None:
     """Another process begins to count when it takes over; the same one may have been late by a second."""
     await put_dead(queue, 50)
-    action = await begun(Actions(queue.database), "replay", rate=10.0)
+    action = await begun(Actions(queue.database), "retry", rate=10.0)
     killed, other = Engine(queue.database, "killed"), Engine(queue.database, "other")
 
     async def after_an_hour(engine: Engine) -> int:

@@ -47,7 +47,7 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     await put_old(queue, 3, "globex")
     actions = Actions(queue.database)
     wanted = Filter(organization_id="acme", ids=tuple(mine[:3]))
-    action = await begun(actions, "replay", scope=scope, wanted=wanted, rate=0.01)
+    action = await begun(actions, "retry", scope=scope, wanted=wanted, rate=0.01)
     await Engine(queue.database, "me").run_step(action.id)
     assert await prune_all(queue) == 3
     assert (await states(queue)).count("dead") == 5
@@ -55,7 +55,7 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     assert await prune_all(queue) == 5
     everything = await put_old(queue, 2) + await put_old(queue, 2, "globex")
     preview = await actions.preview(Scope(None), "delete", EVERYTHING)
-    action = await actions.begin(Scope(None), "delete", preview.token, OPERATOR, "", undo_seconds=60)
+    action = await actions.begin(Scope(None), "delete", preview.token, OPERATOR, "", delay_seconds=60)
     assert await prune_all(queue) == 0
     # What died later is not in its set.
     await queue.run("UPDATE flowactions_actions SET as_of = 1")
@@ -74,8 +74,8 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
             async with database.read() as connection:
                 return bool((await connection.exec_driver_sql(locks)).all())
 
-        preview = await actions.preview(ACME, "replay", EVERYTHING)
-        beginning = actions.begin(ACME, "replay", preview.token, MAYA, "", undo_seconds=60)
+        preview = await actions.preview(ACME, "retry", EVERYTHING)
+        beginning = actions.begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=60)
         async with elsewhere.write() as removing:
             await elsewhere.lock_table(removing, actions_table, "SHARE")
             await removing.exec_driver_sql(f"DELETE FROM flowactions_outbox WHERE id = '{ids[0]}'")  # noqa: S608
@@ -84,8 +84,8 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
         with pytest.raises(SetChanged):
             await begin
         assert not await actions.list(ACME)
-        preview = await actions.preview(ACME, "replay", EVERYTHING)
-        action = await actions.begin(ACME, "replay", preview.token, MAYA, "", undo_seconds=60)
+        preview = await actions.preview(ACME, "retry", EVERYTHING)
+        action = await actions.begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=60)
         await queue.run("UPDATE flowactions_actions SET finished_at = 1")
         async with elsewhere.write() as starting:
             # As it is before its transaction has ended.
@@ -99,7 +99,7 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
 async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_time(queue: Queue) -> None:
     """Nothing carried it on since the process before was killed: the rate counts from the takeover, without a burst."""
     await put_dead(queue, 60)
-    action = await begun(Actions(queue.database), "replay", rate=50.0)
+    action = await begun(Actions(queue.database), "retry", rate=50.0)
     first, second = Engine(queue.database, "first"), Engine(queue.database, "second")
     await first.run_step(action.id)
 

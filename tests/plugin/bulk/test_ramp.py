@@ -1,14 +1,12 @@
-"""The pace of an action, and the stages of its canary: pure."""
+"""The pace of an action, and the rule of its canary: pure."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.bulk.ramp import Pace, Stage, allowed, judge, wait_seconds
+from flowactions_plugin.bulk.ramp import Pace, Result, allowed, judge, wait_seconds
 
 
 def test_without_a_rate_each_batch_is_whole() -> None:
@@ -68,15 +66,6 @@ def test_the_wait_is_until_the_next_row() -> None:
     assert wait_seconds(2.0, Pace(1000, 0), 9000) == 0.0
 
 
-def results(stage: Stage, **counts: int) -> Any:
-    ids = iter(stage.watched)
-    return {next(ids): name for name, count in counts.items() for _ in range(count)}
-
-
-def ids(count: int) -> list[str]:
-    return [str(number) for number in range(count)]
-
-
 @pytest.mark.parametrize(
     ("size", "done", "counts", "verdict"),
     [
@@ -95,19 +84,8 @@ def ids(count: int) -> list[str]:
         (100, 0, {}, "continue"),
     ],
 )
-def test_a_stage_passes_waits_or_stops(size: int, done: int, counts: dict[str, int], verdict: str) -> None:
+def test_a_canary_passes_waits_or_stops(size: int, done: int, counts: dict[Result, int], verdict: str) -> None:
     """It stops when more than a tenth has failed of the rows that count; rows that others have changed do not."""
-    stage = Stage(size).with_done(ids(done))
-    assert judge(stage, results(stage, **counts)).verdict == verdict
-
-
-def test_of_a_large_stage_a_sample_is_watched() -> None:
-    """A thousand rows, evenly spread, however it was done."""
-    stage = Stage(100_000)
-    for start in range(0, 100_000, 333):
-        stage = stage.with_done([str(number) for number in range(start, min(start + 333, 100_000))])
-    assert stage.room == 0
-    assert stage.watched == tuple(str(number) for number in range(0, 100_000, 100))
-    assert judge(stage, results(stage, failed=100, delivered=900)).verdict == "continue"
-    assert judge(stage, results(stage, failed=101, delivered=899)).verdict == "stop"
-    assert stage.next() == Stage(1_000_000)
+    found = [name for name, count in counts.items() for _ in range(count)]
+    gone: list[Result] = ["gone"] * (done - len(found))
+    assert judge(size, [*found, *gone]).verdict == verdict

@@ -81,11 +81,11 @@ async def test_a_form_that_is_sent_twice_sends_once(queue: Queue) -> None:
     await put_delivered(queue, 2)
     actions = Actions(queue.database)
     token = (await actions.preview(ACME, "resend", LATELY)).token
-    both = [actions.begin(ACME, "resend", token, MAYA, "", undo_seconds=0) for _ in range(2)]
+    both = [actions.begin(ACME, "resend", token, MAYA, "", delay_seconds=0) for _ in range(2)]
     first, second = await asyncio.gather(*both)
     assert first.id == second.id
     await run_step(queue, first.id)
-    again = await actions.begin(ACME, "resend", token, MAYA, "", undo_seconds=0)
+    again = await actions.begin(ACME, "resend", token, MAYA, "", delay_seconds=0)
     assert (again.id, again.state) == (first.id, "done")
     assert [len(each) for each in (await resent(queue)).values()] == [1, 1]
     assert len(await audit(queue)) == 1
@@ -135,7 +135,7 @@ async def test_what_was_delivered_is_not_sent_again_without_a_bound(
     with pytest.raises(ActionInvalid, match="More than 2 delivered"):
         await actions.preview(ACME, "resend", LATELY)
     selection = Selection(kind="resend", organization_id="acme", filter=LATELY, as_of=1 << 50)
-    assert (await stores.ActionStore(queue.database).count(selection))[0] == 3
+    assert await stores.ActionStore(queue.database).count(selection) == 3
     assert (await actions.preview(ACME, "resend", Filter(ids=tuple(ids[:2])))).count == 2
     assert (await actions.preview(Scope("globex"), "resend", Filter(ids=tuple(ids)))).count == 0
 
@@ -146,13 +146,13 @@ async def test_retention_passes_over_what_is_still_to_be_sent_again(queue: Queue
     await put_delivered(queue, 3)
     await queue.run("UPDATE flowactions_outbox SET finished_at = 1")
     actions = Actions(queue.database)
-    action = await begun(actions, "resend", wanted=LATELY, undo_seconds=60)
+    action = await begun(actions, "resend", wanted=LATELY, delay_seconds=60)
     assert await queue.queries.prune("delivered", 1, 10) == 0
     await queue.run("UPDATE flowactions_outbox SET status = 'dead'")
     assert await prune_all(queue) == 3
     await put_delivered(queue, 2)
     await queue.run("UPDATE flowactions_outbox SET finished_at = 1")
-    await actions.undo(ACME, action.id, MAYA)
+    await actions.stop(ACME, action.id, MAYA)
     assert await queue.queries.prune("delivered", 1, 10) == 2
     assert await resent(queue) == {}
 
@@ -186,10 +186,10 @@ async def test_a_replay_says_how_many_delivered_rows_it_leaves_out(queue: Queue)
     await put_delivered(queue, 1, organization_id="globex")
     actions = Actions(queue.database)
     for wanted, number in ((Filter(), 3), (Filter(agent_id="b"), 1), (Filter(status="delivered"), 3)):
-        preview = await actions.preview(ACME, "replay", wanted)
+        preview = await actions.preview(ACME, "retry", wanted)
         assert preview.delivered is not None
         assert (preview.count, preview.delivered.number, preview.delivered.exact) == (0, number, True)
-    assert (await actions.preview(ACME, "replay", Filter(status="dead"))).delivered is None
+    assert (await actions.preview(ACME, "retry", Filter(status="dead"))).delivered is None
     assert (await actions.preview(ACME, "delete", Filter())).delivered is None
 
 

@@ -338,7 +338,7 @@ async def test_rows_of_which_no_signal_tells_are_found(queue: Queue, found_by: s
 
     claims = ContinuousClaims(queue.store, an_executor(queue, answer), slots=5, per_destination=5)
     await claims.run_once()
-    old = await queue.put(url="http://127.0.0.1/old")
+    await queue.put(url="http://127.0.0.1/old")
     age = 1000 if found_by == "look" else 3_600_000
     await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - {age}")  # noqa: S608
     claims._scan_at = math.inf
