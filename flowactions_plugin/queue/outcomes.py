@@ -11,17 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import Executable, String, bindparam, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from flowactions_plugin.egress.attempt import NOTES, PROBE, SLOW_MS
 from flowactions_plugin.errors import RowInvalid
+from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
 from flowactions_plugin.queue.rules import (
     WAIT_CAP_SECONDS,
     WAIT_FIRST_SECONDS,
     WAIT_LIMIT_SECONDS,
+    failure_class,
 )
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
