@@ -75,12 +75,12 @@ _COMPLETE: Final = """
 UPDATE flowactions_outbox SET
     claimed_by = NULL, claimed_until = NULL, takeovers = 0, quarantine_rounds = 0, waiting_since = NULL,
     settled_token = done.token, updated_at = {now},
-    status = CASE WHEN {cancelled} THEN status ELSE done.status END,
+    status = CASE WHEN {cancelled} THEN flowactions_outbox.status ELSE done.status END,
     attempts = done.attempts, max_attempts = done.max_attempts,
     next_attempt_at = {now} + done.delay_ms,
     last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
-    last_error = CASE WHEN {cancelled} THEN replace(last_error, {may_be_sent}, '') ELSE done.error END,
-    error_class = CASE WHEN {cancelled} THEN error_class ELSE done.error_class END,
+    last_error = CASE WHEN {cancelled} THEN replace(flowactions_outbox.last_error, {may_be_sent}, '') ELSE done.error END,
+    error_class = CASE WHEN {cancelled} THEN flowactions_outbox.error_class ELSE done.error_class END,
     delivered_started_at = CASE WHEN done.status = 'delivered' THEN done.started_at END,
     delivered_duration_ms = CASE WHEN done.status = 'delivered' THEN done.duration_ms END,
     delivered_response = CASE WHEN done.status = 'delivered' THEN {response} END,
@@ -88,7 +88,7 @@ UPDATE flowactions_outbox SET
     finished_at = CASE WHEN {cancelled} THEN finished_at WHEN done.status <> 'retrying' THEN {now} END
 FROM done WHERE flowactions_outbox.id = done.id AND flowactions_outbox.claimed_by = done.token
 RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token""".replace(
-    "{cancelled}", "status = 'dead' AND done.status = 'retrying'"
+    "{cancelled}", "flowactions_outbox.status = 'dead' AND done.status = 'retrying'"
 ).replace("{may_be_sent}", f"'{MAY_BE_SENT}'")
 """Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one."""
 
