@@ -206,17 +206,9 @@ class Executor:
 
     async def _attempt(self, delivery: ClaimedDelivery, secret: Secret) -> None:
         forgives = self._stalls[delivery.id] < MOST_STALLS
-        message = delivery
-        if delivery.lacks_body:
-            try:
-                whole = await self._store.whole(delivery)
-            except StorageUnavailable:
-                self.abandon([delivery])
-                return
-            if whole is None:  # its claim has ended
-                self.completer.forget(delivery)
-                return
-            message = whole
+        message = await self._whole(delivery)
+        if message is None:
+            return
         self._in_flight += 1
         try:
             message = with_traceparent(message) if self._sends_trace else message
@@ -250,6 +242,19 @@ class Executor:
         chance = self._chance() if schedule else 0.5
         change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
         self.completer.complete(Completion(delivery, outcome, change))
+
+    async def _whole(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
+        """Return a delivery with its body; ``None``: there is nothing to send under its claim."""
+        if not delivery.lacks_body:
+            return delivery
+        try:
+            whole = await self._store.whole(delivery)
+        except StorageUnavailable:
+            self.abandon([delivery])
+            return None
+        if whole is None:  # its claim has ended
+            self.completer.forget(delivery)
+        return whole
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:
         key: Hashable = aborted.cause

@@ -128,9 +128,10 @@ class Lane(Generic[Row]):
         in_flight: how many of its rows are.
         waiting: rows that have not begun.
         heard: whether something became due while a claim asked.
+        moves: whether rows are claimed ahead: not after some had to be given back, until a delivery ends.
     """
 
-    __slots__ = ("asked", "due", "heard", "in_flight", "is_due", "waiting")
+    __slots__ = ("asked", "due", "heard", "in_flight", "is_due", "moves", "waiting")
 
     def __init__(self, due: Due) -> None:
         self.due = due
@@ -139,6 +140,7 @@ class Lane(Generic[Row]):
         self.in_flight = 0
         self.waiting: deque[Row] | None = None
         self.heard = False
+        self.moves = True
 
     @property
     def held(self) -> int:
@@ -303,7 +305,7 @@ class Lanes(Generic[Row]):
             may = len(self._silent) < self._half or not held[organization, None]
             return min(1, self._per_destination - here) if may or self._standing.lends(lane.due) else 0
         most = AHEAD * self._per_destination
-        wanted = min(most - lane.held, most - here)
+        wanted = min((most if lane.moves else self._per_destination) - lane.held, most - here)
         if held.organizations > 1:
             wanted = min(wanted, AHEAD * self._half - held[organization, None])
         if held.destinations > 1:
@@ -481,6 +483,7 @@ class Lanes(Generic[Row]):
         """
         lane = self._lanes[row.lane]
         lane.in_flight -= 1
+        lane.moves = True
         self.in_flight -= 1
         self._flying.add(row, -1)
         self._hold(lane, row, -1)
@@ -495,7 +498,9 @@ class Lanes(Generic[Row]):
         removed: list[Row] = []
         for lanes in list(self._ready.values()):
             for lane in list(lanes):
-                removed += self._remove(lane, [row for row in lane.waiting or () if which(row)])
+                given = [row for row in lane.waiting or () if which(row)]
+                lane.moves = lane.moves and not given
+                removed += self._remove(lane, given)
         return removed
 
     def _remove(self, lane: Lane[Row], rows: list[Row]) -> list[Row]:

@@ -96,12 +96,12 @@ async def test_a_backlog_of_ten_thousand_rows_delays_no_other_destination(databa
             database = services_of(before.host)._database
             await copy(database, str(first.delivery_id), 10_000)
         async with actions.lifespan():
-            await until(lambda: dead.now == 10)
+            await until(lambda: dead.now == 1)
             node = Node(id="n", type="webhook", config={"webhookUrl": healthy.url})
             for number in range(1, 11):
                 await actions.reach(a_walk(), node)
                 await until(lambda number=number: len(healthy.requests) == number)  # type: ignore[misc]
-            assert dead.most == 10
+            assert dead.most == 1
             async with services._database.read() as connection:
                 tried = await connection.exec_driver_sql(
                     "SELECT count(*) FROM flowactions_outbox WHERE attempts > 0"
@@ -338,7 +338,7 @@ async def test_rows_of_which_no_signal_tells_are_found(queue: Queue, found_by: s
 
     claims = ContinuousClaims(queue.store, an_executor(queue, answer), slots=5, per_destination=5)
     await claims.run_once()
-    old = await queue.put(url="http://127.0.0.1/old")
+    await queue.put(url="http://127.0.0.1/old")
     age = 1000 if found_by == "look" else 3_600_000
     await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - {age}")  # noqa: S608
     claims._scan_at = math.inf
