@@ -180,7 +180,7 @@ def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     }
     names = [name for name in kinds if f":{name}" in written]
     made = made.bindparams(*(bindparam(name, type_=kinds[name]) for name in names))
-    if not sql.is_server:
+    if not sql.is_server and "{now}" in written:
         made = made.bindparams(sql.now())  # type: ignore[arg-type]  # a parameter, there
     return made.columns(body=LargeBinary) if " body" in written else made
 

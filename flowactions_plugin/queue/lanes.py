@@ -30,6 +30,9 @@ PostgreSQL keeps the index entries of rows that have ended until it vacuums; a c
 MOST_EXAMINED: Final = 1000
 """How many due lanes are examined for a claim at the most: most of them may be at a limit."""
 
+MOST_FORGOTTEN: Final = 20_000
+"""Of how many lanes without rows it is known what they are."""
+
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of the larger rows, so many bytes are in flight, or one row."""
 
@@ -176,6 +179,7 @@ class Lanes(Generic[Row]):
         self._half = max(1, slots // 2)
         self._standing = standing
         self._lanes: dict[int, Lane[Row]] = {}
+        self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
         # By organization, lanes in the order of their turns. A turn moves both to the end.
         self._due: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
         self._ready: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
@@ -223,12 +227,16 @@ class Lanes(Generic[Row]):
             self._make_due(lane)
 
     def heard_of(self, lanes: Iterable[int]) -> bool:
-        """Record that rows of lanes are due; return whether all of these lanes are known."""
-        known = [self._lanes.get(each) for each in lanes]
-        for lane in known:
-            if lane is not None:
-                self.learn(lane.due)
-        return all(known)
+        """Record that rows of lanes are due; return whether it is known of all of them what they are."""
+        known = True
+        for each in lanes:
+            lane = self._lanes.get(each)
+            due = self._forgotten.get(each) if lane is None else lane.due
+            if due is None:
+                known = False
+            else:
+                self.learn(due)
+        return known
 
     def _make_due(self, lane: Lane[Row]) -> None:
         lane.is_due = True
@@ -387,6 +395,10 @@ class Lanes(Generic[Row]):
         """Forget a lane of which nothing is known to be due, and nothing is held."""
         if lane is not None and not lane.is_due and not lane.held:
             self._lanes.pop(lane.due.lane, None)
+            self._forgotten.pop(lane.due.lane, None)
+            self._forgotten[lane.due.lane] = lane.due
+            if len(self._forgotten) > MOST_FORGOTTEN:
+                del self._forgotten[next(iter(self._forgotten))]
 
     # What begins
 

@@ -311,6 +311,7 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
 
 async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cancelled before its transaction has begun."""
+    await process.proves(DESTINATION)
     in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
 
     async def waits(work: Any, deadline: Any = None) -> Any:
