@@ -226,7 +226,8 @@ async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
 async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     """Cancelled, it claims no more, and writes what comes of what it has sent."""
     slow = SlowAnswer()
-    ids = [await queue.put() for _ in range(8)]
+    # A lane that has not answered has one in flight.
+    ids = [await queue.put(url=f"http://127.0.0.1/{number % 3}") for number in range(8)]
     task = asyncio.create_task(a_continuous_worker(queue, slow, per_destination=3).run())
     await slow.arrived.wait()
     task.cancel()
