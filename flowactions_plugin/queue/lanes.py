@@ -130,11 +130,11 @@ class Lane(Generic[Row]):
         asked: how many rows a claim on its way asks for, and how many are being enqueued for this worker.
         in_flight: how many of its rows are.
         waiting: rows that have not begun.
-        heard: whether something became due while a claim asked.
+        due_again: whether something became due while a claim asked.
         moves: whether rows are claimed ahead: not after some had to be given back, until a delivery ends.
     """
 
-    __slots__ = ("asked", "due", "heard", "in_flight", "is_due", "moves", "waiting")
+    __slots__ = ("asked", "due", "due_again", "in_flight", "is_due", "moves", "waiting")
 
     def __init__(self, due: Due) -> None:
         self.due = due
@@ -142,7 +142,7 @@ class Lane(Generic[Row]):
         self.asked = 0
         self.in_flight = 0
         self.waiting: deque[Row] | None = None
-        self.heard = False
+        self.due_again = False
         self.moves = True
 
     @property
@@ -222,7 +222,7 @@ class Lanes(Generic[Row]):
         elif due.since < lane.due.since:
             lane.due = lane.due._replace(since=due.since)
         if lane.asked:
-            lane.heard = True
+            lane.due_again = True
         elif not lane.is_due:
             self._make_due(lane)
 
@@ -297,7 +297,7 @@ class Lanes(Generic[Row]):
         return found
 
     def _ask(self, lane: Lane[Row], rows: int) -> None:
-        lane.is_due, lane.heard = False, False
+        lane.is_due, lane.due_again = False, False
         lane.asked += rows
         self._asked += rows
         self._hold(lane, lane.due, rows)
@@ -337,7 +337,7 @@ class Lanes(Generic[Row]):
             self._unask(lane, number)
             if found[due.lane] >= number:
                 lane.due = due._replace(since=max(due.since, oldest[due.lane] - SINCE_MARGIN_MS))
-            if (found[due.lane] >= number or lane.heard) and not lane.is_due:
+            if (found[due.lane] >= number or lane.due_again) and not lane.is_due:
                 self._make_due(lane)
         for row in admitted:
             self.insert(row)
@@ -358,7 +358,7 @@ class Lanes(Generic[Row]):
         There is none where rows may be due that have waited longer.
         """
         lane = self._lanes.get(due.lane)
-        if self.is_full or self._free() <= 0 or (lane is not None and (lane.is_due or lane.heard)):
+        if self.is_full or self._free() <= 0 or (lane is not None and (lane.is_due or lane.due_again)):
             return False
         lane = lane or Lane(due)
         answers = self._standing.answers(due)
@@ -374,7 +374,7 @@ class Lanes(Generic[Row]):
         """Release the place of `reserve`."""
         lane = self._lanes[row.lane]
         self._unask(lane, 1)
-        if lane.heard and not lane.asked and not lane.is_due:
+        if lane.due_again and not lane.asked and not lane.is_due:
             self._make_due(lane)
         self._forget(lane)
 
