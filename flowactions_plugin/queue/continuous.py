@@ -69,7 +69,7 @@ class ContinuousClaims:
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None
-        self._look_at = 0.0
+        self._next_look = 0.0
         self._scan_at = 0.0
         self._return_at = 0.0
         self._claimed_at = 0.0
@@ -91,7 +91,7 @@ class ContinuousClaims:
             lanes: in which; ``None``: this is not known.
         """
         if lanes is None or not self._lanes.heard_of(lanes):
-            self._look_at = 0.0
+            self._next_look = 0.0
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
@@ -144,7 +144,7 @@ class ContinuousClaims:
         self._claimed_at = clock()
         asks = self._lanes.asks()
         if not asks:
-            return max(0.0, self._look_at - clock())
+            return max(0.0, self._next_look - clock())
         try:
             claimed = await self._store.claim(asks)
             admitted = self._executor.take(claimed)
@@ -160,14 +160,14 @@ class ContinuousClaims:
         """Find lanes in which rows have become due: all of them, as often as that costs little."""
         clock = asyncio.get_running_loop().time
         begun = clock()
-        if begun < self._look_at:
+        if begun < self._next_look:
             return
         if begun >= self._scan_at:
             found = await self._store.scan()
             self._scan_at = begun + (clock() - begun) / SCAN_SHARE
         else:
             found = await self._store.look()
-        self._look_at = begun + LOOK_SECONDS
+        self._next_look = begun + LOOK_SECONDS
         for due in found:
             self._lanes.learn(due)
 

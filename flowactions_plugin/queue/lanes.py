@@ -30,6 +30,9 @@ PostgreSQL keeps the index entries of rows that have ended until it vacuums; a c
 MOST_EXAMINED: Final = 1000
 """How many due lanes are examined for a claim at the most: most of them may be at a limit."""
 
+MOST_FORGOTTEN: Final = 20_000
+"""Of how many lanes without rows it is known what they are."""
+
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of the larger rows, so many bytes are in flight, or one row."""
 
@@ -127,10 +130,11 @@ class Lane(Generic[Row]):
         asked: how many rows a claim on its way asks for, and how many are being enqueued for this worker.
         in_flight: how many of its rows are.
         waiting: rows that have not begun.
-        heard: whether something became due while a claim asked.
+        due_again: whether something became due while a claim asked.
+        moves: whether rows are claimed ahead: not after some had to be given back, until a delivery ends.
     """
 
-    __slots__ = ("asked", "due", "heard", "in_flight", "is_due", "waiting")
+    __slots__ = ("asked", "due", "due_again", "in_flight", "is_due", "moves", "waiting")
 
     def __init__(self, due: Due) -> None:
         self.due = due
@@ -138,7 +142,8 @@ class Lane(Generic[Row]):
         self.asked = 0
         self.in_flight = 0
         self.waiting: deque[Row] | None = None
-        self.heard = False
+        self.due_again = False
+        self.moves = True
 
     @property
     def held(self) -> int:
@@ -174,6 +179,7 @@ class Lanes(Generic[Row]):
         self._half = max(1, slots // 2)
         self._standing = standing
         self._lanes: dict[int, Lane[Row]] = {}
+        self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
         # By organization, lanes in the order of their turns. A turn moves both to the end.
         self._due: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
         self._ready: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
@@ -216,17 +222,21 @@ class Lanes(Generic[Row]):
         elif due.since < lane.due.since:
             lane.due = lane.due._replace(since=due.since)
         if lane.asked:
-            lane.heard = True
+            lane.due_again = True
         elif not lane.is_due:
             self._make_due(lane)
 
     def heard_of(self, lanes: Iterable[int]) -> bool:
-        """Record that rows of lanes are due; return whether all of these lanes are known."""
-        known = [self._lanes.get(each) for each in lanes]
-        for lane in known:
-            if lane is not None:
-                self.learn(lane.due)
-        return all(known)
+        """Record that rows of lanes are due; return whether it is known of all of them what they are."""
+        known = True
+        for each in lanes:
+            lane = self._lanes.get(each)
+            due = self._forgotten.get(each) if lane is None else lane.due
+            if due is None:
+                known = False
+            else:
+                self.learn(due)
+        return known
 
     def _make_due(self, lane: Lane[Row]) -> None:
         lane.is_due = True
@@ -287,7 +297,7 @@ class Lanes(Generic[Row]):
         return found
 
     def _ask(self, lane: Lane[Row], rows: int) -> None:
-        lane.is_due, lane.heard = False, False
+        lane.is_due, lane.due_again = False, False
         lane.asked += rows
         self._asked += rows
         self._hold(lane, lane.due, rows)
@@ -303,7 +313,7 @@ class Lanes(Generic[Row]):
             may = len(self._silent) < self._half or not held[organization, None]
             return min(1, self._per_destination - here) if may or self._standing.lends(lane.due) else 0
         most = AHEAD * self._per_destination
-        wanted = min(most - lane.held, most - here)
+        wanted = min((most if lane.moves else self._per_destination) - lane.held, most - here)
         if held.organizations > 1:
             wanted = min(wanted, AHEAD * self._half - held[organization, None])
         if held.destinations > 1:
@@ -327,7 +337,7 @@ class Lanes(Generic[Row]):
             self._unask(lane, number)
             if found[due.lane] >= number:
                 lane.due = due._replace(since=max(due.since, oldest[due.lane] - SINCE_MARGIN_MS))
-            if (found[due.lane] >= number or lane.heard) and not lane.is_due:
+            if (found[due.lane] >= number or lane.due_again) and not lane.is_due:
                 self._make_due(lane)
         for row in admitted:
             self.insert(row)
@@ -348,7 +358,7 @@ class Lanes(Generic[Row]):
         There is none where rows may be due that have waited longer.
         """
         lane = self._lanes.get(due.lane)
-        if self.is_full or self._free() <= 0 or (lane is not None and (lane.is_due or lane.heard)):
+        if self.is_full or self._free() <= 0 or (lane is not None and (lane.is_due or lane.due_again)):
             return False
         lane = lane or Lane(due)
         answers = self._standing.answers(due)
@@ -364,7 +374,7 @@ class Lanes(Generic[Row]):
         """Release the place of `reserve`."""
         lane = self._lanes[row.lane]
         self._unask(lane, 1)
-        if lane.heard and not lane.asked and not lane.is_due:
+        if lane.due_again and not lane.asked and not lane.is_due:
             self._make_due(lane)
         self._forget(lane)
 
@@ -385,6 +395,10 @@ class Lanes(Generic[Row]):
         """Forget a lane of which nothing is known to be due, and nothing is held."""
         if lane is not None and not lane.is_due and not lane.held:
             self._lanes.pop(lane.due.lane, None)
+            self._forgotten.pop(lane.due.lane, None)
+            self._forgotten[lane.due.lane] = lane.due
+            if len(self._forgotten) > MOST_FORGOTTEN:
+                del self._forgotten[next(iter(self._forgotten))]
 
     # What begins
 
@@ -481,6 +495,7 @@ class Lanes(Generic[Row]):
         """
         lane = self._lanes[row.lane]
         lane.in_flight -= 1
+        lane.moves = True
         self.in_flight -= 1
         self._flying.add(row, -1)
         self._hold(lane, row, -1)
@@ -495,7 +510,9 @@ class Lanes(Generic[Row]):
         removed: list[Row] = []
         for lanes in list(self._ready.values()):
             for lane in list(lanes):
-                removed += self._remove(lane, [row for row in lane.waiting or () if which(row)])
+                given = [row for row in lane.waiting or () if which(row)]
+                lane.moves = lane.moves and not given
+                removed += self._remove(lane, given)
         return removed
 
     def _remove(self, lane: Lane[Row], rows: list[Row]) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Scheduled claims (§8): a tick now and then, which claims the oldest rows of all and sends them."""
+"""Scheduled claims: a tick now and then, which claims the oldest rows of all and sends them."""
 
 from __future__ import annotations
 

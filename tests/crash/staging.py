@@ -290,7 +290,7 @@ async def count_of_workers(field: Field, least: int) -> bool:
 
 
 async def ending_workers(stage: Stage) -> None:
-    """A delivery that five workers ended with, and one more while it was sent alone."""
+    """A delivery that three workers ended with, and one more while it was sent alone."""
     field = stage.field
     await field.enqueue(1)
     await field.run("UPDATE flowactions_outbox SET takeovers = 3")

@@ -98,12 +98,12 @@ async def test_an_outage_of_the_database_repeats_nothing(
         field.settings.update(
             FLOWACTIONS_DELIVERY=delivery,
             FLOWACTIONS_CLAIM_LIMIT=str(ROWS_A_WORKER),
-            # A destination that has not answered gets half of the slots.
+            # Lanes that have not answered get one slot each, and half of the slots.
             FLOWACTIONS_CONCURRENCY=str(2 * ROWS_A_WORKER),
         )
         field.receiver.held = asyncio.Event()
         rows = count * ROWS_A_WORKER
-        await field.enqueue(rows)
+        await field.enqueue(rows, lanes=rows)
         workers = [await field.start(host=HOST, FLOWACTIONS_TEST_TIMING=USUAL) for _ in range(count)]
         await until(lambda: len(field.receiver.requests) == rows)
         held_by = await holders(field)

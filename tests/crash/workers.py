@@ -45,12 +45,13 @@ class Field:
         self._directory = directory
         self._running: list[Forked] = []
 
-    async def enqueue(self, count: int, *, flow_id: str = "flow-1", **config: Any) -> None:
-        """Reach a webhook node of a flow so often, in runs of their own."""
+    async def enqueue(self, count: int, *, flow_id: str = "flow-1", lanes: int = 1, **given: Any) -> None:
+        """Reach a webhook node of a flow so often, in runs of their own, to so many paths of the receiver."""
         actions = FlowActions.load(SmallHost(self.settings))
-        config = {"webhookUrl": self.receiver.url, "webhookBody": '{"user": "{{userId}}"}', **config}
         async with actions.lifespan():
             for number in range(count):
+                url = self.receiver.url + (f"/{number % lanes}" if lanes > 1 else "")
+                config = {"webhookUrl": url, "webhookBody": '{"user": "{{userId}}"}', **given}
                 result = await actions.reach(
                     a_walk(user_id=str(number), flow_id=flow_id), Node(id="n", type="webhook", config=config)
                 )

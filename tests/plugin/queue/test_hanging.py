@@ -113,7 +113,7 @@ async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known:
                 claims.wake()
                 await until(lambda number=number: len(healthy.requests) == number, seconds=300)  # type: ignore[misc]
             assert (held(), sum(each.given_up for each in silent)) == (SHARE, 0)
-            assert (max(each.most for each in silent) == 1) == known
+            assert max(each.most for each in silent) == 1
 
 
 def time_out(executor: Executor, organization_id: str, destination: str) -> None:

@@ -284,6 +284,31 @@ def test_what_has_not_begun_can_be_removed() -> None:
     assert len(queue.lanes) == 1  # it gave as many as were asked for
 
 
+def test_a_lane_of_which_rows_were_given_back_is_not_claimed_ahead() -> None:
+    """Its receiver does not answer; once a delivery of it ends, rows wait here again."""
+    queue = Queue(slots=10, per_destination=2)
+    queue.put("a", "p", 50)
+    queue.claim()
+    one, _ = queue.start()
+    assert len(queue.lanes.remove(lambda _: True)) == 2
+    assert queue.claim() == {}
+    queue.end(one)
+    assert queue.claim() == {"a": 3}
+
+
+def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
+    """A worker need not look for what it knows already."""
+    queue = Queue()
+    due = queue.put("a", "p", 1)
+    queue.claim()
+    (row,) = queue.start()
+    queue.end(row)
+    assert len(queue.lanes) == 0
+    assert not queue.lanes.heard_of([due.lane, due.lane + 1])
+    assert [ask.due.lane for ask in queue.lanes.asks()] == [due.lane]
+    assert queue.lanes.heard_of([due.lane])
+
+
 def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
     """URLs with ids in their path make many lanes of few rows."""
     lanes: Lanes[Row] = Lanes(100, 10, Standing())

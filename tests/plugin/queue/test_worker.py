@@ -131,11 +131,20 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
         await answer.wait()
         return httpx.Response(200, content=b"x" * 2048)
 
-    node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1/", "webhookBody": "{}"})
+    # A lane that has not answered has one in flight.
+    nodes = [
+        Node(
+            id=f"n{number}",
+            type="webhook",
+            config={"webhookUrl": f"http://127.0.0.1/{number}", "webhookBody": "{}"},
+        )
+        for number in range(20)
+    ]
+    node = nodes[0]
     before = FlowActions.load(SmallHost(development(outage.url, FLOWACTIONS_HOST_WORKER="off")))
     async with before.lifespan():
-        for _ in range(20):
-            assert (await before.reach(a_walk(), node)).status == "queued"
+        for each in nodes:
+            assert (await before.reach(a_walk(), each)).status == "queued"
     settings = development(outage.url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_DESTINATION_LIMIT="20")
     host = SmallHost(settings, database=outage.engine(), transport=httpx.MockTransport(receive))
     actions = FlowActions.load(host)
