@@ -67,7 +67,7 @@ class OutboxStore(ClaimStore, OutcomeStore):
         self._outbox = Outbox(database, EgressGuard(development=True, resolve=None))
         self.enqueue = self._outbox.write
 
-    async def claim(  # type: ignore[override]  # the oldest of all, as a tick does
+    async def claim(  # a number: the oldest of all, as a tick does
         self, asks: int | Sequence[Ask], *, per_destination: int | None = None, probe: bool = False
     ) -> list[ClaimedDelivery]:
         if isinstance(asks, int):

@@ -6,14 +6,16 @@ reclaim uses up no attempt, but is counted: a row that was reclaimed `QUARANTINE
 
 A claim writes no column that is indexed, and leaves the due time as it is.
 
-The statements are text, one for each database where they differ: `python -m flowactions_plugin.queue.claims` prints them.
+The statements are text, one for each database where they differ.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 from uuid import uuid4
 
@@ -113,10 +115,20 @@ FROM (
 WHERE {_UNPAUSED.format(row="due")} GROUP BY lane"""
 """Find the lanes of rows that have become due within the last so many milliseconds."""
 
-PEEK: Final = f"""
-SELECT lane, next_attempt_at, id FROM flowactions_outbox
-WHERE id IN ({_OLDEST.format(lane=":lane", since="0", rows=":rows", now="{now}")})"""
-"""Read when the oldest rows of a lane were due."""
+_PEEK: Final = """
+SELECT oldest.lane, oldest.next_attempt_at, oldest.id
+FROM {asked} JOIN flowactions_outbox AS oldest ON oldest.id {among}"""
+PEEK: Final = {
+    "postgresql": _PEEK.format(
+        asked="json_to_recordset(CAST(:asked AS json)) AS asked (lane bigint, since bigint)",
+        among=f"= ANY (ARRAY({_OLDEST.format(lane='asked.lane', since='asked.since', rows=':rows', now='{now}')}))",
+    ),
+    "sqlite": _PEEK.format(
+        asked="(SELECT value ->> 'lane' AS lane, value ->> 'since' AS since FROM json_each(:asked)) AS asked",
+        among=f"IN ({_OLDEST.format(lane='asked.lane', since='asked.since', rows=':rows', now='{now}')})",
+    ),
+}
+"""Read when the oldest rows of lanes were due."""
 
 HELD: Final = {
     "postgresql": "json_to_recordset(CAST(:held AS json)) AS held (id text, token text, organization_id text, destination text)",
@@ -252,6 +264,16 @@ def new_token(prefix: str) -> str:
     return prefix + uuid4().hex[len(prefix) :]
 
 
+def _within(lanes: Iterable[Due], most: int) -> Iterator[Due]:
+    """Yield lanes, those of one organization at one destination so many times at the most."""
+    taken: Counter[tuple[str, str]] = Counter()
+    for due in lanes:
+        host = (due.organization_id, due.destination)
+        taken[host] += 1
+        if taken[host] <= most:
+            yield due
+
+
 class ClaimStore:
     """Claims rows of one database, and finds the lanes in which rows are due.
 
@@ -354,28 +376,16 @@ class ClaimStore:
         Raises:
             StorageUnavailable: the database failed.
         """
-        lanes = sorted(await self.scan(), key=lambda due: due.since)
-        wanted: list[Due] = []
-        room: dict[tuple[str, str], int] = {}
-        for due in lanes:
-            left = room.setdefault((due.organization_id, due.destination), per_destination or limit)
-            if left > 0 and len(wanted) < limit:
-                room[due.organization_id, due.destination] -= 1
-                wanted.append(due)
-        by_lane = {due.lane: due for due in wanted}
-        made = self.database.built(statement, PEEK)
-        found: list[Row[Any]] = []
-        for due in wanted:
-            found += await self.database.rows(made, {**self.free(), "lane": due.lane, "rows": limit})
-        counts: dict[int, int] = {}
-        used: dict[tuple[str, str], int] = {}
-        for row in sorted(found, key=lambda row: (row.next_attempt_at, row.id)):
-            due = by_lane[row.lane]
-            host = (due.organization_id, due.destination)
-            if sum(counts.values()) < limit and used.get(host, 0) < (per_destination or limit):
-                used[host] = used.get(host, 0) + 1
-                counts[row.lane] = counts.get(row.lane, 0) + 1
-        return [Ask(by_lane[lane], rows) for lane, rows in counts.items()]
+        most = per_destination or limit
+        heads = sorted(await self.scan(), key=lambda due: due.since)
+        # The oldest rows are in the lanes with the oldest heads.
+        lanes = {due.lane: due for due in islice(_within(heads, most), limit)}
+        asked = self.database.sql.json_rows([{"lane": due.lane, "since": due.since} for due in lanes.values()])
+        made = self.database.built(statement, PEEK[self.database.sql.name])
+        rows = await self.database.rows(made, {**self.free(), "asked": asked, "rows": limit}) if lanes else []
+        ordered = sorted(rows, key=lambda row: (row.next_attempt_at, row.id))
+        wanted = islice(_within((lanes[row.lane] for row in ordered), most), limit)
+        return [Ask(due, number) for due, number in Counter(wanted).items()]
 
     def free(self) -> dict[str, Any]:
         """Return the parameters of the condition that no lease holds a row: asked for when nothing is waited for any more."""

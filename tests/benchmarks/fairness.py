@@ -23,6 +23,7 @@ from typing import Any
 
 from sqlalchemy import text
 
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage.schema import outbox
 from tests.benchmarks.field import (
     ROOT,
@@ -41,7 +42,7 @@ from tests.benchmarks.sink import sink
 from tests.bulk import SERIES
 from tests.waiting import until
 
-NOT_COPIED = {"id", "organization_id", "url", "destination"}
+NOT_COPIED = {"id", "organization_id", "url", "destination", "lane"}
 
 
 async def backlog(url: str, rows: int, receivers: Sequence[str]) -> None:
@@ -56,12 +57,15 @@ async def backlog(url: str, rows: int, receivers: Sequence[str]) -> None:
                 at = number * each
                 new_id = row_id.replace("(i)", f"({at} + i)").replace("i, i)", f"{at} + i, {at} + i)")
                 statement = f"""
-                    INSERT INTO flowactions_outbox (id, organization_id, url, destination, {copied})
+                    INSERT INTO flowactions_outbox (id, organization_id, url, destination, lane, {copied})
                     {series.format(rows=each)}
-                    SELECT {new_id}, 'big', :url, :destination, {copied} FROM {source.format(rows=each)},
+                    SELECT {new_id}, 'big', :url, :destination, :lane, {copied} FROM {source.format(rows=each)},
                         flowactions_outbox WHERE organization_id = 'acme'"""  # noqa: S608  names and numbers only
                 destination = receiver.removesuffix("/hook")
-                await connection.execute(text(statement), {"url": receiver, "destination": destination})
+                lane = lane_of("big", destination, receiver)
+                await connection.execute(
+                    text(statement), {"url": receiver, "destination": destination, "lane": lane}
+                )
             await connection.execute(text("DELETE FROM flowactions_outbox WHERE organization_id = 'acme'"))
         async with database.write() as connection:
             await connection.execute(text("ANALYZE"))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Table, insert, text
 
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.queue.contact import token_prefix
+from flowactions_plugin.queue.claims import token_prefix
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 

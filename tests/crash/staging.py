@@ -293,7 +293,7 @@ async def ending_workers(stage: Stage) -> None:
     """A delivery that five workers ended with, and one more while it was sent alone."""
     field = stage.field
     await field.enqueue(1)
-    await field.run("UPDATE flowactions_outbox SET takeovers = 5")
+    await field.run("UPDATE flowactions_outbox SET takeovers = 3")
     (stage.row,) = await stage.ids("pending")
     await until_killed(stage)
     stage.later = {3}

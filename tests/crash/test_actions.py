@@ -48,13 +48,13 @@ async def put_dead(field: Field, database: Database, rows: int) -> None:
     origin = msgspec.json.encode(ORIGIN).decode().replace(":", "\\:")
     await field.run(
         f"""
-        INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url, destination,
+        INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url, destination, lane,
             method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,
             created_at, updated_at, finished_at, error_class)
         {series.format(rows=rows)}
         SELECT {row_id}, 'acme', 'a', '{origin}', 'evt_' || i, 't', '{url.replace(":", chr(92) + ":")}',
             '{url.rpartition("/")[0].replace(":", chr(92) + ":")}',
-            'POST', '[["x-service-webhook-id", "evt_' || i || '"]]', NULL, 'dead',
+            1, 'POST', '[["x-service-webhook-id", "evt_' || i || '"]]', NULL, 'dead',
             5, 0, 5, {day_ago}, 0, {day_ago}, {day_ago}, {day_ago} + i, 'http_5xx'
         FROM {source.format(rows=rows)}"""  # noqa: S608  numbers, and the receiver's URL
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flowactions_plugin.queue.slots import AHEAD
+from flowactions_plugin.queue.lanes import AHEAD
 from tests.crash.hosts import WORKER
 from tests.crash.workers import CLAIM_LIMIT, Field, field_on
 from tests.own_server import own_postgresql, pg_ctl
@@ -78,9 +78,9 @@ async def test_killing_workers_loses_nothing(
                 assert await process.wait() == -signal.SIGKILL, field.logs()
             held = await field.held()
             of_worker = Counter(worker for _, worker in held)
-            assert max(of_worker.values(), default=0) <= (2 + AHEAD) * CLAIM_LIMIT
+            assert max(of_worker.values(), default=0) <= (1 + AHEAD) * CLAIM_LIMIT
             if leases_end == "at once":  # otherwise workers that were killed before still hold theirs
-                assert len(held) <= 2 * (2 + AHEAD) * CLAIM_LIMIT
+                assert len(held) <= 2 * (1 + AHEAD) * CLAIM_LIMIT
             may_repeat.update(event for event, _ in held)
             if leases_end == "at once":
                 await field.end_leases(process)

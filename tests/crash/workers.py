@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.queue.contact import PREFIX_DIGITS, token_prefix
+from flowactions_plugin.queue.claims import PREFIX_DIGITS, token_prefix
 from flowactions_plugin.settings.model import read_settings
 from tests.crash.forking import Forked, fork
 from tests.crash.hosts import SECRET, WORKER

@@ -6,6 +6,7 @@ import os
 import socket
 
 import pytest
+from flowactions_plugin.queue.contact import is_token_of, new_token, token_prefix
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,6 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.contact import is_token_of, new_token, token_prefix
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
 from tests.rings import sampled

@@ -51,7 +51,7 @@ class TestGivenBack:
         """No round of it has begun."""
         sent: list[httpx.Request] = []
         row_id = await queue.put()
-        await queue.run("UPDATE flowactions_outbox SET takeovers = 5")
+        await queue.run("UPDATE flowactions_outbox SET takeovers = 3")
         claim = await queue.store.claim_quarantined()
         assert claim is not None
         executor = an_executor(queue, sent.append)

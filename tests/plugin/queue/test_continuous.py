@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -13,21 +13,26 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
+from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.egress.lag import LagMeter
-from flowactions_plugin.queue import claim_store, continuous
-from flowactions_plugin.queue.claim_store import full_scan_interval
+from flowactions_plugin.queue import continuous
 from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing
-from flowactions_plugin.queue.slots import LEAST_DEMAND
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from tests.bulk import copy
 from tests.loopback import listening
+from tests.pausing import ACME, MAYA
 from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import recorder
 from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
+
+
+def ok(_request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200)
 
 
 def a_continuous_worker(
@@ -156,20 +161,6 @@ async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
     assert max(most.values()) <= 2
 
 
-async def test_a_worker_that_nothing_wakes_looks_less_often(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each look costs an idle process as much as some deliveries. Once it is woken, it looks as often as before, for a while."""
-    executor = an_executor(queue, lambda _: httpx.Response(200))
-    claims = ContinuousClaims(queue.store, executor, slots=2, per_destination=1)
-    assert await claims.run_once() == continuous.IDLE_POLL_SECONDS
-    claims.wake()
-    for _ in range(2):
-        assert await claims.run_once() == continuous.POLL_SECONDS < continuous.IDLE_POLL_SECONDS
-    monkeypatch.setattr(continuous, "QUIET_SECONDS", 0.0)
-    assert await claims.run_once() == continuous.IDLE_POLL_SECONDS
-
-
 @pytest.mark.ci
 async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Queue) -> None:
     """Seventy that hang, each with an older backlog: the claims go round, and the one behind them has its turn."""
@@ -206,7 +197,7 @@ async def test_what_is_enqueued_here_is_sent_at_once(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A commit wakes the worker: one of the plugin's own transactions, and one of the host's."""
-    monkeypatch.setattr(continuous, "POLL_SECONDS", 3600)
+    monkeypatch.setattr(continuous, "LOOK_SECONDS", 3600)
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
     host = SmallHost(development(database_url, FLOWACTIONS_DELIVERY="continuous"), database=engine)
     actions = FlowActions.load(host)
@@ -248,12 +239,12 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("stall", [True, False])
-async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enqueue(
+async def test_after_a_stall_nothing_that_was_sent_is_sent_again(
     queue: Queue, stall: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While answers may wait to be read, what an enqueue wakes claims nothing: leases of what was sent may have expired.
+    """Leases of what was sent may have expired, while answers wait to be read.
 
-    A row that is claimed again all the same is not sent again; its outcome is written under the new claim (§3.1).
+    A row that is claimed again is not sent again; its outcome is written under the new claim (§3.1).
     """
     now, arrived, answer = [0.0], list[str](), asyncio.Event()
 
@@ -263,7 +254,7 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
         return httpx.Response(200)
 
     row_id = await queue.put()
-    queue.store.contact.token_prefix = "00000001"
+    queue.store.contact.prefix = "00000001"
     with LagMeter(lambda: now[0]) as lag:
         executor = an_executor(queue, slow, lag=lag)
         claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
@@ -271,37 +262,15 @@ async def test_after_a_stall_nothing_that_was_sent_is_claimed_again_for_an_enque
         await until(lambda: len(arrived) == 1)
         now[0] += 20 if stall else 0
         await queue.expire_claims()
-        claims.wake(["acme"])
-        assert claims._claiming_for_enqueued is not None
-        await claims._claiming_for_enqueued
-        # Without a stall that was seen, this is what an enqueue does.
-        assert executor.load.claimed == (1 if stall else 2)
+        claims.wake()
+        await claims.run_once()
+        assert executor.load.claimed == 1
         answer.set()
         await claims.quiesce()
         await executor.completer.flush()
     assert len(arrived) == 1
     assert (await queue.row(row_id)).status == "delivered"
     assert "reclaimed" not in caplog.text
-
-
-async def test_nothing_is_claimed_beside_for_whom_enough_waits(queue: Queue) -> None:
-    """An organization of which many rows wait here has its turns; a claim for one row more would be dear."""
-    for number in range(2 * LEAST_DEMAND):
-        await queue.put(url=f"http://r{number}.example.com/")
-    slow = SlowAnswer()
-    claims = ContinuousClaims(queue.store, an_executor(queue, slow), slots=2 * LEAST_DEMAND, per_destination=1)
-    await claims.run_once()
-    assert claims._slots.in_flight.total() == LEAST_DEMAND
-    claims.wake(["acme"])
-    assert claims._claiming_for_enqueued is not None  # all that was claimed is under way
-    await claims._claiming_for_enqueued
-    claims._waiting["acme"] = LEAST_DEMAND
-    claims.wake(["acme", "other"])
-    assert list(claims._enqueued_for) == ["other"]
-    claims._waiting.clear()
-    slow.released.set()
-    await claims.quiesce()
-    assert claims._claiming_for_enqueued is None
 
 
 async def test_an_unexpected_failure_affects_its_delivery_only(
@@ -334,48 +303,94 @@ async def _is(queue: Queue, row_id: str, status: str) -> bool:
     return bool((await queue.row(row_id)).status == status)
 
 
-def test_full_scans_take_a_small_part_of_the_time() -> None:
-    """However long one takes: while a transaction stays open, PostgreSQL keeps all index entries since."""
-    assert [full_scan_interval(took) for took in (0.0, 0.02, 0.1, 0.5, 10.0)] == [1.0, 1.0, 5.0, 25.0, 30.0]
+async def test_scans_take_a_small_part_of_the_time(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long one takes; looks are between them, which read what has become due only."""
+    done: list[str] = []
+    scan, look = queue.store.scan, queue.store.look
+
+    async def slow() -> list[Due]:
+        done.append("scan")
+        await asyncio.sleep(0.05)
+        return await scan()
+
+    async def counted() -> list[Due]:
+        done.append("look")
+        return await look()
+
+    monkeypatch.setattr(queue.store, "scan", slow)
+    monkeypatch.setattr(queue.store, "look", counted)
+    claims = ContinuousClaims(queue.store, an_executor(queue, ok), slots=2, per_destination=1)
+    for _ in range(5):
+        claims.wake()
+        assert 0 < await claims.run_once() <= continuous.LOOK_SECONDS
+    assert done == ["scan", *["look"] * 4]
+    assert claims._scan_at - asyncio.get_running_loop().time() > 1
 
 
-async def test_a_slow_full_scan_is_not_repeated_soon(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other claims begin where the oldest row was; they do not count."""
-    now = [100.0]
-    monkeypatch.setattr(claim_store, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    examine, began = queue.store._examine, list[int]()
+@pytest.mark.parametrize("found_by", ["look", "scan"])
+async def test_rows_of_which_no_signal_tells_are_found(queue: Queue, found_by: str) -> None:
+    """What has become due, also by a commit that came late, is found by a look; what is older, by a scan."""
+    arrived: list[str] = []
 
-    async def slow(*arguments: Any) -> Any:
-        began.append(queue.store._scan_from)
-        now[0] += 0.5
-        return await examine(*arguments)
+    def answer(request: httpx.Request) -> httpx.Response:
+        arrived.append(request.url.path)
+        return httpx.Response(200)
 
-    monkeypatch.setattr(queue.store, "_examine", slow)
-    for _ in range(60):
-        await queue.put()
-        await queue.store.claim(1, per_destination=100)
-    full = [number for number, at in enumerate(began) if not at]
-    if queue.database.sql.keeps_index_entries:
-        assert full == [0, 51]  # twenty-five seconds later
-    else:
-        assert full == [*range(60)]
+    claims = ContinuousClaims(queue.store, an_executor(queue, answer), slots=5, per_destination=5)
+    await claims.run_once()
+    old = await queue.put(url="http://127.0.0.1/old")
+    age = 1000 if found_by == "look" else 3_600_000
+    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - {age}")  # noqa: S608
+    claims._scan_at = math.inf
+    claims.wake()
+    await claims.run_once()
+    await claims.quiesce()
+    assert arrived == (["/old"] if found_by == "look" else [])
+    claims._scan_at = 0.0
+    claims.wake()
+    await claims.run_once()
+    await claims.quiesce()
+    assert arrived == ["/old"]
 
 
-async def test_an_old_row_is_found_by_the_next_full_scan(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Claims begin where the last one did, but for one a second: late commits and expired claims are behind that."""
-    monkeypatch.setattr("flowactions_plugin.queue.claim_store.FULL_SCAN_INTERVAL", 0.3)
-    first = await queue.put()
-    assert [each.id for each in await queue.store.claim(10, per_destination=10)] == [first]
-    old = await queue.put()
-    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{old}'")  # noqa: S608
-    found: list[str] = []
+async def test_a_paused_lane_is_asked_once(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that has heard of rows of a destination that is paused does not ask for them again and again."""
+    place = "http://127.0.0.1:80"
+    await queue.put(url=f"{place}/", destination=place)
+    claims = ContinuousClaims(queue.store, an_executor(queue, ok), slots=5, per_destination=5)
+    await Pauses(queue.database).pause(ACME, place, MAYA)
+    asked, claim = 0, queue.store.claim
 
-    async def look_again() -> bool:
-        found.extend(each.id for each in await queue.store.claim(10, per_destination=10))
-        return bool(found)
+    async def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return await claim(*arguments, **named)
 
-    await until(look_again)
-    assert found == [old]
+    monkeypatch.setattr(queue.store, "claim", counted)
+    claims.enqueued(Due(lane_of("acme", place, f"{place}/"), "acme", place))
+    for _ in range(5):
+        claims.wake()
+        await claims.run_once()
+    assert asked == 1
+    assert len(claims._lanes) == 0
+
+
+async def test_a_retry_of_this_worker_is_found_when_it_is_due(queue: Queue) -> None:
+    """By a look, within half a second: nobody tells of it."""
+    times: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        times.append(asyncio.get_running_loop().time())
+        return httpx.Response(503 if len(times) == 1 else 200)
+
+    executor = an_executor(queue, answer, retry_schedule=(1,), chance=lambda: 0.5)
+    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+    row_id = await queue.put()
+    async with running(Worker(queue.store, executor, claims)):
+        await until(lambda: len(times) == 1)
+        claims._scan_at = math.inf
+        await until(lambda: _is(queue, row_id, "delivered"))
+    assert times[1] - times[0] >= 1
 
 
 async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue) -> None:
@@ -394,7 +409,7 @@ async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue
     executor = an_executor(queue, answer)
     claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
     async with running(Worker(queue.store, executor, claims)):
-        await until(lambda: sent == 15 and claims._slots.waiting > 0)
+        await until(lambda: sent == 15 and claims._lanes.waiting > 0)
         asyncio.get_running_loop().call_later(0.1, hold.set)
     statuses = Counter[tuple[str, bool, int]]()
     async with queue.database.read() as connection:

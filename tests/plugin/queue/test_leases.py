@@ -65,17 +65,6 @@ async def test_claims_write_no_index_entry(queue: Queue) -> None:
     assert row.n_tup_hot_upd >= 0.9 * row.n_tup_upd
 
 
-async def test_a_lease_from_before_the_clock_was_set_back_is_rescued(queue: Queue) -> None:
-    """A row that was due is not held longer than a lease from when that is noticed."""
-    (row_id,) = await put(queue, 1)
-    await queue.store.claim(1)
-    far = int((queue.database.clock() + 10**6) * 1000)
-    await queue.run(f"UPDATE flowactions_outbox SET claimed_until = {far}")  # noqa: S608
-    assert await queue.store.rescue() == 1
-    assert (await queue.row(row_id)).claimed_until <= (queue.database.clock() + 31) * 1000
-    assert await queue.store.rescue() == 0
-
-
 @pytest.mark.parametrize("response", [b"", b"ok", "größer".encode(), b"\xff\x00\xfe", b"a\0b"])
 async def test_the_attempt_that_delivers_is_in_the_log(queue: Queue, response: bytes) -> None:
     """It is kept in its row, and yet is the last of the row's attempts, behind those that failed."""
@@ -174,28 +163,3 @@ async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(q
         end.set()
         task.cancel()
         await asyncio.wait({task})
-
-
-async def test_a_vain_look_elsewhere_is_not_repeated_at_once(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where only a destination at its limit has rows, the next look is later, or when something was enqueued."""
-    looks = 0
-    look = queue.store._destinations.next
-
-    def counted(*arguments: Any) -> Any:
-        nonlocal looks
-        looks += 1
-        return look(*arguments)
-
-    monkeypatch.setattr(queue.store._destinations, "next", counted)
-    await put(queue, 5)
-    full = {DESTINATION: 2}
-    for _ in range(3):
-        assert await queue.store.claim(20, per_destination=2, in_flight=full) == []
-    assert looks == 1
-    monkeypatch.setattr("flowactions_plugin.queue.claim_store.LEAST_WINDOW", 1)
-    await put(queue, 70)
-    (other,) = await put(queue, 1, destination="http://other.example.com:80")
-    (claim,) = await queue.store.claim(20, per_destination=2, in_flight=full, search_beyond_head=True)
-    assert (claim.id, looks) == (other, 2)

@@ -13,8 +13,8 @@ from sqlalchemy import text
 from flowactions_hookspecs import UnsignedTestOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue import continuous
 from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.new_rows import MOST_CLAIMED_BYTES
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.dialect import Dialect
@@ -44,7 +44,7 @@ class Process:
         self.claims = ContinuousClaims(queue.store, self.executor, slots=slots, per_destination=per_destination)
         self.outbox = queue.store._outbox
         self.outbox.rows.claimant = self.claims
-        self.outbox.on_commit = self.woken.append
+        self.outbox.on_commit = lambda delivery: self.woken.append(delivery.organization_id)
 
     async def answer(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(request.content)
@@ -86,13 +86,12 @@ async def process(queue: Queue) -> AsyncIterator[Process]:
     await made.claims.run_once()
     yield made
     await made.claims.quiesce()
-    assert made.claims._slots.reserved == 0
-    assert made.claims._in_flight_bytes == 0
+    assert made.claims._lanes.expected == 0
+    assert made.claims._lanes.in_flight == 0
 
 
 def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("claim", "claim_of"):
-        monkeypatch.setattr(process.queue.store, name, None)
+    monkeypatch.setattr(process.queue.store, "claim", None)
 
 
 async def test_what_can_be_sent_at_once_needs_no_claim(
@@ -143,38 +142,39 @@ async def test_a_paused_destination_gets_nothing(process: Process, organization:
 
 
 async def test_a_destination_has_no_more_than_its_places(process: Process) -> None:
-    """Rows beyond them wait here, for three times the limit at the most; the rest is claimed later as any other."""
+    """As many again wait here, claimed; the rest is claimed later as any other."""
     await process.proves(DESTINATION)
     process.answers.clear()
     await process.together(20)
     await until(lambda: len(process.asked) == 5)
     held = [token for status, token in await process.states() if status == "pending" and token is not None]
-    assert (len(held), len(process.woken)) == (15, 5)
+    assert (len(held), len(process.woken)) == (10, 10)
     process.answers.set()
 
 
-async def test_a_destination_that_has_not_answered_has_half_of_the_slots(queue: Queue) -> None:
-    """And nothing is enqueued ahead for it."""
+async def test_lanes_that_have_not_answered_have_half_of_the_slots(queue: Queue) -> None:
+    """One for each; and nothing is claimed ahead for them."""
     process = Process(queue, 8, 8)
     await process.claims.run_once()
     process.answers.clear()
-    await process.together(8)
+    await asyncio.gather(*(process.enqueue(url=f"{DESTINATION}{number // 2}") for number in range(16)))
     await until(lambda: len(process.asked) == 4)
     process.answers.set()
+    assert sum(token is not None for _, token in await process.states()) <= 4
     await process.claims.quiesce()
 
 
-@pytest.mark.parametrize("reason", ["more is due", "behind", "too much in memory", "the worker pauses"])
+@pytest.mark.parametrize("reason", ["more is due", "its lane is due", "behind", "the worker pauses"])
 async def test_nothing_is_claimed_before_what_waits_longer(
     process: Process, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     """While rows may be due that this process has not claimed, and while it should claim nothing."""
     if reason == "more is due":
-        process.claims._more = True
+        process.claims._lanes.is_full = True
     elif reason == "behind":
         monkeypatch.setattr(process.executor.completer, "_failed", True)
-    elif reason == "too much in memory":
-        monkeypatch.setattr(continuous, "IN_FLIGHT_BYTES", 0)
+    elif reason == "its lane is due":
+        process.claims.enqueued(Due(lane_of("acme", DESTINATION, DESTINATION), "acme", DESTINATION))
     else:
         await process.claims.quiesce()
     await process.enqueue()
@@ -188,6 +188,7 @@ async def test_a_backlog_of_a_destination_goes_first(process: Process) -> None:
     process.answers.clear()
     process.outbox.rows.claimant = None
     await process.together(20)
+    process.claims.wake()
     await process.claims.run_once()
     process.outbox.rows.claimant = process.claims
     process.woken.clear()
@@ -296,6 +297,7 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     caller = asyncio.create_task(process.enqueue())
     await until(process.states)
     await process.queue.expire_claims()
+    process.claims.wake()
     await process.claims.run_once()
     await until(lambda: process.asked)
     may_answer.set()
@@ -316,10 +318,10 @@ async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatc
 
     monkeypatch.setattr(process.queue.database, "in_transaction", waits)
     callers = [asyncio.create_task(process.enqueue(body=b"%d" % number)) for number in range(3)]
-    await until(lambda: process.claims._slots.reserved == 3)
+    await until(lambda: process.claims._lanes.expected == 3)
     callers[1].cancel()
     await asyncio.wait({callers[1]})
-    assert process.claims._slots.reserved == 2
+    assert process.claims._lanes.expected == 2
     may_begin.set()
     await asyncio.gather(callers[0], callers[2])
     await until(lambda: len(process.asked) == 2)
@@ -338,7 +340,7 @@ async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
 
     monkeypatch.setattr(process.queue.database, "in_transaction", waits)
     caller = asyncio.create_task(process.enqueue())
-    await until(lambda: process.claims._slots.reserved == 1)
+    await until(lambda: process.claims._lanes.expected == 1)
     stopping = asyncio.create_task(process.claims.quiesce())
     await asyncio.sleep(0.01)
     assert not stopping.done()

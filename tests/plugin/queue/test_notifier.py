@@ -3,9 +3,8 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
-import msgspec
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
@@ -17,7 +16,7 @@ from flowactions_plugin.queue.notifier import (
     PAYLOAD_BYTES,
     Listener,
     Notifier,
-    organizations_in,
+    lanes_in,
     payload_of,
 )
 from tests.recorder import recorder
@@ -63,7 +62,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
     async with sending:
         for round_ in (1, 2, 3):
             for _ in range(100):
-                sending.notify("acme")
+                sending.notify(1)
                 await turns()
             # The first round's first notification, and then one for all that came during each pause.
             assert (notified, pauses.begun) == (round_, round_)
@@ -72,7 +71,7 @@ async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> N
         await pauses.end(4)
         await turns()
         assert notified == 4
-        sending.notify("acme")
+        sending.notify(1)
         await until(lambda: notified == 5)
         await pauses.end(5)
 
@@ -89,7 +88,7 @@ async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPa
     sending = Notifier(notify)
     async with sending:
         for expected in (1, 2):
-            sending.notify("acme")
+            sending.notify(1)
             await until(lambda expected=expected: tried == expected)  # type: ignore[misc]
             await pauses.end(expected)
             await turns()
@@ -104,14 +103,14 @@ async def test_after_its_end_it_does_not_notify() -> None:
         notified += 1
 
     sending = Notifier(notify)
-    sending.notify("acme")
+    sending.notify(1)
     async with sending:
         pass
-    sending.notify("acme")
+    sending.notify(1)
     await turns()
     assert notified == 0
     async with sending:
-        sending.notify("acme")
+        sending.notify(1)
         await until(lambda: notified)
 
 
@@ -124,10 +123,10 @@ async def test_what_was_enqueued_last_is_notified_of() -> None:
 
     sending = Notifier(notify)
     async with sending:
-        sending.notify("first")
+        sending.notify(1)
         await until(lambda: payloads)
-        sending.notify("last")
-    assert [organizations_in(payload) for payload in payloads] == [["first"], ["last"]]
+        sending.notify(-2)
+    assert [lanes_in(payload) for payload in payloads] == [[1], [-2]]
 
 
 async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
@@ -141,11 +140,11 @@ async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
 
     sending = Notifier(notify)
     async with sending:
-        sending.notify("acme")
+        sending.notify(1)
     assert sending._sending is None
 
 
-async def test_a_notification_names_the_organizations(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_notification_names_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of those of a moment once; the next notification names others only."""
     pauses, payloads = Pauses(monkeypatch), list[str]()
 
@@ -154,31 +153,29 @@ async def test_a_notification_names_the_organizations(monkeypatch: pytest.Monkey
 
     sending = Notifier(notify)
     async with sending:
-        sending.notify("first")
+        sending.notify(1)
         await until(lambda: pauses.begun == 1)
-        for each in ("a", "b", "a"):
+        for each in (2, -3, 2):
             sending.notify(each)
         await pauses.end(1)
         await pauses.end(2)
-    assert [organizations_in(payload) for payload in payloads] == [["first"], ["a", "b"]]
+    assert [set(lanes_in(payload) or ()) for payload in payloads] == [{1}, {2, -3}]
 
 
-@given(st.lists(st.text(max_size=300), unique=True, max_size=60))
-@example(["\x01" * 250 + str(number) for number in range(60)])
-@example(["\x01" * 200, "\x02" * 200])
-def test_a_payload_fits_and_names_the_first(organizations: list[str]) -> None:
-    """As many as fit into what PostgreSQL takes, in their order; whatever their names are."""
-    payload = payload_of(organizations)
-    assert len(payload.encode()) < 8000
-    named = organizations_in(payload)
-    assert named == organizations[: len(named)]
-    assert named == organizations or len(msgspec.json.encode(organizations)) > PAYLOAD_BYTES
+@given(st.sets(st.integers(-(1 << 63), (1 << 63) - 1), max_size=800))
+def test_a_payload_fits_and_names_all_or_none(lanes: set[int]) -> None:
+    """PostgreSQL takes no more; a worker that is told of none looks for all."""
+    payload = payload_of(lanes)
+    assert len(payload) <= PAYLOAD_BYTES < 8000
+    named = lanes_in(payload)
+    assert named is None or set(named) == lanes
+    assert named is not None or not lanes or len(" ".join(map(str, lanes))) > PAYLOAD_BYTES
 
 
-@pytest.mark.parametrize("payload", ["", "acme", "[1]", '{"a": 1}', "[", '["a"'])
-def test_a_payload_of_somebody_else_names_nobody(payload: str) -> None:
-    """Whoever may connect to the database may notify; releases before this one sent nothing."""
-    assert organizations_in(payload) == []
+@pytest.mark.parametrize("payload", ["", "acme", "[1]", "1 acme", "1.5", "9" * 5000])
+def test_a_payload_of_somebody_else_names_no_lane(payload: str) -> None:
+    """Whoever may connect to the database may notify."""
+    assert lanes_in(payload) is None
 
 
 async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +203,7 @@ async def test_a_worker_of_another_process_looks_for_new_rows(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On SQLite, a row of one host is delivered by another without a poll of the queue."""
-    monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(continuous, "LOOK_SECONDS", 3600.0)
     settings = development(sqlite_url, FLOWACTIONS_DELIVERY="continuous")
     sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))
     delivering = FlowActions.load(SmallHost(settings))
@@ -221,7 +218,7 @@ async def test_a_worker_of_another_process_is_notified(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On PostgreSQL, a row of one host is delivered by another at once, and again after its connection was cut."""
-    monkeypatch.setattr(continuous, "POLL_SECONDS", 3600.0)
+    monkeypatch.setattr(continuous, "LOOK_SECONDS", 3600.0)
     monkeypatch.setattr(notifier, "RELISTEN_SECONDS", 0.2)
     settings = development(postgres_url, FLOWACTIONS_DELIVERY="continuous")
     sending = FlowActions.load(SmallHost({**settings, "FLOWACTIONS_HOST_WORKER": "off"}))

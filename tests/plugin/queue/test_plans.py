@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_hookspecs import Node
+from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.bulk.sets import Selection
 from flowactions_plugin.bulk.store import ActionStore
 from flowactions_plugin.deliveries.filters import Filter
@@ -22,12 +23,14 @@ from flowactions_plugin.nodes.queries import Step
 from flowactions_plugin.nodes.store import DeferredStore, Release
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion, End, Return
+from flowactions_plugin.queue.lanes import Ask
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import destinations, inbound_events, inbound_requests
 from tests.bulk import copy, fill
 from tests.costs import Watched
+from tests.pausing import ACME, MAYA
 from tests.queueing import Deliveries, OutboxStore, Queue
 from tests.support import a_walk
 
@@ -40,7 +43,7 @@ EVERYTHING = Filter(
 async def complete_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
     completion = Completion(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
-    assert await store.complete([completion]) == {claimed.id}
+    assert await store.complete([completion]) == {claimed.id: End("written", "retrying")}
 
 
 def deferred(store: OutboxStore) -> DeferredStore:
@@ -88,7 +91,8 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "give back": give_back_one,
     "search for quarantined rows": lambda store: store.any_quarantined(),
     "claim of a quarantined row": lambda store: store.claim_quarantined(),
-    "rescue": lambda store: store.rescue(),
+    "scan of all lanes": lambda store: store.scan(),
+    "look for what has become due": lambda store: store.look(),
     "retry": lambda store: queries(store).retry(ROW, "acme"),
     "cancel": lambda store: queries(store).cancel(ROW, "acme", "no"),
     "replay": lambda store: queries(store).retry_many("acme", Filter(), reset_attempts=True, limit=1000),
@@ -140,8 +144,9 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
         for plan in plans:
             scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses", "flowactions_actions"}  # few rows
             assert not scanned, (name, plan)
-    for plan in (*found["claim"][:1], *found["rescue"][:1]):
-        assert "ix_flowactions_outbox_due" in plan
+    for plan in (*found["claim"], *found["scan of all lanes"]):
+        assert "ix_flowactions_outbox_lane" in plan, plan
+    assert "ix_flowactions_outbox_due" in found["look for what has become due"][0]
     for name in ("search for quarantined rows", "claim of a quarantined row"):
         assert "ix_flowactions_outbox_quarantined" in found[name][0], found[name]
     # By type and time: a process comes by no record that it cannot run.
@@ -161,18 +166,27 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
 
 
 @pytest.mark.ci
-async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backlog(database_url: str) -> None:
-    """With all its slots taken, a destination's hundred thousand due rows cost a claim what its thousand do."""
+@pytest.mark.parametrize("paused", [False, True])
+async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backlog(
+    database_url: str, paused: bool
+) -> None:
+    """A destination's hundred thousand due rows, paused or not, cost a claim and the scan before it what its thousand do."""
     url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
     async with Database(url, statement_seconds=None) as database:
         queue = Queue(database)
-        slow = await queue.put(destination="http://slow.example.com:80")
+        place = "http://slow.example.com:80"
+        slow = await queue.put(destination=place)
         for number in range(60):
             await queue.put(destination=f"http://r{number}.example.com:80")
+        if paused:
+            await Pauses(database).pause(ACME, place, MAYA)
         seen = Watched(database)
 
-        def claim(store: OutboxStore) -> Awaitable[Any]:
-            return store.claim(20, per_destination=5, in_flight={"http://slow.example.com:80": 5})
+        async def claim(store: OutboxStore) -> None:
+            found = await store.scan()
+            assert len(found) == 61 - paused
+            assert await store.claim([Ask(due, 1) for due in found[:20]]) != []
+            await queue.expire_claims()
 
         work = []
         for backlog in (1000, 100_000):
@@ -181,46 +195,6 @@ async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backl
             work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
         assert work[0] > 5
         assert work[1] <= 2 * work[0], work
-
-
-@pytest.mark.ci
-async def test_the_cost_of_a_claim_does_not_grow_with_another_organizations_backlog(database_url: str) -> None:
-    """The youngest rows of an organization are found by an index of its own, behind a hundred thousand of another."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-    slow = "http://slow.example.com:80"
-    async with Database(url, statement_seconds=None) as database:
-        queue = Queue(database)
-        big = await queue.put(organization_id="big", destination=slow)
-        seen = Watched(database)
-
-        def claim(store: OutboxStore) -> Awaitable[Any]:
-            return store.claim(20, per_destination=5, in_flight={slow: 5})
-
-        work = []
-        for backlog in (1000, 100_000):
-            await queue.run("DELETE FROM flowactions_outbox WHERE next_attempt_at <= 1000")
-            await copy(database, big, backlog)
-            for number in range(60):
-                await queue.put(organization_id="small", destination=f"http://r{number}.example.com:80")
-            await queue.run("ANALYZE")
-            work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
-        assert work[0] > 5
-        assert work[1] <= 2 * work[0], work
-
-
-async def test_an_organizations_rows_are_not_searched_for_among_those_of_others(database_url: str) -> None:
-    """The statistics know of one organization: behind its twenty thousand rows, the rows of another cost a few pages."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-    async with Database(url, statement_seconds=None) as database:
-        queue = Queue(database)
-        big = await queue.put(organization_id="big", destination="http://slow.example.com:80")
-        await copy(database, big, 20_000)
-        for number in range(8):
-            await queue.put(organization_id="small", destination=f"http://r{number}.example.com:80")
-        work = await Watched(database).work(
-            lambda store: store.claim_of(["small"], 8, per_destination=100, in_flight={})
-        )
-    assert 0 < work < 200  # by the index of all rows that are due, 1,700 pages
 
 
 WHOLE_TABLE = re.compile(r"Seq Scan on flowactions|SCAN flowactions_\w+$", re.MULTILINE)

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 from flowactions_hookspecs import Header
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.rules import (
-    PAUSED_OFFSET_MS,
-    UNDO_OFFSET_MS,
     Transition,
     backoff,
     capped_attempts,
     delivery_headers,
-    due_time,
     event_id,
     method_name,
     transition,
@@ -33,14 +30,6 @@ def test_backoff_follows_the_rule() -> None:
     """After attempt n: min(300, max(5, 2^n)) seconds (§8)."""
     assert [backoff(attempt) for attempt in range(1, 12)] == [5, 5, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     assert backoff(10**6) == 300
-
-
-@pytest.mark.parametrize("added", [0, PAUSED_OFFSET_MS, UNDO_OFFSET_MS, UNDO_OFFSET_MS + PAUSED_OFFSET_MS])
-def test_a_due_time_is_read_without_what_was_added_to_it(added: int) -> None:
-    """A paused row, one whose cancellation can be undone, and one that is both say when they are due; so does a time that is none."""
-    due = int(NOW * 1000)
-    assert due_time(due + added) == due
-    assert due_time(2 * UNDO_OFFSET_MS + due) == 2 * UNDO_OFFSET_MS + due
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.lanes import Ask, Due, lane_of
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
 
@@ -32,7 +33,7 @@ class TestClaims:
     async def test_a_claimed_row_is_claimed_by_nobody_else(self, queue: Queue) -> None:
         """Simultaneous claims share the rows out without overlap."""
         ids = {await queue.put() for _ in range(30)}
-        claims = await asyncio.gather(*(queue.store.claim(10) for _ in range(6)))
+        claims = await asyncio.gather(*(queue.store.claim(10) for _ in range(4)))
         taken = [delivery.id for claim in claims for delivery in claim]
         assert sorted(taken) == sorted(ids)
 
@@ -51,18 +52,20 @@ class TestClaims:
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.takeovers, row.claimed_by) == ("retrying", 1, 0, None)
 
-    async def test_a_row_that_was_reclaimed_five_times_is_claimed_for_quarantine_only(
+    async def test_a_row_that_was_reclaimed_three_times_is_claimed_for_quarantine_only(
         self, queue: Queue
     ) -> None:
         """The next claims pass over it, wherever they search, and it is sent alone."""
         row_id = await queue.put()
-        for reclaims in range(6):
+        for reclaims in range(4):
             (claimed,) = await queue.store.claim(10)
             assert (claimed.id, claimed.reclaims) == (row_id, reclaims)
             await queue.expire_claims()
         assert await queue.store.claim(10) == []
         assert await queue.store.claim(10, per_destination=5) == []
-        assert await queue.store.claim_of(["acme"], 10, per_destination=5, in_flight={}) == []
+        place = Due(lane_of("acme", claimed.destination, claimed.url), "acme", claimed.destination)
+        assert await queue.store.claim([Ask(place, 10)]) == []
+        assert await queue.store.scan() == await queue.store.look() == []
         alone = await queue.store.claim_quarantined()
         assert alone is not None
         assert alone.id == row_id

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node, OriginGone
-from flowactions_plugin.queue.contact import Contact
+from flowactions_plugin.queue.claims import Contact
 from flowactions_plugin.queue.worker import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
@@ -33,22 +33,22 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
 async def test_a_worker_that_claims_writes_nothing_else_to_see_whether_it_can(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claims write to the queue; only when none has for a while, a probe does (decision 54)."""
-    now, probes = [0.0], list[float]()
+    """Claims write to the queue; only when none has for a while, a statement that changes nothing does."""
+    now, touches = [0.0], list[float]()
 
-    async def probe() -> None:
-        probes.append(now[0])
+    async def touch() -> None:
+        touches.append(now[0])
         contact.succeeded(now[0])
 
     contact = Contact(0.1, lambda: now[0])
     monkeypatch.setattr(queue.store, "contact", contact)
-    monkeypatch.setattr(queue.store, "probe", probe)
+    monkeypatch.setattr(queue.store, "touch", touch)
     keeping = asyncio.create_task(a_worker(queue, None)._keep_in_contact())
-    await until(lambda: probes == [0.0])  # nothing was written before
-    await asyncio.sleep(5 * contact.probe_seconds)
-    assert probes == [0.0]
-    now[0] += contact.probe_seconds
-    await until(lambda: probes == [0.0, now[0]])
+    await until(lambda: touches == [0.0])  # nothing was written before
+    await asyncio.sleep(5 * contact.seconds)
+    assert touches == [0.0]
+    now[0] += contact.seconds
+    await until(lambda: touches == [0.0, now[0]])
     keeping.cancel()
     await asyncio.wait({keeping})
 
@@ -93,20 +93,6 @@ async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
     row = await queue.row(row_id)
     assert (row.status, row.attempts, row.claimed_by, sent) == ("pending", 0, None, [])
     assert [claimed.id for claimed in await queue.store.claim(1)] == [row_id]
-
-
-async def test_rows_that_a_clock_change_left_in_the_future_are_rescued(
-    queue: Queue, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A row that is due later than any rule would have it is due after a claim's length at the most."""
-    row_id = await queue.put()
-    far = int((queue.database.clock() + 10**6) * 1000)
-    await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {far}")  # noqa: S608
-    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
-    await until(lambda: "the clock was set back" in caplog.text)
-    running.cancel()
-    await asyncio.wait({running})
-    assert (await queue.row(row_id)).next_attempt_at <= (queue.database.clock() + 31) * 1000
 
 
 def test_an_outage_is_tried_with_backoff() -> None:

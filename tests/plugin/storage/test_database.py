@@ -32,8 +32,8 @@ from tests.waiting import SAFETY_SECONDS, until, within
 
 COPIED = """
     INSERT INTO flowactions_outbox (id, claimed_by, organization_id, agent_id, origin, event_id, event_type, url, destination,
-        method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers, created_at, updated_at)
-    SELECT 'claimed', '00000000', organization_id, agent_id, origin, event_id, event_type, url, destination, method, headers,
+        lane, method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers, created_at, updated_at)
+    SELECT 'claimed', '00000000', organization_id, agent_id, origin, event_id, event_type, url, destination, lane, method, headers,
         status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers, created_at, updated_at
     FROM flowactions_outbox WHERE id = '{}'"""
 

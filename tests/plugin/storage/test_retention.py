@@ -42,8 +42,8 @@ async def plant(services: Services, row_id: str, status: str, days: int) -> None
         await connection.execute(
             text(
                 "INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url,"
-                " destination, method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,"
-                " created_at, updated_at, finished_at) VALUES (:id, 'acme', 'a', '{}', 'e', 't', 'u', 'd',"
+                " destination, lane, method, headers, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,"
+                " created_at, updated_at, finished_at) VALUES (:id, 'acme', 'a', '{}', 'e', 't', 'u', 'd', 1,"
                 " 'POST', '[]', :status, 1, 0, 1, :now, 0, :began, :began, :finished)"
             ),
             {"id": row_id, "status": status, "now": now, "began": began, "finished": finished},
