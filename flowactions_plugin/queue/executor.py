@@ -180,7 +180,9 @@ class Executor:
             # Another worker may have reclaimed it. If not, this worker claims it again.
             self.completer.give_back(Return(delivery, answered=True))
         else:
-            message = await self._ready(delivery, alone=alone)
+            message: ClaimedDelivery | None = delivery
+            if alone or delivery.lacks_body:
+                message = await self._ready(delivery, alone=alone)
             if message is not None:
                 await self._attempt(delivery, message, secret)
 
@@ -205,14 +207,13 @@ class Executor:
             return None
         if message is None:  # its claim has ended
             self.completer.forget(delivery)
-        elif self._sends_trace:
-            message = with_traceparent(message)
         return message
 
     async def _attempt(self, delivery: ClaimedDelivery, message: ClaimedDelivery, secret: Secret) -> None:
         forgives = self._stalls.get(delivery.id, 0) < MOST_STALLS
         self.load.in_flight += 1
         try:
+            message = with_traceparent(message) if self._sends_trace else message
             outcome = await self._sender.send(message, secret.value, forgives=forgives)
         except Exception as exc:
             log.exception(

@@ -169,39 +169,44 @@ class SecretSource:
         failing = self._failing.get(origin)
         if failing is not None and self._clock() < failing.ask_at:
             return failing.secret
-        if isinstance(origin, UnsignedTestOrigin):
-            return NO_SECRET
         resolve: Callable[[Any], Any] | None = self._signing_secret
         name = name_of(self._signing_secret)
+        if isinstance(origin, UnsignedTestOrigin):
+            return NO_SECRET
         if isinstance(origin, PluginOrigin):
             if origin.plugin in self._unsigned_plugins:
                 return NO_SECRET
-            resolve = self._plugin_secrets.get((origin.plugin, origin.name))
             name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
+            resolve = self._plugin_secrets.get((origin.plugin, origin.name))
         if resolve is None:
-            reason = f"this process does not have {name}"
-            if self._episodes.begin(reason):
-                log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
-            return Secret(failed=reason)
+            return self._absent(name)
         try:
             secret = Secret(value=_checked(name, await call_host(resolve, origin, name)))
         except OriginGone as exc:
             secret = Secret(gone=str(exc))
-        except HostFailed as exc:
-            return self._failed(origin, str(exc), None)
         except Exception as exc:  # noqa: BLE001  whatever a host raises
-            return self._failed(origin, f"{name} raised {type(exc).__name__}", exc)
+            return self._failed(origin, name, exc)
         if self._failing.pop(origin, None) is not None:
             log.info("%s answers again for %r", name, origin, extra={"event": "host.answers_again"})
         return secret
 
-    def _failed(self, origin: Origin, reason: str, error: Exception | None) -> Secret:
+    def _absent(self, name: str) -> Secret:
+        """Return why deliveries of a plugin wait that this process does not have; it is logged once for all origins."""
+        reason = f"this process does not have {name}"
+        if self._episodes.begin(reason):
+            log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
+        return Secret(failed=reason)
+
+    def _failed(self, origin: Origin, name: str, error: Exception) -> Secret:
+        """Return why an origin's deliveries wait; it is logged once, and the host is not asked for a while."""
+        failed = isinstance(error, HostFailed)
+        reason = str(error) if failed else f"{name} raised {type(error).__name__}"
         before = self._failing.get(origin)
         if before is None:
             if len(self._failing) >= REMEMBERED:
                 self._failing.clear()
             # The traceback once, however many origins it happens to.
-            shown = error if self._episodes.begin(reason) else None
+            shown = error if self._episodes.begin(reason) and not failed else None
             log.error(
                 "deliveries of %r wait: %s",
                 origin,

@@ -43,7 +43,7 @@ EVERYTHING = Filter(
 async def complete_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
     completion = Completion(claimed, Outcome(0, 0, status_code=500), Transition("retrying", 5))
-    assert await store.complete([completion]) == {claimed.id}
+    assert await store.complete([completion]) == {claimed.id: End("written", "retrying")}
 
 
 def deferred(store: OutboxStore) -> DeferredStore:
