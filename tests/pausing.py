@@ -51,12 +51,6 @@ async def look(queue: Queue, rule: AutoPause | None = RULE) -> list[DeliveryAler
     return told
 
 
-async def park(queue: Queue) -> None:
-    store = Pauses(queue.database)
-    while await store.park(await store.paused_targets(None)):
-        pass
-
-
 async def put(queue: Queue, number: int, destination: str = DOWN, **changes: Any) -> str:
     """Put a row that is due, later ones later."""
     new = new_id(queue.database.clock() + number / 100)
@@ -69,7 +63,6 @@ async def a_paused_queue(queue: Queue, rows: int = 1) -> list[str]:
     """Put rows, pause their destination automatically, and make a probe due."""
     ids = [await put(queue, number) for number in range(rows)]
     await Pauses(queue.database).pause(ACME, DOWN, AUTOMATIC, "it fails")
-    await park(queue)
     await make_due(queue)
     return ids
 
@@ -80,4 +73,4 @@ async def make_due(queue: Queue) -> None:
 
 def probing(queue: Queue, answer: Any = None, store: OutboxStore | None = None) -> Probes:
     executor = an_executor(queue, answer or (lambda request: httpx.Response(503)))
-    return Probes(queue.database, (store or queue.store).contact, executor)
+    return Probes(store or queue.store, executor)

@@ -14,7 +14,7 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.contact import is_token_of, new_token, token_prefix
+from flowactions_plugin.queue.claims import is_token_of, new_token, token_prefix
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
 from tests.rings import sampled
@@ -31,7 +31,7 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
 
     async def why(prefix: str, scope: Scope = Scope(None)) -> str:  # noqa: B008  immutable
         row_id = await queue.put()
-        queue.store.contact.token_prefix = prefix
+        queue.store.contact.prefix = prefix
         assert [each.id for each in await queue.store.claim(10)] == [row_id]
         found = await queries.delivery(scope, row_id)
         assert found is not None
