@@ -6,6 +6,7 @@ import json
 
 from sqlalchemy import text
 
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage.database import Database
 
 SERIES = {
@@ -21,6 +22,8 @@ SERIES = {
     ),
 }
 
+
+LANE = lane_of("acme", "https://example.com:443", "https://example.com/hook")
 
 WALK = json.dumps(
     dict.fromkeys(("organization_id", "agent_id", "flow_id", "run_id", "user_id", "content"), "x")
@@ -40,11 +43,11 @@ async def fill(database: Database, rows: int, live: int, *, spread: bool = True)
     state = f"CASE WHEN {due} THEN '{{}}' WHEN i % 100 = 1 THEN '{{}}' ELSE '{{}}' END"
     statement = f"""
         INSERT INTO flowactions_outbox (id, organization_id, agent_id, origin, event_id, event_type, url, destination,
-            method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,
+            lane, method, headers, body, status, attempts, earlier_attempts, max_attempts, next_attempt_at, takeovers,
             created_at, updated_at, finished_at)
         {series.format(rows=rows)}
         SELECT {row_id}, 'acme', 'agent-' || (i % 100), '{{}}', 'evt_' || i, 't', 'https://example.com/hook',
-            'https://example.com:443', 'POST', '[]', NULL, {state.format("pending", "dead", "delivered")},
+            'https://example.com:443', {LANE}, 'POST', '[]', NULL, {state.format("pending", "dead", "delivered")},
             1, 0, 5, 1000000 + i, 0, 1000000 + i, 1000000 + i,
             CASE WHEN {due} THEN NULL ELSE 1000000 + i END
         FROM {source.format(rows=rows)}"""  # noqa: S608  numbers only
@@ -78,7 +81,7 @@ async def copy(database: Database, row_id: str, times: int, *, already: int = 0)
     """Write so many more rows like this one, all of them due and older than it, besides those that were ``already``."""
     series, new_id, source = SERIES[database.dialect]
     columns = (
-        "organization_id, agent_id, origin, event_id, event_type, url, destination, method, headers, body, status,"
+        "organization_id, agent_id, origin, event_id, event_type, url, destination, lane, method, headers, body, status,"
         " attempts, earlier_attempts, max_attempts, takeovers, created_at, updated_at"
     )
     statement = f"""

@@ -156,7 +156,7 @@ READING = (
     ("outbox", "show", "{id}", "--curl"),
     ("outbox", "stats"),
     ("outbox", "actions"),
-    ("outbox", "replay", "--all", "--dry-run"),
+    ("outbox", "retry", "--all", "--dry-run"),
     ("destinations", "list"),
     ("workers",),
     ("purge", "--organization", NASTY, "--dry-run"),
@@ -228,6 +228,6 @@ async def test_times_are_said_as_they_were_read(run: Run, queue: Queue) -> None:
     given = ("--from", "2030-01-31T14:00+02:00", "--before", "2030-01-31T15:00")
     said = "times in UTC: --from 2030-01-31T12:00:00Z --before 2030-01-31T15:00:00Z"
     assert said in (await run("outbox", "list", *given)).err
-    assert said in (await run("outbox", "replay", *given, "--dry-run")).err
+    assert said in (await run("outbox", "retry", *given, "--dry-run")).err
     assert "times" not in (await run("outbox", "list", "--json", *given)).err
     assert "times" not in (await run("outbox", "list", "--status", "dead")).err

@@ -100,7 +100,7 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
                 assert rows == most, path
         shown = (await site.get(f"/deliveries/{delivery}")).text
         assert shown.count('<strong class="certainty">') == MOST_ATTEMPTS
-        preview = (await site.get("/actions/new", params={"kind": "replay", "organization": "acme"})).text
+        preview = (await site.get("/actions/new", params={"kind": "retry", "organization": "acme"})).text
         assert preview.count("<tr") <= 25
     answer = (await site.browser.get(f"/v1/webhooks/outbox/{delivery}")).json()
     assert [each["number"] for each in answer["data"]["attemptLog"]] == list(range(60, MANY))
