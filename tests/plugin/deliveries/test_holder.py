@@ -57,7 +57,7 @@ async def test_the_worker_that_made_an_attempt_stands_with_it(queue: Queue, stat
     mark = token_prefix(fleet.begin())
     await fleet.beat(1, 1)
     row_id = await queue.put()
-    queue.store.contact.token_prefix = mark
+    queue.store.contact.prefix = mark
     (one,) = await queue.store.claim(1)
     outcome = Outcome(1000, 5, status_code=200 if status == "delivered" else 500)
     await queue.complete(one, outcome, Transition("delivered" if status == "delivered" else "retrying", 60))
