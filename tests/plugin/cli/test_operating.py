@@ -109,7 +109,8 @@ async def hostile(queue: Queue) -> str:
         state="done",
         created_at=now,
         held_by=None,
-        stage=None,
+        canary_ids=None,
+        withdrawn_at=None,
         position=None,
     )
     await fill(

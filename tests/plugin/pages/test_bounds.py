@@ -18,7 +18,6 @@ from flowactions_plugin.storage.schema import (
     chat_connections,
     inbound_events,
     outbox,
-    pauses,
     statistics,
     workers,
 )
@@ -78,7 +77,6 @@ async def crowd(site: Site) -> str:
         await connection.execute(insert(inbound_events), events)
         recent = [{**counts, "bucket": now - now % 300_000, "destination": f"d{number}"} for number in each]
         await connection.execute(insert(statistics), recent)
-        await connection.execute(pauses.update().values(resumed_at=None))
         failed = {"flow_id": outbox.c.id, "node_id": outbox.c.id, "finished_at": now}
         await connection.execute(outbox.update().values(failed))
     return shown
