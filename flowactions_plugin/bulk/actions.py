@@ -34,7 +34,6 @@ from flowactions_plugin.bulk.store import ActionRow, ActionStore, Aged, Connecti
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.deliveries.changes import Change, change_one
 from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.resend import send_one_again
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, SetChanged
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry
@@ -206,20 +205,6 @@ class Actions:
             limit: how many at the most.
         """
         return [_action(row, scope) for row in await self._store.page(scope, before, limit)]
-
-    async def send_one_again(
-        self, scope: Scope, delivery_id: str, actor: Actor, reason: str = ""
-    ) -> str | None:
-        """Send one delivered row again now, and write it to the audit in the same transaction.
-
-        Returns:
-            The id of the new row; ``None``: there is no delivered row with this id in this scope, or its origin cannot be
-            read.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
-        """
-        return await send_one_again(self._database, delivery_id, scope.organization_id, actor, reason)
 
     async def one(
         self,

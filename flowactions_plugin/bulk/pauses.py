@@ -108,6 +108,7 @@ class Pauses:
                 f"{MOST_PAUSES} destinations are paused, which is the most: resume one that need not be paused."
             )
 
+    @repeated
     async def resume(
         self, scope: Scope, destination: str, actor: Actor, reason: str = "", *, seen: int | None = None
     ) -> bool:
@@ -130,13 +131,6 @@ class Pauses:
             StorageUnavailable: the database failed.
         """
         target = (scope.organization_id or EVERY_ORGANIZATION, _destination(destination))
-        return await self._end(scope, target, actor, reason, seen)
-
-    @repeated
-    async def _end(
-        self, scope: Scope, target: Target, actor: Actor, reason: str, seen: int | None = None
-    ) -> bool:
-        """Write that a pause has ended; return whether there was one."""
         here = _at(*target)
         found = select(pauses).where(*here).with_for_update()
         async with self._database.write() as connection:

@@ -95,8 +95,7 @@ async def resend_deliveries(
 ) -> Response[ResendBegunAnswer]:
     """Send the delivered webhooks again that meet every given filter, as new deliveries with the same event ids.
 
-    Workers carry it out as a bulk action, at the rate that is given. It begins ten seconds later. Its page shows how far it is, and can
-    stop it.
+    Workers carry it out as a bulk action, at the rate that is given, beginning ten seconds later. Its page can stop it.
     Each call begins another action, except with an `Idempotency-Key` that was used before: it is answered as the first one.
     """
     scope = Scope(principal.organization_id)

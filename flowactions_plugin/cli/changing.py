@@ -22,11 +22,12 @@ from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of, say_times
 from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.resend import could_change
+from flowactions_plugin.deliveries.resend import could_change, send_one_again
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.database import Database
 
 VERBS: Final = {
     "retry": "Make {} due now",
@@ -178,8 +179,7 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
         return DONE
     if request.kind == "delete" and not _agreed(request, len(ids)):
         return FAILED
-    actions = Actions(context.database)
-    changed = [await _change_one(actions, request, each) for each in ids]
+    changed = [await _change_one(context.database, request, each) for each in ids]
     done = sum(each.changed for each in changed)
     if request.as_json:
         write_json(Outcome(deliveries=changed))
@@ -195,11 +195,11 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     return DONE if done == len(ids) else FAILED
 
 
-async def _change_one(actions: Actions, request: ChangeRequest, delivery_id: str) -> Changed:
+async def _change_one(database: Database, request: ChangeRequest, delivery_id: str) -> Changed:
     if request.kind == "resend":
-        new_id = await actions.send_one_again(Scope(), delivery_id, actor(), request.reason)
+        new_id = await send_one_again(database, delivery_id, None, actor(), request.reason)
         return Changed(id=delivery_id, changed=new_id is not None, resent_as=new_id or msgspec.UNSET)
-    changed = await actions.one(
+    changed = await Actions(database).one(
         Scope(), request.kind, delivery_id, actor(), request.reason, reset_attempts=request.reset_attempts
     )
     return Changed(id=delivery_id, changed=changed)

@@ -1,4 +1,4 @@
-"""What a backlog of a paused destination costs the others: the time of a claim that brings one other row.
+"""What a backlog of a paused destination costs the others: the time until one other row was found and claimed.
 
     python -m tests.benchmarks.pauses [--database sqlite postgres] [--rows 1000000] [--probes 20] [--json]
 

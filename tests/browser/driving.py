@@ -142,7 +142,7 @@ def operator_pages(deliveries: Sequence[str], action: str | None) -> dict[str, s
         "deliveries": "/deliveries",
         "search": "/deliveries?status=dead&destination=https://hooks.acme.example",
         "filter-wrong": "/deliveries?from=soon",
-        "preview": "/actions/new?kind=replay",
+        "preview": "/actions/new?kind=retry",
         "preview-resend": "/actions/new?kind=resend&from=1d",
         "actions": "/actions",
         "destinations": "/destinations",

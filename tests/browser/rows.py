@@ -12,6 +12,7 @@ from sqlalchemy import Table, insert, text
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.queue.claims import token_prefix
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 
@@ -169,6 +170,7 @@ def _deliveries(
                 "event_type": EVENTS[number % 3],
                 "url": f"{place}/hooks?token=secret",
                 "destination": place,
+                "lane": lane_of(organization, place, f"{place}/hooks"),
                 "method": "POST",
                 "headers": '[["content-type","application/json"],["authorization","Bearer abc"]]',
                 "body": b'{"order": %d, "note": "it\'s <b>bold</b>"}' % number,
@@ -317,10 +319,10 @@ def _inbound_requests(now: int, count: int) -> Iterator[dict[str, Any]]:
 def _actions(now: int, kinds: int, more: int) -> Iterator[dict[str, Any]]:
     """Give bulk actions of so many kinds, the latest of which stopped by itself, and more that are done."""
     states = (
-        ("retry", "stopped", "4 of 10 failed: more than a tenth of a stage", 50.0, 10),
-        ("replay", "done", None, None, 0),
-        ("cancel", "undone", None, None, 0),
-        ("replay", "done", None, 20.0, 0),
+        ("retry", "stopped", "4 of 10 first attempts failed in a canary of 10 rows", 50.0, 10),
+        ("retry", "done", None, None, 0),
+        ("cancel", "done", None, None, 0),
+        ("retry", "done", None, 20.0, 0),
         ("delete", "done", None, None, 0),
         ("resend", "stopped", "stopped by Ada", None, 0),
     )
@@ -347,7 +349,7 @@ def _actions(now: int, kinds: int, more: int) -> Iterator[dict[str, Any]]:
             "created_at": at,
             "starts_at": at + 15_000,
             "finished_at": at + 90_000,
-            "done": {"stopped": 10, "undone": 0}.get(state, 1200 + number),
+            "done": 10 if state == "stopped" else 1200 + number,
             "paced_done": 0,
         }
 
@@ -359,7 +361,7 @@ def _audit(now: int, count: int, deliveries: Sequence[str]) -> Iterator[dict[str
         name, shown, role = PEOPLE[number % len(PEOPLE)]
         delivery = deliveries[number] if number < len(deliveries) else None
         paused = delivery is None and number % 5 in {3, 4}
-        action = "retry" if delivery else ("replay", "cancel", "undo", "pause", "resume")[number % 5]
+        action = "retry" if delivery else ("delete", "cancel", "stop", "pause", "resume")[number % 5]
         yield {
             "id": new_id(at / 1000),
             "at": at,

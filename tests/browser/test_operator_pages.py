@@ -65,10 +65,10 @@ class Site:
         async with httpx.AsyncClient(base_url=self.root, headers={"sec-fetch-site": "same-origin"}) as client:
             form = {"destination": DESTINATIONS[2], "reason": "their certificate is broken"}
             await client.post("/destinations/pause", data=form)
-            shown = (await client.get("/actions/new?kind=replay")).text
+            shown = (await client.get("/actions/new?kind=retry")).text
             found = re.search(r'name="token" value="([^"]+)"', shown)
             assert found is not None, shown
-            form = {"kind": "replay", "token": found[1], "reason": "the receiver is up again", "rate": "50"}
+            form = {"kind": "retry", "token": found[1], "reason": "the receiver is up again", "rate": "50"}
             begun = await client.post("/actions", data=form)
             assert begun.status_code == 303, begun.text
             self.action = begun.headers["location"].rpartition("/")[2]
@@ -198,7 +198,7 @@ async def test_a_search_goes_on_until_something_is_found(
 
 
 async def test_everything_works_without_javascript(page: Page, site: Site) -> None:
-    """Find, filter, select, preview, confirm, undo."""
+    """Find, filter, select, preview, confirm, stop."""
     assert page.context.browser is not None
     context = await page.context.browser.new_context(java_script_enabled=False)
     bare = await context.new_page()
@@ -207,14 +207,15 @@ async def test_everything_works_without_javascript(page: Page, site: Site) -> No
     await expect(bare.locator(".zone")).to_have_text("Times: UTC")
     await expect(bare.locator("label[for=f-from]")).to_have_text("Enqueued from (UTC)")
     await expect(bare.locator("#f-from")).to_have_value("2026-03-01T14:00:00.000Z")
-    await bare.locator("[data-rows] input").first.check()
-    await bare.click("button[value=replay]")
-    await expect(bare.locator("h1")).to_have_text("Replay 1 delivery?")
+    for number in range(2):
+        await bare.locator("[data-rows] input").nth(number).check()
+    await bare.click("button[value=retry]")
+    await expect(bare.locator("h1")).to_have_text("Retry 2 deliveries?")
     await bare.fill("#reason", "by hand")
     await bare.click("button.primary")
     await expect(bare.locator("main")).to_contain_text("by hand")
-    await bare.click("button.primary")
-    await expect(bare.locator("h1")).to_contain_text("undone")
+    await bare.click("button.danger")
+    await expect(bare.locator("h1")).to_contain_text("stopped")
     await context.close()
 
 
@@ -310,7 +311,7 @@ async def test_words_for_times_are_of_the_readers_day(page: Page, site: Site) ->
 async def test_a_bulk_action_shows_its_window_in_the_readers_zone_and_in_utc(page: Page, site: Site) -> None:
     """In the preview, on its own page, in the list and in the audit."""
     berlin = await in_zone(page, "Europe/Berlin")
-    await berlin.goto(f"{site.root}/actions/new?kind=replay&from=2026-03-01T14:00:00%2B01:00&before=1s")
+    await berlin.goto(f"{site.root}/actions/new?kind=retry&from=2026-03-01T14:00:00%2B01:00&before=1s")
     shown = berlin.locator(".chips li", has_text="from")
     await expect(shown).to_contain_text("14:00:00")
     await expect(shown).to_contain_text("2026-03-01 13:00:00 UTC")

@@ -63,7 +63,7 @@ async def tour_of_operators(camera: Camera, url: str, ids: Sequence[str]) -> Non
         await expect(page.locator("main")).to_contain_text(said)
         await camera.take(f"destinations-{name}")
     if len(ids) > 1:
-        await page.goto(f"{root}/actions/new?kind=replay&status=dead")
+        await page.goto(f"{root}/actions/new?kind=retry&status=dead")
         await page.fill("#reason", "the receiver is up again")
         await page.click("button.primary")
         await expect(page.locator("h1")).to_contain_text("waiting")

@@ -290,7 +290,7 @@ def _tables(database: sqlite3.Connection) -> Iterable[tuple[str, list[dict[str, 
 def _cell(column: str, value: Any) -> Any:
     if value is None:
         return None
-    if column in {"sealed_token", "browser", "worker"}:
+    if column in {"sealed_token", "browser", "worker", "lane"}:  # of the lane, a port is a part
         return f"<{column}>"
     if column == "id" and isinstance(value, str) and not re.fullmatch(r"[0-9a-f-]{36}", value):
         return "<id>"

@@ -28,7 +28,6 @@ from tests.pausing import (
     has_arrived,
     has_failed,
     look,
-    park,
     rows_of,
 )
 from tests.queueing import Queue
@@ -120,7 +119,6 @@ class TestResuming:
         row_id = await queue.put(destination=DOWN)
         await has_failed(queue, 10)
         await look(queue)
-        await park(queue)
         assert await queue.store.claim(10) == []
         assert await look(queue, rule) == []
         await has_arrived(queue)

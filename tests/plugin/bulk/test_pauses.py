@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import httpx
@@ -11,16 +10,15 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_plugin.bulk import pauses as pauses_module
-from flowactions_plugin.bulk.pauses import Pauses, parking_loop
-from flowactions_plugin.deliveries.views import row_of
+from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, due_time
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.storage.schema import pauses as pauses_table
-from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, park, put, rows_of
+from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, put, rows_of
+from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.queueing import Queue, an_executor, claimed
 from tests.waiting import until
 
@@ -31,30 +29,30 @@ async def claim_all(queue: Queue, **limits: Any) -> list[str]:
     return [each.id for each in await queue.store.claim(10, **limits)]
 
 
-LIMITS: Sequence[dict[str, Any]] = [
-    {},
-    {"per_destination": 5},
-    {"per_destination": 1, "search_beyond_head": True},
-]
-
-
-@pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("parked", [False, True])
-async def test_rows_of_a_paused_destination_are_not_claimed(
-    queue: Queue, limits: dict[str, Any], parked: bool
-) -> None:
-    """Neither before nor after they were parked; those of other destinations are."""
-    for number in range(3):
-        await put(queue, number)
+@pytest.mark.parametrize("per_destination", [None, 1, 5])
+async def test_rows_of_a_paused_destination_are_not_claimed(queue: Queue, per_destination: int | None) -> None:
+    """Those of other destinations are; the due times of the paused ones stay as they are."""
+    ids = [await put(queue, number) for number in range(3)]
     up = await put(queue, 9, UP)
     pauses = Pauses(queue.database)
     assert await pauses.pause(ACME, "https://down.example/hook", MAYA, "down")
     assert not await pauses.pause(ACME, DOWN, MAYA, "down")
-    if parked:
-        await park(queue)
-    assert await claim_all(queue, **limits) == [up]
-    assert await queue.store.rescue() == 0
-    assert await claim_all(queue, **limits) == []
+    assert await claim_all(queue, per_destination=per_destination) == [up]
+    assert await claim_all(queue, per_destination=per_destination) == []
+    due = await rows_of(queue, "id, next_attempt_at FROM flowactions_outbox ORDER BY next_attempt_at")
+    assert [tuple(row) for row in due] == [*zip(ids, range(1000, 1003), strict=True), (up, 1009)]
+
+
+async def test_a_claim_whose_lane_was_found_before_the_pause_brings_nothing(queue: Queue) -> None:
+    """Each claim asks what is paused now, whatever its worker knows."""
+    await put(queue, 1)
+    asks = await queue.store.oldest(10, None)
+    assert len(asks) == 1
+    pauses = Pauses(queue.database)
+    await pauses.pause(ACME, DOWN, MAYA)
+    assert await queue.store.claim(asks) == []
+    await pauses.resume(ACME, DOWN, MAYA)
+    assert len(await queue.store.claim(asks)) == 1
 
 
 async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> None:
@@ -62,12 +60,10 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")
     pauses = Pauses(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park(queue)
     (claimed,) = await queue.store.claim(10)
     assert claimed.id == theirs
     await queue.store.release([claimed])
     await pauses.pause(ALL, DOWN, OLIVE, "maintenance")
-    await park(queue)
     assert await claim_all(queue) == []
     assert await pauses.resume(ACME, DOWN, MAYA)
     assert await claim_all(queue) == []
@@ -95,18 +91,14 @@ async def test_resuming_for_all_leaves_what_an_organization_has_paused(queue: Qu
     pauses = Pauses(queue.database)
     await pauses.pause(ALL, DOWN, MAYA)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park(queue)
     await pauses.resume(ALL, DOWN, MAYA)
     assert await claim_all(queue) == [theirs]
     await pauses.resume(ACME, DOWN, MAYA)
     assert await claim_all(queue) == [mine]
 
 
-async def test_resumed_rows_are_due_at_once_in_their_order(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each when it was due before, in several batches; what waited for a retry still does."""
-    monkeypatch.setattr(pauses_module, "BATCH", 2)
+async def test_resumed_rows_are_due_at_once_in_their_order(queue: Queue) -> None:
+    """Each when it was due before; what waited for a retry still does."""
     ids = [await put(queue, number) for number in (3, 1, 2, 5, 4)]
     later = await put(queue, 6)
     far = int((queue.database.clock() + 300) * 1000)
@@ -114,9 +106,7 @@ async def test_resumed_rows_are_due_at_once_in_their_order(
     before = await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
     pauses = Pauses(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park(queue)
-    parked = await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
-    assert [(row.id, row.next_attempt_at - PAUSED_OFFSET_MS, row.updated_at) for row in parked] == before
+    assert await claim_all(queue) == []
     assert await pauses.resume(ACME, DOWN, MAYA)
     assert await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id") == before
     order = [(await queue.store.claim(1))[0].id for _ in range(5)]
@@ -126,7 +116,7 @@ async def test_resumed_rows_are_due_at_once_in_their_order(
 async def test_a_row_in_quarantine_is_paused_too(queue: Queue) -> None:
     """It is neither seen nor claimed."""
     await put(queue, 1)
-    await queue.run("UPDATE flowactions_outbox SET takeovers = 5")
+    await queue.run(f"UPDATE flowactions_outbox SET takeovers = {QUARANTINE_AFTER}")  # noqa: S608
     assert await queue.store.any_quarantined()
     pauses = Pauses(queue.database)
     await pauses.pause(ALL, DOWN, MAYA)
@@ -134,43 +124,6 @@ async def test_a_row_in_quarantine_is_paused_too(queue: Queue) -> None:
     assert await queue.store.claim_quarantined() is None
     await pauses.resume(ALL, DOWN, MAYA)
     assert await queue.store.claim_quarantined() is not None
-
-
-async def test_a_paused_row_shows_when_it_was_due(queue: Queue) -> None:
-    """Its parking shows nowhere."""
-    row_id = await put(queue, 1)
-    shown = row_of(await queue.row(row_id), for_operators=True)
-    await Pauses(queue.database).pause(ACME, DOWN, MAYA)
-    await park(queue)
-    row = await queue.row(row_id)
-    assert row.next_attempt_at > PAUSED_OFFSET_MS
-    assert due_time(row.next_attempt_at) == 1001
-    assert row_of(row, for_operators=True) == shown
-
-
-async def test_nothing_is_parked_behind_a_resumed_pause(queue: Queue) -> None:
-    """A worker that goes on with what was left over makes every row due, and then forgets the pause."""
-    ids = {await put(queue, number) for number in range(5)}
-    pauses = Pauses(queue.database)
-    await pauses.pause(ACME, DOWN, MAYA)
-    await park(queue)
-    # Whoever resumed was killed before any row was due.
-    await queue.run("UPDATE flowactions_pauses SET resumed_at = 1")
-    assert not await Pauses(queue.database).park([("acme", DOWN)])
-    assert await pauses.list(ALL) == []
-    running = asyncio.create_task(parking_loop(queue.database))
-
-    async def forgotten() -> bool:
-        return not await rows_of(queue, "* FROM flowactions_pauses")
-
-    await until(forgotten)
-    assert set(await claim_all(queue)) == ids
-    # Paused again meanwhile, it is paused.
-    await pauses.pause(ACME, DOWN, MAYA)
-    await queue.expire_claims()
-    running.cancel()
-    await asyncio.wait({running})
-    assert await claim_all(queue) == []
 
 
 async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
@@ -185,19 +138,11 @@ async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
         await going_on.wait()
         return httpx.Response(200)
 
-    claims = ContinuousClaims(queue.store, an_executor(queue, answer), slots=50, per_destination=2)
-    claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
-    claimed = await queue.store.claim(10, per_destination=10)
-    request = claims._slots.demand()
-    secrets = claims._executor.secrets()
-    claims._slots.add(request, [(each.destination, (each, secrets)) for each in claimed])
-    claims._start()
+    claims = await a_worker_that_holds(queue, an_executor(queue, answer), 12)
     await until(lambda: len(sent) == 2)
-    assert claims._slots.waiting == 8
     await Pauses(queue.database).pause(ACME, DOWN, MAYA)
-    claims._withdrawn_at = 0.0
-    await claims.run_once()
-    assert claims._slots.waiting == 0
+    await look_again(claims)
+    assert claims._lanes.waiting == 0
     going_on.set()
     await claims.quiesce()
     await claims._executor.completer.flush()
@@ -260,19 +205,11 @@ async def test_only_operators_end_what_an_operator_has_paused(queue: Queue, role
     assert await pauses.resume(ACME, DOWN, MAYA)
 
 
-async def test_a_pause_of_an_earlier_release_is_ended_by_operators(queue: Queue) -> None:
-    """Their processes write no role: it may have been an operator. Also where they pause again what was resumed here."""
+async def test_a_pause_of_nobody_who_is_known_is_ended_by_operators(queue: Queue) -> None:
+    """It may have been an operator's."""
     pauses = Pauses(queue.database)
-    await put(queue, 1)
     await pauses.pause(ACME, DOWN, MAYA)
-    await park(queue)
     await queue.run("UPDATE flowactions_pauses SET paused_role = NULL")
-    with pytest.raises(ActionForbidden):
-        await pauses.resume(ACME, DOWN, MAYA)
-    # As a resume leaves it until its rows are due.
-    await queue.run("UPDATE flowactions_pauses SET paused_role = 'dashboard'")
-    await Pauses(queue.database)._end(ACME, ("acme", DOWN), MAYA, "")
-    await queue.run("UPDATE flowactions_pauses SET resumed_at = NULL, paused_by = 'Olive'")
     with pytest.raises(ActionForbidden):
         await pauses.resume(ACME, DOWN, MAYA)
     assert await pauses.resume(ACME, DOWN, OLIVE)
@@ -327,37 +264,19 @@ async def test_who_pauses_at_the_same_moment_is_counted(
             await second
 
 
-async def test_any_number_of_pauses_is_read_and_parked_in_shares(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A list has pages, and a worker parks the rows of a few destinations after the other."""
-    monkeypatch.setattr(pauses_module, "TARGETS", 2)
-    monkeypatch.setattr(pauses_module, "POLL_SECONDS", 0.01)
+async def test_any_number_of_pauses_is_read_by_pages(queue: Queue) -> None:
+    """In the order of organizations and destinations."""
     pauses = Pauses(queue.database)
     targets = [f"https://h{number}.example:443" for number in range(5)]
-    for number, target in enumerate(targets):
-        await put(queue, number, target)
+    for target in targets:
         await pauses.pause(ACME, target, MAYA)
     await pauses.pause(ALL, DOWN, OLIVE)
-    keys = [("", DOWN), *(("acme", target) for target in targets)]
     read, after = [], None
     while page := await pauses.list(ALL, after=after, limit=4):
         assert len(page) <= 4
         read += [(each.organization_id, each.destination) for each in page]
         after = read[-1]
-    assert read == keys
-    worker = asyncio.create_task(parking_loop(queue.database))
-    parked = f"count(*) FROM flowactions_outbox WHERE next_attempt_at >= {PAUSED_OFFSET_MS}"
-    await until(lambda: _is(queue, parked, 5))
-    for target in targets:
-        await Pauses(queue.database)._end(ACME, ("acme", target), MAYA, "")
-    await until(lambda: _is(queue, parked, 0))
-    worker.cancel()
-    await asyncio.wait({worker})
-
-
-async def _is(queue: Queue, what: str, number: int) -> bool:
-    return bool((await rows_of(queue, what))[0][0] == number)
+    assert read == [("", DOWN), *(("acme", target) for target in targets)]
 
 
 async def test_what_a_worker_holds_is_withdrawn_by_a_pause_or_when_its_claim_has_ended(queue: Queue) -> None:

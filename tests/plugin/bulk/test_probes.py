@@ -12,7 +12,8 @@ from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue import probes as probes_module
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, PROBE_LONGEST_MS, UNDO_OFFSET_MS, probe_delay_ms
+from flowactions_plugin.queue.claims import statement
+from flowactions_plugin.queue.rules import PROBE_LONGEST_MS, probe_delay_ms
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.pausing import (
     ACME,
@@ -22,7 +23,6 @@ from tests.pausing import (
     OLIVE,
     a_paused_queue,
     make_due,
-    park,
     probing,
     put,
     rows_of,
@@ -47,7 +47,6 @@ class TestProbes:
         """Not at once: attempts have just failed."""
         await put(queue, 1)
         await Pauses(queue.database).pause(ACME, DOWN, AUTOMATIC)
-        await park(queue)
         assert await probing(queue).claim(10) == []
         (row,) = await rows_of(queue, "probe_at - paused_at AS delay, probes FROM flowactions_pauses")
         assert (row.delay, row.probes) == (60_000, 0)
@@ -80,7 +79,6 @@ class TestProbes:
         await Pauses(queue.database).pause(Scope("globex"), DOWN, AUTOMATIC)
         await Pauses(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
         theirs = await put(queue, 9, organization_id="globex")
-        await park(queue)
         await make_due(queue)
         assert {each.id for each in await probing(queue).claim(10)} == {mine, theirs}
         due = await rows_of(queue, "destination FROM flowactions_pauses WHERE probe_at = 1")
@@ -89,13 +87,12 @@ class TestProbes:
     @pytest.mark.parametrize(
         "state",
         [
-            f"next_attempt_at = {UNDO_OFFSET_MS + PAUSED_OFFSET_MS + 1000}",
             f"takeovers = {QUARANTINE_AFTER}",
             "status = 'dead', finished_at = 1",
             "claimed_by = 'x', claimed_until = 4000000000000",
             "next_attempt_at = 4000000000000",
         ],
-        ids=["to-be-cancelled", "in-quarantine", "ended", "claimed", "not-parked"],
+        ids=["in-quarantine", "ended", "claimed", "not-due"],
     )
     async def test_a_row_is_passed_over_that_may_not_be_sent(self, queue: Queue, state: str) -> None:
         """The next row is the probe instead. When no row may be sent, no probe is sent."""
@@ -120,8 +117,7 @@ class TestProbes:
         other = await queue.put(id=new_id(1), destination="https://other.example:443")
         await Pauses(queue.database).pause(ACME, "https://other.example:443", MAYA)
         (mine,) = await a_paused_queue(queue)
-        oldest = f"next_attempt_at = {PAUSED_OFFSET_MS}"
-        await queue.run(f"UPDATE flowactions_outbox SET {oldest} WHERE id = '{other}'")  # noqa: S608
+        await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{other}'")  # noqa: S608
         await queue.run("UPDATE flowactions_pauses SET probe_at = NULL WHERE paused_role <> 'automatic'")
         assert [each.id for each in await probing(queue).claim(10)] == [mine]
 
@@ -129,12 +125,11 @@ class TestProbes:
         """Also when that one has ended meanwhile, and its row waits again."""
         await a_paused_queue(queue)
         worker, other = probing(queue), probing(queue, store=OutboxStore(queue.database))
-        async with queue.database.read() as connection:
-            rows = (await connection.execute(queue.database.built(probes_module._due, False))).all()
-        seen = [probes_module._Due._make(row) for row in rows]
+        made = queue.database.built(statement, probes_module.PROBES)
+        (due,) = await queue.database.rows(made, queue.store.free())
         assert len(await other.claim(10)) == 1
         await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
-        assert await worker._claim(seen) == []
+        assert not await worker._begin(due)
 
     async def test_a_pause_of_all_organizations_or_of_a_person_is_not_probed(self, queue: Queue) -> None:
         """An operator may have paused it beside."""
@@ -158,7 +153,6 @@ class TestProbes:
         assert await rows_of(queue, "delivery_id, number, status_code FROM flowactions_attempts") == [
             (first, 1, 503)
         ]
-        await park(queue)
         await make_due(queue)
         assert [each.id for each in await worker.claim(10)] == [second]
 
@@ -183,7 +177,7 @@ class TestProbes:
             await worker.look()
             await worker.finish()
             await worker._executor.completer.flush()
-            await park(queue)
+            await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 1")  # its backoff is over
             await make_due(queue)
         most = min(10, wanted + 1)
         assert (row.attempts, row.max_attempts, len(requests)) == (most, most, most)

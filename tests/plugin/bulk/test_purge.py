@@ -13,20 +13,21 @@ from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.bulk import purge as purging
-from flowactions_plugin.bulk.purge import WITHDRAWN_SECONDS, Purged, PurgeStore, purge
+from flowactions_plugin.bulk.purge import Purged, PurgeStore, purge
+from flowactions_plugin.deliveries.changes import WITHDRAWN_SECONDS
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.health.monitor import Monitor
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.limits import NOTHING_LIMITED
 from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, metadata, outbox
+from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.health.test_status import completion
-from tests.queueing import Queue, an_executor
+from tests.queueing import Queue, an_executor, claimed
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
@@ -215,27 +216,21 @@ async def test_a_worker_begins_nothing_of_it_after_the_purge(
 
     async def wait(seconds: float) -> None:
         waited.append(seconds)
-        claims._withdrawn_at = 0.0
-        await claims.run_once()
+        await look_again(claims)
 
     executor = an_executor(queue, answer, signing_secret=secret)
-    claims = ContinuousClaims(queue.store, executor, slots=50, per_destination=2)
     for _ in range(10):
         await queue.put()
-    claimed = await queue.store.claim(10, per_destination=10)
-    claims._slots._finished["x"] = 50  # so many were finished: it claims ahead
-    placed = claims._placed(await executor.admit(claimed))
-    claims._slots.add(claims._slots.demand(), placed, asyncio.get_running_loop().time())
-    claims._start()
+    claims = await a_worker_that_holds(queue, executor, 10)
     begun = 2 if waits_for == "a slot" else 0
     await until(lambda: len(sent) == begun and len(claims._tasks) == 2, seconds=300)
-    assert claims._slots.waiting == 8
+    assert claims._lanes.waiting == 2
     with monkeypatch.context() as patched:
         patched.setattr("flowactions_plugin.bulk.purge.asyncio", SimpleNamespace(sleep=wait))
         await purge(queue.database, "acme", OPERATOR, dry=False)
     assert waited == [WITHDRAWN_SECONDS]
     assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS
-    assert claims._slots.waiting == 0
+    assert claims._lanes.waiting == 0
     going_on.set()
     await claims.quiesce()
     await executor.completer.flush()
@@ -246,11 +241,9 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     """In any column, also what workers limit, and when the worker writes that again; but for the lines of the audit."""
     place = "http://acme-only.example:80"
     executor = an_executor(queue, lambda _request: httpx.Response(200))
-    executor.limits._clock = lambda: 0.0
-    executor.limits.pass_over("acme")
-    executor.limits._clock = lambda: 2.0
-    executor.limits.pass_over("acme")
-    executor.limits.record(place, Outcome(0, 0, error="timed out after 10 s while connecting"))
+    executor.limits.record(
+        claimed(destination=place), Outcome(0, 0, error="timed out after 10 s while connecting")
+    )
     fleet = Fleet(queue.database, "continuous", 1)
     fleet.begin()
 
@@ -300,10 +293,10 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
     await PurgeStore(queue.database, "acme").begin(OPERATOR)
     answering.set()
     await sending
-    executor.limits.record(claim.destination, Outcome(0, 0, error="timed out after 10 s"))
-    assert executor.limits.hanging
+    executor.limits.record(claim, Outcome(0, 0, error="timed out after 10 s"))
+    assert executor.limits.limited() != NOTHING_LIMITED
     await executor.completer.flush()
-    assert not executor.limits.hanging
+    assert executor.limits.limited() == NOTHING_LIMITED
 
 
 async def test_statistics_that_could_not_be_written_are_dropped_all_the_same(queue: Queue) -> None:

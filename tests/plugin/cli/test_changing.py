@@ -92,31 +92,19 @@ async def site(queue: Queue, database_url: str, tmp_path: Path) -> AsyncIterator
 
 
 @pytest.mark.ci
-async def test_a_replay_is_carried_out_by_workers_and_survives_its_command(site: Site) -> None:
+async def test_a_retry_is_carried_out_by_workers_and_survives_its_command(site: Site) -> None:
     """Killed in the middle, the command takes nothing with it; it is followed by another one until it has ended."""
     await site.put_dead(24)
     await site.put_dead(3, agent_id="b")
     async with site.worker():
-        replay = (
-            "outbox",
-            "replay",
-            "--agent",
-            "a",
-            "--yes",
-            "--rate",
-            "4",
-            "--canary",
-            "1",
-            "--undo-seconds",
-            "0",
-        )
-        async with site.started(*replay) as process:
+        retry = ("outbox", "retry", "--agent", "a", "--yes", "--rate", "4", "--canary", "1")
+        async with site.started(*retry) as process:
             await until(lambda: len(site.receiver.requests) >= 2)
             process.kill()
             await process.wait()
         (action,) = await site.actions()
         assert (action.state, action.counted) == ("running", 24)
-        followed = await site.run("outbox", "replay", "--follow", action.id, "--json")
+        followed = await site.run("outbox", "retry", "--follow", action.id, "--json")
         assert (followed.code, followed.document["action"]["state"]) == (0, "done")
         assert "24 of 24" in followed.err
         await until(lambda: len(site.receiver.requests) >= 24)
@@ -127,14 +115,12 @@ async def test_a_replay_is_carried_out_by_workers_and_survives_its_command(site:
     assert len(site.receiver.requests) == 24
 
 
-async def test_a_canary_that_fails_stops_the_replay(site: Site) -> None:
+async def test_a_canary_that_fails_stops_the_retry(site: Site) -> None:
     """One is tried; the others stay dead, and the exit status says so."""
     await site.put_dead(30)
     site.receiver.answer = lambda _: status(500)
     async with site.worker():
-        ended = await site.run(
-            *("outbox", "replay", "--all", "--canary", "1", "--yes", "--undo-seconds", "0", "--json")
-        )
+        ended = await site.run(*("outbox", "retry", "--all", "--canary", "1", "--yes", "--json"))
     assert ended.code == 1
     assert ended.document["action"]["state"] == "stopped"
     assert ended.document["action"]["stateReason"]
@@ -142,25 +128,40 @@ async def test_a_canary_that_fails_stops_the_replay(site: Site) -> None:
     assert "stopped: " in ended.err
 
 
-async def test_a_change_can_be_undone_before_it_starts(site: Site) -> None:
-    """Nothing has left; an action that has ended cannot be undone."""
+async def test_an_action_is_stopped_before_it_begins(site: Site) -> None:
+    """Nothing was changed then."""
     await site.put_dead(5)
-    begun = await site.run("outbox", "delete", "--all", "--yes", "--detach", "--json", "--undo-seconds", "600")
+    begun = await site.run("outbox", "delete", "--all", "--yes", "--detach", "--json")
     assert begun.code == 0
-    action = begun.document["action"]["id"]
-    assert f"flowactions outbox undo {action}" in begun.err
-    undone = await site.run("outbox", "undo", action, "--json")
-    assert (undone.code, undone.document["action"]["state"]) == (0, "undone")
+    action = begun.document["action"]
+    assert action["startsAt"] - action["createdAt"] == 10_000
+    assert f"to stop it: flowactions outbox stop {action['id']}" in begun.err
+    await site.queue.run("UPDATE flowactions_actions SET starts_at = starts_at + 600000")
+    stopped = await site.run("outbox", "stop", action["id"], "--json")
+    assert (stopped.code, stopped.document["action"]["state"], stopped.document["action"]["done"]) == (
+        0,
+        "stopped",
+        0,
+    )
+    assert "stopped: stopped by" in stopped.err
     assert await site.states() == {"dead": 5}
-    assert (await site.run("outbox", "undo", "nonsense")).code == 1
-    stopped = await site.run("outbox", "stop", action)
-    assert stopped.code == 0
+    assert (await site.run("outbox", "stop", "nonsense")).code == 1
+
+
+async def test_a_cancellation_needs_no_worker(site: Site) -> None:
+    """The command itself does it."""
+    for _ in range(3):
+        await site.queue.put()
+    done = await site.run("outbox", "cancel", "--all", "--yes", "--json")
+    assert (done.code, done.document["action"]["state"], done.document["action"]["done"]) == (0, "done", 3)
+    assert "done; 3 of 3 cancelled" in done.err
+    assert await site.states() == {"dead": 3}
 
 
 async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
     """Ctrl+C ends the command with 130, and not the action."""
     await site.put_dead(1)
-    async with site.started("outbox", "retry", "--all", "--yes", "--undo-seconds", "600") as process:
+    async with site.started("outbox", "retry", "--all", "--yes") as process:
         assert process.stderr is not None
         said = b""
         async with asyncio.timeout(SAFETY_SECONDS):
@@ -171,8 +172,8 @@ async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
             assert await process.wait() == 130
     shown = said.decode()
     assert "no worker is alive" in shown
-    assert "the action continues; to follow it: flowactions outbox replay --follow " in shown
-    assert "to undo it: flowactions outbox undo " in shown
+    assert "the action continues; to follow it: flowactions outbox retry --follow " in shown
+    assert "to stop it: flowactions outbox stop " in shown
     assert "Traceback" not in shown
     (action,) = (await site.run("outbox", "actions", "--json")).document["data"]
     assert action["state"] == "waiting"
@@ -181,9 +182,9 @@ async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
 async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
     """A dry run, a number that differs and a question that nobody can answer change nothing."""
     ids = await site.put_dead(4)
-    dry = await site.run("outbox", "replay", "--status", "dead", "--dry-run")
+    dry = await site.run("outbox", "retry", "--status", "dead", "--dry-run")
     assert dry.code == 2  # that they are dead is understood
-    dry = await site.run("outbox", "replay", "--error", "http_5xx", "--rate", "2", "--dry-run", "--json")
+    dry = await site.run("outbox", "retry", "--error", "http_5xx", "--rate", "2", "--dry-run", "--json")
     assert (dry.code, dry.document["preview"]["count"], dry.document["action"]) == (0, 4, None)
     assert [each["number"] for each in dry.document["preview"]["destinations"]] == [4]
     assert dry.document["preview"]["secondsToDrain"] == 2
@@ -198,13 +199,12 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
         (("retry", "--all", "--agent", "a", "--yes"), 2, "--all is for no filter at all"),
         (("retry", ids[0], "--agent", "a"), 2, "give ids, or a filter, and not both"),
         (("retry", "nonsense"), 2, "one of the ids is none"),
-        (("replay", "--from", "last week", "--yes"), 2, "--from: must be a date and time"),
+        (("retry", "--from", "last week", "--yes"), 2, "--from: must be a date and time"),
         (("delete", ids[0]), 2, "Nobody can be asked here"),
-        (("retry", ids[0], "--undo-seconds", "600"), 2, "--undo-seconds is for a filter"),
         (("cancel", ids[0], "--detach"), 2, "--detach is for a filter"),
         (("resend", ids[0], "--rate", "1"), 2, "--rate is for a filter"),
         (("resend", ids[0], "--canary", "1"), 2, "--canary is for a filter"),
-        (("replay", "--follow", ids[0], "--agent", "a"), 2, "leave the other options out"),
+        (("retry", "--follow", ids[0], "--agent", "a"), 2, "leave the other options out"),
         (("show", ids[0], "--curl", "--json"), 2, "leave one of the two out"),
     ):
         ended = await site.run("outbox", *arguments)
@@ -244,7 +244,7 @@ async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
 
 @pytest.mark.ci
 async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site) -> None:
-    """Each new delivery is named; a dead one is not sent, a replay says what it leaves out, and a filter needs a bound."""
+    """Each new delivery is named; a dead one is not sent, a retry says what it leaves out, and a filter needs a bound."""
     first, second = await site.put_dead(2)
     async with site.queue.database.write() as connection:
         await connection.execute(
@@ -266,8 +266,8 @@ async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site)
     assert (unbounded.code, "time from which they were enqueued" in unbounded.err) == (2, True)
     dry = await site.run("outbox", "resend", "--from", "1d", "--dry-run")
     assert (dry.code, dry.out.startswith("1 delivery at ")) == (0, True)
-    assert "left out: 1 that are delivered" in (await site.run("outbox", "replay", "--all", "--dry-run")).out
+    assert "left out: 1 that are delivered" in (await site.run("outbox", "retry", "--all", "--dry-run")).out
     async with site.worker():
-        done = await site.run("outbox", "resend", "--from", "1d", "--yes", "--undo-seconds", "0", "--json")
+        done = await site.run("outbox", "resend", "--from", "1d", "--yes", "--json")
         assert (done.code, done.document["action"]["done"]) == (0, 1)
         await until(lambda: len(site.receiver.requests) == 2)

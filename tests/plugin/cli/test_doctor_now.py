@@ -24,6 +24,7 @@ from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
@@ -328,11 +329,11 @@ async def test_nodes_whose_deliveries_mostly_fail_are_named(
 
 async def test_deliveries_in_quarantine_are_named(queue: Queue) -> None:
     """With the command that shows each; more than twenty are only mentioned."""
-    await put(queue, takeovers=4)
-    ids = [await put(queue, takeovers=5) for _ in range(NAMED)]
+    await put(queue, takeovers=QUARANTINE_AFTER - 1)
+    ids = [await put(queue, takeovers=QUARANTINE_AFTER) for _ in range(NAMED)]
     checks = await found(queue, "quarantine")
     assert [each.advice.rpartition(" ")[2] for each in checks] == ids
-    await put(queue, takeovers=6)
+    await put(queue, takeovers=QUARANTINE_AFTER + 1)
     assert (await found(queue, "quarantine"))[-1].message == "1+ more deliveries are in quarantine"
 
 
@@ -368,7 +369,6 @@ async def test_what_is_paused_is_named(queue: Queue) -> None:
     values = [
         {**row, "destination": "http://a:1", "paused_at": 1000, "paused_role": "operator"},
         {**row, "destination": "http://b:1", "paused_at": 2000, "paused_role": "automatic"},
-        {**row, "destination": "http://c:1", "paused_at": 1, "paused_role": "operator", "resumed_at": 2},
     ]
     async with queue.database.write() as connection:
         for each in values:

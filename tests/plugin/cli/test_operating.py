@@ -109,7 +109,8 @@ async def hostile(queue: Queue) -> str:
         state="done",
         created_at=now,
         held_by=None,
-        stage=None,
+        canary_ids=None,
+        withdrawn_at=None,
         position=None,
     )
     await fill(
@@ -156,7 +157,7 @@ READING = (
     ("outbox", "show", "{id}", "--curl"),
     ("outbox", "stats"),
     ("outbox", "actions"),
-    ("outbox", "replay", "--all", "--dry-run"),
+    ("outbox", "retry", "--all", "--dry-run"),
     ("destinations", "list"),
     ("workers",),
     ("purge", "--organization", NASTY, "--dry-run"),
@@ -228,6 +229,6 @@ async def test_times_are_said_as_they_were_read(run: Run, queue: Queue) -> None:
     given = ("--from", "2030-01-31T14:00+02:00", "--before", "2030-01-31T15:00")
     said = "times in UTC: --from 2030-01-31T12:00:00Z --before 2030-01-31T15:00:00Z"
     assert said in (await run("outbox", "list", *given)).err
-    assert said in (await run("outbox", "replay", *given, "--dry-run")).err
+    assert said in (await run("outbox", "retry", *given, "--dry-run")).err
     assert "times" not in (await run("outbox", "list", "--json", *given)).err
     assert "times" not in (await run("outbox", "list", "--status", "dead")).err

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from flowactions_plugin.deliveries.explain import certainty, why_not_sent
-from flowactions_plugin.deliveries.results import ActionState, Attempt, DeliveryFacts, Pause
+from flowactions_plugin.deliveries.results import Attempt, DeliveryFacts, Pause
 from flowactions_plugin.egress import transport_errors
 from flowactions_plugin.health.results import Worker
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 NOW = 1_900_000_000_000
 WHERE = "example.com:443"
@@ -73,7 +74,6 @@ def a_worker(**changes: Any) -> Worker:
 
 
 ANN: dict[str, Any] = {"actor_id": "ann", "actor_name": "Ann", "actor_role": "operator"}
-CANCEL = ActionState(id="1", kind="cancel", state="waiting", reason="", created_at=NOW, **ANN)
 PAUSE = Pause(
     organization_id="",
     destination="d",
@@ -139,14 +139,13 @@ PAUSE = Pause(
             "sent alone, one in 10 s; 2 of 3 such attempts have ended their worker",
         ),
         ({"reclaims": 5}, {}, "no worker is alive"),
-        ({"reclaims": 4}, {"workers": [a_worker()]}, "claims it soon"),
+        ({"reclaims": QUARANTINE_AFTER - 1}, {"workers": [a_worker()]}, "claims it soon"),
         ({}, {}, "no worker is alive"),
         ({}, {"workers": [a_worker(state="stale")]}, "no worker is alive"),
         ({"due_at": NOW - 9999}, {"workers": [a_worker(), a_worker()]}, "claims it soon"),
         ({"due_at": NOW - 10_000}, {"workers": [a_worker()]}, "when it has a slot free for its destination"),
         ({}, {"workers": [a_worker(mode="scheduled")]}, "at its next tick"),
-        ({}, {"ended_by": CANCEL, "pause": PAUSE}, "A bulk cancel of Ann ends it, unless that is undone."),
-        ({"status": "dead", "last_error": "gone"}, {"ended_by": CANCEL}, "ended without success"),
+        ({"status": "dead", "last_error": "gone"}, {"pause": PAUSE}, "ended without success"),
         ({"due_at": None}, {"workers": [a_worker()]}, "claims it soon"),
         ({"due_at": 1 << 60}, {}, "an unknown time"),
     ],

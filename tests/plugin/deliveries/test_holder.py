@@ -15,6 +15,7 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.queue.claims import is_token_of, new_token, token_prefix
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
 from tests.rings import sampled
@@ -31,7 +32,7 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
 
     async def why(prefix: str, scope: Scope = Scope(None)) -> str:  # noqa: B008  immutable
         row_id = await queue.put()
-        queue.store.contact.token_prefix = prefix
+        queue.store.contact.prefix = prefix
         assert [each.id for each in await queue.store.claim(10)] == [row_id]
         found = await queries.delivery(scope, row_id)
         assert found is not None
@@ -57,7 +58,7 @@ async def test_the_worker_that_made_an_attempt_stands_with_it(queue: Queue, stat
     mark = token_prefix(fleet.begin())
     await fleet.beat(1, 1)
     row_id = await queue.put()
-    queue.store.contact.token_prefix = mark
+    queue.store.contact.prefix = mark
     (one,) = await queue.store.claim(1)
     outcome = Outcome(1000, 5, status_code=200 if status == "delivered" else 500)
     await queue.complete(one, outcome, Transition("delivered" if status == "delivered" else "retrying", 60))

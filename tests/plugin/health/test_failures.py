@@ -16,7 +16,6 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.health.failure_queries import FAILED_READ, Origin, failures, most_failing
 from flowactions_plugin.health.results import Failures
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import HOUR_MS
@@ -98,13 +97,6 @@ async def test_failures_are_counted_by_flow_and_by_node(queue: Queue) -> None:
     assert (every.dead, every.retrying, every.exact) == (6, 1, True)
     others = {("globex", "orders", None, 1, 0), ("globex", "orders", "two", 1, 0)}
     assert set(shown(every)) == {*own, *others}
-
-
-async def test_what_a_pause_holds_is_not_tried_again_of_all_organizations(queue: Queue) -> None:
-    """Its due time lies far ahead: a backlog of it would hide all others."""
-    await put(queue, "held", next_attempt_at=PAUSED_OFFSET_MS + 1, **RETRYING)
-    await put(queue, "f", **RETRYING)
-    assert shown(await found(queue.database, EVERY)) == [("acme", "f", None, 0, 1), ("acme", "f", "n", 0, 1)]
 
 
 def test_the_most_failures_come_first() -> None:

@@ -18,7 +18,6 @@ from flowactions_plugin.storage.schema import (
     chat_connections,
     inbound_events,
     outbox,
-    pauses,
     statistics,
     workers,
 )
@@ -78,7 +77,6 @@ async def crowd(site: Site) -> str:
         await connection.execute(insert(inbound_events), events)
         recent = [{**counts, "bucket": now - now % 300_000, "destination": f"d{number}"} for number in each]
         await connection.execute(insert(statistics), recent)
-        await connection.execute(pauses.update().values(resumed_at=None))
         failed = {"flow_id": outbox.c.id, "node_id": outbox.c.id, "finished_at": now}
         await connection.execute(outbox.update().values(failed))
     return shown
@@ -100,7 +98,7 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
                 assert rows == most, path
         shown = (await site.get(f"/deliveries/{delivery}")).text
         assert shown.count('<strong class="certainty">') == MOST_ATTEMPTS
-        preview = (await site.get("/actions/new", params={"kind": "replay", "organization": "acme"})).text
+        preview = (await site.get("/actions/new", params={"kind": "retry", "organization": "acme"})).text
         assert preview.count("<tr") <= 25
     answer = (await site.browser.get(f"/v1/webhooks/outbox/{delivery}")).json()
     assert [each["number"] for each in answer["data"]["attemptLog"]] == list(range(60, MANY))

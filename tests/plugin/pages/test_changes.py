@@ -1,4 +1,4 @@
-"""What people do on the pages: bulk actions with preview, undo and stop; pauses."""
+"""What people do on the pages: bulk actions with preview and stop; pauses."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ async def preview(site: Site, kind: str, **query: str) -> httpx.Response:
     return page
 
 
-async def test_a_replay_is_done_to_the_whole_filter_and_can_be_undone(site: Site) -> None:
-    """Shown with its number, confirmed, and taken back before anything has left."""
+async def test_a_retry_is_done_to_the_whole_filter_and_can_be_stopped(site: Site) -> None:
+    """Shown with its number, confirmed, and stopped before anything has left."""
     ids = [await site.put("dead", event_type="wanted") for _ in range(3)]
     other = await site.put("dead", event_type="other")
-    page = await preview(site, "replay", type="wanted")
-    assert "Replay 3 deliveries?" in page.text
+    page = await preview(site, "retry", type="wanted")
+    assert "Retry 3 deliveries?" in page.text
     begun = await site.post("/actions", {**hidden(page), "reason": "it is up again", "rate": "5"})
     assert begun.status_code == 303
     where = httpx.URL(f"http://host{ROOT}/actions").join(begun.headers["location"]).path
     shown = (await site.browser.get(where)).text
-    assert "none of them is sent" in shown
+    assert "it changes nothing" in shown
     assert "it is up again" in shown
-    assert "Undo" in shown
+    assert ">Stop</button>" in shown
     assert set((await site.statuses()).values()) == {"dead"}
-    undone = await site.post(where.removeprefix(ROOT) + "/undo")
-    assert undone.status_code == 303
-    assert "undone" in (await site.browser.get(where)).text
+    stopped = await site.post(where.removeprefix(ROOT) + "/stop")
+    assert stopped.status_code == 303
+    assert "Nothing was changed." in (await site.browser.get(where)).text
     assert await site.statuses() == dict.fromkeys([*ids, other], "dead")
     assert "it is up again" in (await site.get("/audit")).text
     assert "it is up again" in (await site.get("/actions")).text
@@ -53,11 +53,11 @@ async def test_a_replay_is_done_to_the_whole_filter_and_can_be_undone(site: Site
 async def test_when_the_set_has_changed_it_is_shown_and_asked_again(site: Site) -> None:
     """409 with the new number and what was typed; nothing is begun. Rows that are dead later are not in it."""
     ids = [await site.put("dead") for _ in range(3)]
-    page = await preview(site, "replay")
+    page = await preview(site, "retry")
     await site.execute("DELETE FROM flowactions_outbox WHERE id = :id", id=ids[0])
     refused = await site.post("/actions", {**hidden(page), "reason": "typed before"})
     assert refused.status_code == 409
-    assert "Replay 2 deliveries?" in refused.text
+    assert "Retry 2 deliveries?" in refused.text
     assert 'value="typed before"' in refused.text
     assert await site.execute("SELECT 1 FROM flowactions_actions") == []
     begun = await site.post("/actions", {**hidden(refused), "reason": "typed before"})
@@ -78,12 +78,12 @@ async def test_the_rows_of_a_page_are_selected_by_id(site: Site) -> None:
     [
         ({"kind": "explode", "token": "x"}, 400),
         ({"token": "x"}, 400),
-        ({"kind": "replay", "token": "nonsense"}, 400),
-        ({"kind": "replay"}, 400),
-        ({"kind": "replay", "token": "x", "canary": "many"}, 400),
-        ({"kind": "replay", "token": "x", "rate": "nan"}, 400),
-        ({"kind": "replay", "token": "x", "rate": "-1"}, 400),
-        ({"kind": "replay", "token": "x", "canary": "9" * 5000}, 400),
+        ({"kind": "retry", "token": "nonsense"}, 400),
+        ({"kind": "retry"}, 400),
+        ({"kind": "retry", "token": "x", "canary": "many"}, 400),
+        ({"kind": "retry", "token": "x", "rate": "nan"}, 400),
+        ({"kind": "retry", "token": "x", "rate": "-1"}, 400),
+        ({"kind": "retry", "token": "x", "canary": "9" * 5000}, 400),
     ],
 )
 async def test_what_cannot_be_done_says_why(site: Site, form: dict[str, str], status: int) -> None:
@@ -130,7 +130,7 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
         answer = await site.post("/destinations/resume", form)
         assert answer.status_code == 403
         assert "only operators can resume it" in answer.text
-    rows = await site.execute("SELECT paused_by FROM flowactions_pauses WHERE resumed_at IS NULL")
+    rows = await site.execute("SELECT paused_by FROM flowactions_pauses")
     assert [row.paused_by for row in rows] == ["Olive", "Olive"]
     assert (await site.post("/destinations/pause", {"destination": "nonsense"})).status_code == 400
 
@@ -192,8 +192,8 @@ async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
     preview = await made.preview(Scope("acme"), "delete", Filter())
     begun = await made.begin(Scope("acme"), "delete", preview.token, Actor("root", "root@box", "command"), "")
     page = (await site.get(f"/actions/{begun.id}")).text
-    assert f"{begun.id}/undo" not in page
-    assert (await site.post(f"/actions/{begun.id}/undo")).status_code == 403
+    assert f"{begun.id}/stop" not in page
+    assert (await site.post(f"/actions/{begun.id}/stop")).status_code == 403
 
 
 async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,12 +227,11 @@ async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
     await site.post("/destinations/pause", {"destination": target, "organization": "acme", "reason": "the why"})
     queue, olive = site.queue, Actor("olive", "Olive", "operator")
     made = Actions(queue.database)
-    done: list[tuple[Kind, str]] = [("cancel", waiting), ("retry", dead)]
+    done: list[tuple[Kind, str]] = [("cancel", waiting), ("delete", dead)]
     for kind, row_id in done:
         preview = await made.preview(Scope("acme"), kind, Filter(ids=(row_id,)))
-        begun = await made.begin(Scope("acme"), kind, preview.token, olive, "", undo_seconds=3600)
-    held = (await site.get(f"/deliveries/{waiting}")).text
-    assert "Olive" in held
+        begun = await made.begin(Scope("acme"), kind, preview.token, olive, "")
+    assert "Olive" in (await site.get(f"/deliveries/{waiting}")).text
     site.sign_in("changer")
     shown = "FLOWACTIONS_SHOW_OPERATORS" in site.host.settings
     pages = {
@@ -245,7 +244,5 @@ async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
         assert shown or "olive" not in page.lower(), path
     assert "the why" in pages["/destinations"]
     # What is stored with a row names no operator.
-    await made.undo(Scope(), begun.id, olive)
-    assert await made.one(Scope("acme"), "cancel", waiting, olive)
     (row,) = await site.execute("SELECT last_error FROM flowactions_outbox WHERE id = :id", id=waiting)
     assert row.last_error == "cancelled by an operator"

@@ -48,5 +48,5 @@ async def test_without_the_script_times_are_utc_and_say_so(site: Site) -> None:
     assert "Enqueued from (<span data-zone>UTC</span>)</label>" in page
     assert 'data-time value="2026-03-01T14:00:00.000Z"' in page
     assert "from=2026-03-01T14%3A00%3A00.000Z" in page
-    preview = (await site.get("/actions/new?kind=replay&from=2026-03-01%2014:00")).text
+    preview = (await site.get("/actions/new?kind=retry&from=2026-03-01%2014:00")).text
     assert '<time datetime="2026-03-01T14:00:00Z" data-both>2026-03-01 14:00:00 UTC</time>' in preview

@@ -46,17 +46,17 @@ async def test_a_delivered_webhook_is_sent_again_from_its_page(site: Site) -> No
     assert new_id not in (await site.get("/actions/new", params={"kind": "resend", "id": row_id})).text
 
 
-async def test_a_replay_says_what_it_leaves_out_and_leads_to_sending_it_again(site: Site) -> None:
+async def test_a_retry_says_what_it_leaves_out_and_leads_to_sending_it_again(site: Site) -> None:
     """Where nothing bounds what would be sent again, the page says what to filter by."""
     ids = [await site.put("dead"), await site.put("delivered"), await site.put("delivered")]
-    page = await site.get(f"/actions/new?kind=replay&id={ids[0]}&id={ids[1]}")
-    assert "Replay 1 delivery?" in page.text
+    page = await site.get(f"/actions/new?kind=retry&id={ids[0]}&id={ids[1]}")
+    assert "Retry 1 delivery?" in page.text
     assert "1 of those that match is delivered, and left out." in page.text
     assert "Send it again…" in page.text
-    page = await preview(site, "replay")
+    page = await preview(site, "retry")
     assert "2 of those that match are delivered, and left out." in page.text
     assert "again…" not in page.text
-    assert "left out" not in (await preview(site, "replay", status="dead")).text
+    assert "left out" not in (await preview(site, "retry", status="dead")).text
     refused = await site.get("/actions/new", params={"kind": "resend"})
     assert refused.status_code == 400
     assert "the time from which they were enqueued" in refused.text

@@ -21,7 +21,7 @@ async def begin(site: Site, **changes: Any) -> str:
     """Write a bulk action that is done, or another; give its id."""
     values: dict[str, Any] = {
         "id": new_id(time.time()),
-        "kind": "replay",
+        "kind": "retry",
         "organization_id": "acme",
         "filter": "{}",
         "as_of": NOW,
@@ -72,30 +72,24 @@ def words(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", main).split())
 
 
-SENT = "none of them is sent"
+LATER = "Stopped before, "
 OF_AN_ACTION: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
-    "a replay": ({}, ["3 of 3 done", "Attempts one more", "Filter none: everything", "Ended"], []),
+    "a retry": ({}, ["3 of 3 done", "Attempts one more", "Filter none: everything", "Ended"], []),
     "paced": (
         {"rate": 5.0, "canary": 10, "reset_attempts": 1, "reason": "the why"},
         ["Rate 5.0 per second", "Canary 10 first", "Attempts all again", "Reason the why"],
         [],
     ),
-    "waiting": (WAITING, [SENT, "it can be undone", "Undo"], ["of 3 done", "Ended", "Stop", "Reason"]),
-    "a cancel": ({**WAITING, "kind": "cancel"}, ["none of them is sent or cancelled"], ["Attempts"]),
-    "a delete": ({**WAITING, "kind": "delete"}, ["none of them is deleted"], ["sent", "Attempts"]),
+    "waiting": (WAITING, ["It begins at", LATER, "Stop"], ["of 3 done", "Ended", "Reason"]),
+    "a delete": ({**WAITING, "kind": "delete"}, [LATER], ["sent", "Attempts"]),
     "deleted": ({"kind": "delete"}, ["3 of 3 done"], ["Attempts", "match the filter"]),
-    "a resend": ({**WAITING, "kind": "resend"}, [SENT], ["Attempts"]),
+    "a resend": ({**WAITING, "kind": "resend"}, [LATER], ["Attempts"]),
     "running": (
         {"state": "running", "finished_at": None, "done": 1, "filter": '{"flow_id": "f"}'},
         ["1 of 3 done", "Stop", "flow f"],
-        ["Undo", "Ended", "What was done", "Filter none"],
+        ["Ended", "What was done", "Filter none"],
     ),
-    "undone": ({"state": "undone", "done": 0}, ["Nothing was changed", "Ended"], ["0 of 3", "Undo"]),
-    "released": (
-        {"kind": "cancel", "state": "undone", "done": 0, "finished_at": None},
-        ["Workers release the deliveries"],
-        ["Nothing was changed", "Ended"],
-    ),
+    "stopped before": ({"state": "stopped", "done": 0}, ["Nothing was changed", "Ended"], ["What was done"]),
     "stopped": (
         {"state": "stopped", "done": 1, "state_reason": "stopped by Ada"},
         ["1 of 3 done", "What was done stays", "stopped by Ada"],
@@ -108,7 +102,7 @@ NOT_PACED = ["Rate", "Canary"]
 
 
 async def test_a_bulk_action_says_what_applies(site: Site) -> None:
-    """No pace that it does not have, no reason that nobody gave, no progress of what was undone, no end before it."""
+    """No pace that it does not have, no reason that nobody gave, no end before it."""
     site.sign_in("changer")
     for name, (values, said, unsaid) in OF_AN_ACTION.items():
         shown = words((await site.get(f"/actions/{await begin(site, **values)}")).text)
@@ -135,19 +129,17 @@ async def test_the_audit_says_what_applies(site: Site) -> None:
     await note(site, "purge")
     await note(site, "pause", destination="https://h.example:443", reason="their certificate")
     await note(site, "retry", delivery_id=delivery, number=1)
-    await note(site, "replay", action_id=action, filter="{}", number=3)
-    await note(site, "undo", action_id=action, number=0)
+    await note(site, "retry", action_id=action, filter="{}", number=3)
     who = {"actor_id": "", "actor_name": "flowactions", "actor_role": "command"}
     await note(site, "stop", action_id=action, number=2, reason="1 of 1 first attempts failed", **who)
     page = (await site.get("/audit")).text
-    assert cells(page, "rows") == ["2", "", "3", "1", "", ""]
-    assert cells(page, "reason") == ["1 of 1 first attempts failed", "", "", "", "their certificate", ""]
+    assert cells(page, "rows") == ["2", "3", "1", "", ""]
+    assert cells(page, "reason") == ["1 of 1 first attempts failed", "", "", "their certificate", ""]
     assert "–" not in words(page)
     assert "command" not in words(page)
     what = [
         f"stop bulk action {action[-12:]}",
-        f"undo bulk action {action[-12:]}",
-        "replay everything",
+        "retry everything",
         "purge everything",
     ]
     assert [each for each in what if each not in words(page)] == []
@@ -156,12 +148,12 @@ async def test_the_audit_says_what_applies(site: Site) -> None:
 @pytest.mark.parametrize(
     ("role", "query", "said", "unsaid"),
     [
-        ("operator", {"kind": "replay"}, ["organizations see it", "match later are not touched", SENT], []),
-        ("changer", {"kind": "cancel"}, ["none of them is sent or cancelled"], ["organizations see", "All attempts"]),
-        ("changer", {"kind": "delete"}, ["none of them is deleted"], ["How", "sent"]),
-        ("changer", {"kind": "replay", "destination": "https://none.example"}, [], ["undone", "later", "Reason"]),
+        ("operator", {"kind": "retry"}, ["organizations see it", "match later are not touched", LATER], []),
+        ("changer", {"kind": "cancel"}, ["ends dead without one"], ["organizations see", "All attempts", LATER]),
+        ("changer", {"kind": "delete"}, [LATER], ["How", "sent"]),
+        ("changer", {"kind": "retry", "destination": "https://none.example"}, [], ["Stopped", "later", "Reason"]),
     ],
-    ids=["replay", "cancel", "delete", "none"],
+    ids=["retry", "cancel", "delete", "none"],
 )  # fmt: skip
 async def test_a_preview_says_what_applies(
     site: Site, role: str, query: dict[str, str], said: list[str], unsaid: list[str]

@@ -11,7 +11,6 @@ import pytest
 
 from flowactions_plugin.bulk import engine
 from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.engine import actions_loop
 from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.storage.outages import TOGETHER_SECONDS, together
 from tests.pausing import ACME, MAYA
@@ -29,26 +28,22 @@ async def test_parts_of_a_process_wake_at_the_same_moments() -> None:
     assert max(abs(math.remainder(each - places[0], 1)) for each in places) < 0.1
 
 
-async def an_action(queue: Queue) -> None:
-    await queue.put()
-    await queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at - 1000")
-    preview = await Actions(queue.database).preview(ACME, "replay", Filter())
-    await Actions(queue.database).begin(ACME, "replay", preview.token, MAYA, "", undo_seconds=0)
-
-
-async def test_what_is_not_there_is_looked_for_less_often(
+async def test_an_action_is_looked_for_less_often_while_none_is_open(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While no action is open, a look costs an idle worker more than it finds."""
+    """A look costs an idle worker more than it finds."""
     waits: list[float] = []
 
     async def once(work: Callable[[], Awaitable[float]], *_: Any) -> None:
         waits.append(await work())
 
     monkeypatch.setattr(engine, "keep_on", once)
-    await actions_loop(queue.database)
-    await an_action(queue)
-    await actions_loop(queue.database)
+    await engine.actions_loop(queue.database)
+    await queue.put()
+    await queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at - 1000")
+    preview = await Actions(queue.database).preview(ACME, "retry", Filter())
+    await Actions(queue.database).begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=0)
+    await engine.actions_loop(queue.database)
     idle, busy = waits
     assert idle == engine.IDLE_POLL_SECONDS
     assert busy <= engine.POLL_SECONDS < idle
