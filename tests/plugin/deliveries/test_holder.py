@@ -6,7 +6,6 @@ import os
 import socket
 
 import pytest
-from flowactions_plugin.queue.contact import is_token_of, new_token, token_prefix
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from flowactions_plugin.queue.contact import token_prefix
 from msgspec.structs import replace
 
 from flowactions_plugin.bulk.purge import PurgeStore

@@ -10,8 +10,6 @@ from typing import Any
 
 import httpx
 import pytest
-from flowactions_plugin.queue.claim_store import full_scan_interval
-from flowactions_plugin.queue.slots import LEAST_DEMAND
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
