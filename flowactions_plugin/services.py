@@ -23,7 +23,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.bulk.automatic import AutomaticPauses
-from flowactions_plugin.bulk.engine import actions_loop
+from flowactions_plugin.bulk.engine import acting
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
@@ -38,6 +38,7 @@ from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.health.status import QueueStatus
 from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.host_answers import has_agent
+from flowactions_plugin.housekeeper import Entry, Housekeeper
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.logic.dispatch import Dispatcher
@@ -45,7 +46,7 @@ from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, ChatDrafts, NodeTests, WebhookDrafts
-from flowactions_plugin.nodes.pacing import Pacing, recovery_loop
+from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
@@ -54,7 +55,7 @@ from flowactions_plugin.queue.rules import Timing, attempts_of, delays
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, pruning_loop
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, Pruning
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
@@ -116,18 +117,18 @@ class Services:
         alerted = self._settings.alerts_url is not None
         lost = self._chat_disconnected if alerted else None
         self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
-        monitor = self._monitor()
+        self._monitor = self._make_monitor()
         self._delivery = OutboxService(
             host,
             self._settings,
             self._database,
             timing,
             self._secret_source,
-            observer=monitor,
+            observer=self._monitor,
             telemetry=self._telemetry,
         )
         self._outbox = self._delivery.outbox
-        self._automatic = AutomaticPauses(self._database, self._settings.auto_pause, monitor.tell)
+        self._automatic = AutomaticPauses(self._database, self._settings.auto_pause, self._monitor.tell)
         self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
         self._alerts = alerts_of(self._settings, self._outbox, self._keys)
         self._retention = Retention(self._database)
@@ -181,7 +182,7 @@ class Services:
     def __repr__(self) -> str:
         return "Services(…)"
 
-    def _monitor(self) -> Monitor:
+    def _make_monitor(self) -> Monitor:
         alerted = self._host.delivery_alert if provides(self._host, "delivery_alert") else None
         queue = None if self._settings.alerts_url is None else self._queue_alerts
         return Monitor(self._database, self._settings.delivery, self._settings.slots, alerted, queue)
@@ -244,40 +245,47 @@ class Services:
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
-        return [*(self.worker_tasks() if self._settings.host_worker else []), self._gauges_task()]
+        gauges = Gauges(self._telemetry.meters, self._operators.status, lambda: self._delivery.load)
+        task = BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
+        return [*(self._worker_tasks() if self._settings.host_worker else []), task]
 
     def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
         """Return what `background_tasks` does not hold: ``flowactions worker`` runs it."""
-        return [] if self._settings.host_worker else [*self.worker_tasks(), self._gauges_task()]
+        return [] if self._settings.host_worker else self._worker_tasks()
 
-    def _gauges_task(self) -> BackgroundTask:
-        gauges = Gauges(self._telemetry.meters, self._operators.status, lambda: self._delivery.load)
-        return BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
-
-    def worker_tasks(self) -> Sequence[BackgroundTask]:
-        """Return what delivers, recovers deferred nodes and chat tokens, acts, pauses, alerts, and removes old rows."""
-        asks = None if isinstance(self._chat, NotConfigured) else self._chat.calls.ask_again
+    def _worker_tasks(self) -> Sequence[BackgroundTask]:
+        reach = self._delivery.claims.touch
+        housekeeper = Housekeeper(self.housekeeping(), self._database.outage_log, reach)
         return [
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
                 drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
             ),
-            BackgroundTask(name="flowactions pacing", run=partial(recovery_loop, self._pacing, asks)),
-            BackgroundTask(name="flowactions actions", run=partial(actions_loop, self._database)),
-            BackgroundTask(name="flowactions automatic pauses", run=self._automatic.run),
-            BackgroundTask(
-                name="flowactions retention",
-                run=partial(pruning_loop, self._prunes(), self._database.outage_log),
-            ),
-            *self._alert_tasks(),
+            BackgroundTask(name="flowactions housekeeper", run=housekeeper.run),
         ]
 
-    def _alert_tasks(self) -> Sequence[BackgroundTask]:
-        if self._alerts is None:
-            return []
-        watch = AlertWatch(self._alerts, self._database, self._writes, self._delivery.send_now)
-        return [BackgroundTask(name="flowactions alerts", run=watch.run)]
+    def housekeeping(self) -> Sequence[Entry]:
+        """Return what a worker does beside delivering: name, seconds, work, and how many seconds it may take at the most.
+
+        A statement is given up earlier than any of them ends, so an outage of the database is noticed as one.
+        """
+        delivery = self._delivery
+        entries = [
+            Entry("contact with the queue", delivery.contact.seconds, delivery.claims.keep_in_contact, 90),
+            Entry("statistics", 5, self._monitor.report, 300),
+            Entry("probes", 5, delivery.probe, 300),
+            Entry("automatic pauses", 5, self._automatic.look, 300),
+            Entry("bulk actions", 2, acting(self._database), 600),
+            Entry("deferred nodes", 5, self._pacing.recover_more, 600),
+            Entry("retention", 3600, Pruning(self._prunes()).prune, 600),
+        ]
+        if not isinstance(self._chat, NotConfigured):
+            entries.append(Entry("refused chat tokens", 5, self._chat.calls.ask_again, 90))
+        if self._alerts is not None:
+            watch = AlertWatch(self._alerts, self._database, self._writes, delivery.send_now)
+            entries.append(Entry("alerts", 10, watch.look, 300))
+        return entries
 
     def _prunes(self) -> Sequence[Prune]:
         kept = self._settings.retention_days * DAY_MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,11 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_hookspecs.core import LOADED
+from flowactions_plugin.housekeeper import Entry
 from flowactions_plugin.services import Services
+
+if TYPE_CHECKING:
+    import pytest
 
 __all__ = [
     "AlertedHost",
@@ -35,6 +39,7 @@ __all__ = [
     "a_walk",
     "app_with_routes",
     "development",
+    "hurry",
     "services_of",
     "transport_of",
 ]
@@ -135,6 +140,18 @@ def services_of(host: Host) -> Services:
     """Give what the plugin holds for a host, loading it when it was not."""
     loaded = vars(host).get(LOADED)
     return FlowActions.load(host).plugin_state(Services) if loaded is None else loaded.state(Services)
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch, *names: str, seconds: float = 0.05) -> None:
+    """Have the housekeepers of workers do these entries more often."""
+    usual = Services.housekeeping
+
+    def hurried(services: Services) -> list[Entry]:
+        entries = usual(services)
+        assert set(names) <= {each.name for each in entries}
+        return [each._replace(seconds=seconds) if each.name in names else each for each in entries]
+
+    monkeypatch.setattr(Services, "housekeeping", hurried)
 
 
 def app_with_routes(actions: FlowActions) -> Litestar:

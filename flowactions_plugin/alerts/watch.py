@@ -25,12 +25,8 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.queue.rules import transition
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import keep_on
 
 log = logging.getLogger("flowactions.alerts")
-
-LOOK_SECONDS: Final = 10.0
-"""Seconds between looks."""
 
 WINDOW_MS: Final = 5 * 60 * 1000
 """Deliveries that end without success within such a window are one alert."""
@@ -81,12 +77,8 @@ class AlertWatch:
         self._paused_since: int | None = None
         self._seen: set[str] = set()
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        await keep_on(self.look, "alerts", self._database.outage_log)
-
-    async def look(self) -> float:
-        """Look once; return the seconds until the next look.
+    async def look(self) -> None:
+        """Look once.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -95,7 +87,6 @@ class AlertWatch:
             now = int(await self._database.time() * 1000)
             await self._count_dead(now)
             await self._read_pauses(now)
-        return LOOK_SECONDS
 
     async def _is_writable(self) -> bool:
         with suppress(StorageUnavailable):  # the number that is known, where it cannot be read now

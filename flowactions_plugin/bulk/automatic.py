@@ -20,11 +20,7 @@ from flowactions_plugin.queue.probes import BY_ITSELF
 from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
-from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
-
-LOOK_SECONDS: Final = 5.0
-"""Seconds between looks: as often as workers write what has failed."""
 
 AT_ONCE: Final = 50
 """How many destinations a look pauses or resumes at the most."""
@@ -47,12 +43,8 @@ class AutomaticPauses:
         self._rule = rule
         self._tell = tell
 
-    async def run(self) -> None:
-        """Look until cancelled."""
-        await keep_on(self.look, "automatic pauses", self._database.outage_log)
-
-    async def look(self) -> float:
-        """Resume what has arrived, and pause what fails; return the seconds until the next look.
+    async def look(self) -> float | None:
+        """Resume what has arrived, and pause what fails; return 0 when there may be more.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -61,7 +53,7 @@ class AutomaticPauses:
         if self._rule is not None:
             failing = self._database.built(_failing, self._rule)
             done += [await self._pause(row) for row in await self._database.rows(failing)]
-        return 0.0 if sum(done) >= AT_ONCE else LOOK_SECONDS
+        return 0.0 if sum(done) >= AT_ONCE else None
 
     async def _pause(self, row: Row[Any]) -> bool:
         since = to_utc(row.failing_since)

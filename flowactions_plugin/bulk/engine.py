@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
@@ -24,7 +24,7 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import NOBODY, Actor
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import FAILURE_SECONDS, keep_on
+from flowactions_plugin.storage.outages import FAILURE_SECONDS
 
 log = logging.getLogger("flowactions.actions")
 
@@ -35,10 +35,7 @@ LEASE_MS: Final = 3000
 """For how long a process that has not carried its action on keeps it from the others."""
 
 POLL_SECONDS: Final = 0.5
-"""Seconds between looks for actions, and for outcomes that one waits for."""
-
-IDLE_POLL_SECONDS: Final = 2.0
-"""The same while no action is open."""
+"""Seconds between looks while an action is open, and between looks for outcomes that one waits for."""
 
 LEAST_STEP_SECONDS: Final = 0.1
 """Seconds between two batches of an action with a rate."""
@@ -87,29 +84,29 @@ class Engine:
         return list(await self._store.open(self._holder or ""))
 
 
-async def actions_loop(database: Database) -> None:
-    """Carry out bulk actions until cancelled; the task of a worker.
+def acting(database: Database) -> Callable[[], Awaitable[float | None]]:
+    """Return what does the next batch of each bulk action; it returns when the next ones are due, ``None``: no action is open.
 
     Args:
         database: where they are.
     """
     engine = Engine(database, uuid4().hex)
-    clock = asyncio.get_running_loop().time
     due: dict[str, float] = {}
 
-    async def act() -> float:
+    async def act() -> float | None:
         nonlocal due
+        clock = asyncio.get_running_loop().time
         found = await engine.open()
         due = {action_id: due.get(action_id, 0.0) for action_id in found}
         for action_id in [each for each, at in due.items() if at <= clock()]:
             begun = clock()
             due[action_id] = begun + await _wait_after(engine, action_id, clock)
         if not due:
-            return IDLE_POLL_SECONDS
+            return None
         next_at = min(due.values())
         return min(POLL_SECONDS, max(LEAST_PAUSE_SECONDS, next_at - clock()))
 
-    await keep_on(act, "bulk actions", database.outage_log)
+    return act
 
 
 async def _wait_after(engine: Engine, action_id: str, clock: Callable[[], float]) -> float:

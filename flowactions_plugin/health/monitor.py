@@ -18,13 +18,9 @@ from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 
 log = logging.getLogger("flowactions.operate")
-
-WRITE_SECONDS: Final = 5.0
-"""How often statistics are written: a process that is killed loses so many seconds of them."""
 
 AT_ONCE: Final = 200
 """How many destinations are written at once: to prepare a thousand takes 5 ms, in which no answer is read."""
@@ -70,8 +66,8 @@ class Monitor:
         self._clock = database.clock
         self._since: float | None = None
         self._telling: set[asyncio.Task[None]] = set()
-        self._failed = False
-        self._outage_log = database.outage_log
+        self._load: Callable[[], Load] | None = None
+        self._beat_at = 0.0
 
     def record(self, completions: Sequence[Completion]) -> None:
         """Count outcomes that were just written."""
@@ -81,17 +77,15 @@ class Monitor:
 
     @asynccontextmanager
     async def watching(self, load: Load) -> AsyncIterator[str]:
-        """Write statistics and that this process is alive, until the block ends; then what is left, within a few seconds.
+        """Have something to report until the block ends; then write what is left, within a few seconds.
 
         It gives the id of the process.
         """
-        worker_id = self._fleet.begin()
-        running = asyncio.create_task(self._run(load))
+        self._load, self._beat_at = load, 0.0
         try:
-            yield worker_id
+            yield self._fleet.begin()
         finally:
-            running.cancel()
-            await asyncio.wait({running})
+            self._load = None
             try:
                 async with asyncio.timeout(LAST_SECONDS):
                     await self.write()
@@ -105,38 +99,21 @@ class Monitor:
                     extra={"event": "statistics.lost"},
                 )
 
-    async def _run(self, load: Load) -> None:
-        clock = asyncio.get_running_loop().time
-        beat_at = 0.0
+    async def report(self) -> None:
+        """Write what was counted, and now and then that this process is alive; nothing while it does not deliver.
 
-        async def record() -> float:
-            nonlocal beat_at
-            try:
-                limited = load.limits.limited()
-                if clock() >= beat_at or self._fleet.is_news(limited):
-                    if await self._fleet.beat(load.in_flight, load.claimed, limited):
-                        load.limits.forget()
-                    beat_at = clock() + BEAT_SECONDS
-                await self.write()
-                self._failed = False
-            except StorageUnavailable:
-                raise
-            except Exception as exc:
-                # Deliveries go on without statistics.
-                self._log_once(type(exc).__name__)
-                log.debug("statistics", exc_info=True, extra={"event": "statistics.failed"})
-            return WRITE_SECONDS
-
-        await keep_on(record, "statistics", self._outage_log)
-
-    def _log_once(self, reason: str) -> None:
-        if not self._failed:
-            log.warning(
-                "statistics cannot be written now: %s",
-                printable(reason, message=True),
-                extra={"event": "statistics.not_written"},
-            )
-        self._failed = True
+        Raises:
+            StorageUnavailable: the database failed; what was counted is kept.
+        """
+        load = self._load
+        if load is None:
+            return
+        clock, limited = asyncio.get_running_loop().time, load.limits.limited()
+        if clock() >= self._beat_at or self._fleet.is_news(limited):
+            if await self._fleet.beat(load.in_flight, load.claimed, limited):
+                load.limits.forget()
+            self._beat_at = clock() + BEAT_SECONDS
+        await self.write()
 
     async def write(self) -> None:
         """Write what was counted, and tell the host what follows from it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from flowactions_plugin.nodes.queries import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
 from flowactions_plugin.storage.database import Database, Transaction
-from flowactions_plugin.storage.outages import answer_to, keep_on, reason_of
+from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -29,7 +29,6 @@ log = logging.getLogger("flowactions")
 RENEW_AFTER: Final = 3.0
 """Seconds. A lease is renewed before a node that would begin later than this."""
 
-RECOVER_SECONDS: Final = 5.0
 RECOVERED_AT_ONCE: Final = 20
 
 HOST_SECONDS: Final = 5.0
@@ -151,6 +150,14 @@ class Pacing:
             await self._notify_host(lease.records[0].walk, step, advanced)
         return ran
 
+    async def recover_more(self) -> float | None:
+        """Recover as `recover`; return 0 when there may be more.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        return 0.0 if await self.recover() == RECOVERED_AT_ONCE else None
+
     async def _notify_host(self, walk: Walk, step: Step, advanced: Advanced) -> None:
         if not advanced.results or not provides(self._host, "nodes_recovered"):
             return
@@ -266,24 +273,6 @@ class Pacing:
                 return await self._store.state(step, transaction)
         except StorageUnavailable:
             return "unavailable"
-
-
-async def recovery_loop(pacing: Pacing, ask_again: Callable[[], Awaitable[None]] | None = None) -> None:
-    """Recover at once and then every few seconds, until cancelled.
-
-    Args:
-        pacing: recovers deferred nodes whose leases expired.
-        ask_again: begins to ask about chat tokens that were refused; ``None``: nobody does.
-    """
-
-    async def recover() -> float:
-        if ask_again is not None:
-            await ask_again()
-        while await pacing.recover() == RECOVERED_AT_ONCE:
-            pass
-        return RECOVER_SECONDS
-
-    await keep_on(recover, "deferred nodes", pacing.database.outage_log)
 
 
 def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:

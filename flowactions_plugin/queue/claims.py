@@ -24,6 +24,7 @@ from sqlalchemy import BigInteger, LargeBinary, TextClause, TextualSelect, bindp
 from sqlalchemy.engine import Connection, Row
 
 from flowactions_plugin.clock import lease_clock
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import COLUMNS, NEW, SMALL_BYTES, ClaimedDelivery, read_row
 from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Ask, Due
 from flowactions_plugin.storage.database import Database
@@ -421,8 +422,24 @@ class ClaimStore:
             StorageUnavailable: it cannot.
         """
         began, made = self.contact.now(), self.database.built(statement, TOUCH)
-        await self.database.in_transaction(lambda connection: connection.execute(made))
+        try:
+            await self.database.in_transaction(lambda connection: connection.execute(made))
+        except StorageUnavailable:
+            self.contact.failed()
+            raise
         self.contact.succeeded(began)
+
+    async def keep_in_contact(self) -> float | None:
+        """Write to the queue when nothing has for a while, so that no outage goes unnoticed; return when to look again.
+
+        Raises:
+            StorageUnavailable: it cannot be written.
+        """
+        left = self.contact.seconds - self.contact.silence()
+        if left > 0:
+            return left
+        await self.touch()
+        return None
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only.

@@ -24,11 +24,7 @@ from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import Ask, Due
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, probe_delay_ms
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.outages import keep_on
 from flowactions_plugin.storage.schema import pauses
-
-LOOK_SECONDS: Final = 5.0
-"""Seconds between looks for destinations that are to be probed."""
 
 AT_ONCE: Final = 10
 """How many probes a worker has in flight at the most, beside its slots."""
@@ -75,12 +71,8 @@ class Probes:
         self._in_flight: set[asyncio.Task[None]] = set()
         self._beginning = asyncio.Lock()
 
-    async def run(self) -> None:
-        """Send what is due until cancelled; what is in flight then, `finish` waits for."""
-        await keep_on(self.look, "probes", self._database.outage_log)
-
-    async def look(self) -> float:
-        """Begin the probes that are due; return the seconds until the next look.
+    async def look(self) -> None:
+        """Begin the probes that are due.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -92,7 +84,6 @@ class Probes:
                 task = asyncio.create_task(self._send(each))
                 self._in_flight.add(task)
                 task.add_done_callback(self._in_flight.discard)
-        return LOOK_SECONDS
 
     async def _send(self, delivery: ClaimedDelivery) -> None:
         self._tell(
@@ -102,16 +93,12 @@ class Probes:
         )
         await self._executor.execute(delivery)
 
-    async def finish(self) -> None:
-        """Wait for the probes in flight."""
-        while self._in_flight:
-            await asyncio.wait(self._in_flight)
-
     @asynccontextmanager
     async def none(self) -> AsyncIterator[None]:
-        """Within the block, no probe is in flight."""
+        """Wait for the probes in flight; within the block, none begins."""
         async with self._beginning:
-            await self.finish()
+            while self._in_flight:
+                await asyncio.wait(self._in_flight)
             yield
 
     async def claim(self, limit: int) -> list[ClaimedDelivery]:

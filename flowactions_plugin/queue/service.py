@@ -98,6 +98,7 @@ class OutboxService:
             self.outbox.on_commit = self._committed
         self._notifier: Notifier | None = None
         self._claiming: ContinuousClaims | None = None
+        self._probes: Probes | None = None
 
     def _committed(self, delivery: NewDelivery) -> None:
         """Wake whoever delivers: this process's worker, or those of others."""
@@ -139,9 +140,20 @@ class OutboxService:
             try:
                 async with self._observer.watching(load) as worker_id, self._claims(executor) as strategy:
                     self.contact.prefix = token_prefix(worker_id)
+                    self._probes = probes
                     await Worker(self.claims, executor, strategy, self._timing, probes=probes).run()
             finally:
+                self._probes = None
                 await sender.aclose()
+
+    async def probe(self) -> None:
+        """Begin the probes that are due, while this process delivers.
+
+        Raises:
+            StorageUnavailable: the database failed.
+        """
+        if self._probes is not None:
+            await self._probes.look()
 
     async def send_now(self, message: Message, secret: str) -> Outcome | Aborted:
         """Make one attempt to send what the outbox cannot hold, as a worker would.

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
@@ -14,22 +14,14 @@ from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.rules import Timing
-from flowactions_plugin.storage.outages import keep_on
+from flowactions_plugin.storage.outages import outage_delay, together
 
 log = logging.getLogger("flowactions.outbox")
 
+PART: Final = "deliveries"
+"""Names the worker in the log of outages."""
+
 T = TypeVar("T")
-
-
-def outage_delay(failures: int, cap: float, chance: float) -> float:
-    """Return the seconds to wait after the database failed several times in a row: up to 0.5, 1, 2, … and the cap.
-
-    Args:
-        failures: how many times.
-        cap: the most. It is a third of a lease: while leases are in doubt, each worker has tried several times.
-        chance: from 0 to 1, so that workers do not come back in step: the wait is half as long at the least.
-    """
-    return min(cap, 0.5 * 2.0 ** min(failures - 1, 10)) * (1 + chance) / 2
 
 
 class ClaimStrategy(Protocol):
@@ -102,43 +94,29 @@ class Worker:
         self._stop_now.clear()
         # A row that ends its worker at once must not keep it from delivering the others, however often it is restarted.
         self._quarantine_at = asyncio.get_running_loop().time() + self._timing.quarantine_seconds
-        beside = [asyncio.create_task(work) for work in (self._keep_in_contact(), self._probes.run())]
+        outage_log, failures = self._store.database.outage_log, 0
         try:
-            await keep_on(
-                lambda: self._shielded(self.run_once()),
-                "deliveries",
-                self._store.database.outage_log,
-                wait=self._strategy.wait,
-                pause_after=self._pause_after,
-            )
+            while True:
+                try:
+                    pause = await self._shielded(self.run_once())
+                except StorageUnavailable as exc:
+                    failures += 1
+                    self._store.contact.failed()
+                    outage_log.failed(PART, exc)
+                    await asyncio.sleep(self._outage_delay(failures))
+                else:
+                    failures = 0
+                    outage_log.worked(PART)
+                    await self._strategy.wait(together(pause))
         except asyncio.CancelledError:
             self._stop_now.set()
             raise
         finally:
-            for each in beside:
-                each.cancel()
+            outage_log.ended(PART)
             await self._shielded(self._drain())
-
-    def _pause_after(self, failures: int) -> float:
-        self._store.contact.failed()
-        return self._outage_delay(failures)
 
     def _outage_delay(self, failures: int) -> float:
         return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
-
-    async def _keep_in_contact(self) -> None:
-        """Write to the queue when no claim has for a few seconds, so that no outage of it goes unnoticed."""
-        contact = self._store.contact
-        while True:
-            pause = contact.seconds * (1 + self._chance()) / 2
-            left = pause - contact.silence()
-            if left <= 0:
-                try:
-                    await self._store.touch()
-                except StorageUnavailable:
-                    contact.failed()
-                left = pause
-            await asyncio.sleep(left)
 
     async def run_once(self) -> float:
         """Do what is due now.
@@ -193,7 +171,8 @@ class Worker:
         """
         self._executor.stopping = True
         await self._strategy.quiesce()
-        await self._probes.finish()
+        async with self._probes.none():
+            pass
         failures = 0
         try:
             while not await self._flushed():

@@ -1,4 +1,4 @@
-"""Outages of the database: its errors as `StorageUnavailable`, and background parts that log an outage once and go on after it.
+"""Outages of the database: its errors as `StorageUnavailable`, one line of the log for each, and how long background parts wait.
 
 An error says what happened and what to do, and holds no secret.
 """
@@ -11,9 +11,9 @@ import random
 import re
 import sqlite3
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple
 
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
@@ -35,7 +35,7 @@ from flowactions_plugin.storage.waiting import is_unconfirmed
 log = logging.getLogger("flowactions.outbox")
 
 FAILURE_SECONDS: Final = 5.0
-"""Seconds until the next round while the database is away."""
+"""Seconds at the most until the next try while the database is away."""
 
 TOGETHER_SECONDS: Final = 0.5
 """Waits of this length or more end at a multiple of it, so that the background parts of a process wake at the same moments: an idle
@@ -232,38 +232,15 @@ def together(seconds: float) -> float:
     return round((now + seconds) / TOGETHER_SECONDS) * TOGETHER_SECONDS - now
 
 
-async def keep_on(
-    work: Callable[[], Awaitable[float]],
-    part: str,
-    outage_log: OutageLog,
-    *,
-    wait: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    pause_after: Callable[[int], float] = lambda _failures: FAILURE_SECONDS,
-) -> NoReturn:
-    """Do a round after the other until cancelled, also after outages: what every background part does.
+def outage_delay(failures: int, cap: float, chance: float) -> float:
+    """Return the seconds to wait after the database failed several times in a row: up to 0.5, 1, 2, … and the cap.
 
     Args:
-        work: does a round; returns about how many seconds later the next is due.
-        part: names it in the log of outages.
-        outage_log: that of the database.
-        wait: waits so many seconds for the next round, or until there is reason for an earlier one.
-        pause_after: returns the seconds until the next round after the database failed so many times in a row.
+        failures: how many times.
+        cap: the most. A worker's is a third of a lease: while leases are in doubt, each worker has tried several times.
+        chance: from 0 to 1, so that processes do not come back in step: the wait is half as long at the least.
     """
-    failures = 0
-    try:
-        while True:
-            try:
-                pause = await work()
-                failures = 0
-                outage_log.worked(part)
-            except StorageUnavailable as exc:
-                failures += 1
-                outage_log.failed(part, exc)
-                await asyncio.sleep(pause_after(failures))
-            else:
-                await wait(together(pause))
-    finally:
-        outage_log.ended(part)
+    return min(cap, 0.5 * 2.0 ** min(failures - 1, 10)) * (1 + chance) / 2
 
 
 def refusal_of(exc: StorageUnavailable) -> Refusal | None:

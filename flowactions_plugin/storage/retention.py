@@ -7,18 +7,14 @@ lasts.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from flowactions_plugin.storage.outages import OutageLog, keep_on
-
 log = logging.getLogger("flowactions.retention")
 
 BATCH: Final = 200
-PERIOD_SECONDS: Final = 3600.0
 
 LEAST_PAUSE_SECONDS: Final = 0.02
 """Between two batches, so that other writers can proceed."""
@@ -46,33 +42,35 @@ def pause_after(batch_seconds: float, run_seconds: float) -> float:
     return max(LEAST_PAUSE_SECONDS, batch_seconds * (1 - share) / share)
 
 
-async def prune_all(prunes: Sequence[Prune]) -> int:
-    """Delete all rows that are old enough; returns their number.
+class Pruning:
+    """Deletes all rows that are old enough, a batch at a time.
 
-    Raises:
-        StorageUnavailable: the database failed; rows that were deleted before stay deleted.
+    Args:
+        prunes: one for each kind of rows.
     """
-    total = 0
-    begun = time.monotonic()
-    for prune in prunes:
-        while True:
+
+    def __init__(self, prunes: Sequence[Prune]) -> None:
+        self._prunes = prunes
+        self._left: list[Prune] = []
+        self._begun = 0.0
+        self._removed = 0
+
+    async def prune(self) -> float | None:
+        """Delete the next batch; return the seconds until the one after it, ``None`` when nothing is left.
+
+        Raises:
+            StorageUnavailable: the database failed; the next call goes on.
+        """
+        if not self._left:
+            self._left, self._begun, self._removed = list(self._prunes), time.monotonic(), 0
+        while self._left:
             started = time.monotonic()
-            removed = await prune(BATCH)
-            total += removed
-            if removed < BATCH:
-                break
-            ended = time.monotonic()
-            await asyncio.sleep(pause_after(ended - started, ended - begun))
-    return total
-
-
-async def pruning_loop(prunes: Sequence[Prune], outage_log: OutageLog) -> None:
-    """Prune at once and then every hour, until cancelled; sooner after an outage of the database."""
-
-    async def prune() -> float:
-        removed = await prune_all(prunes)
-        if removed:
-            log.info("retention: %s old rows removed", removed, extra={"event": "retention.removed"})
-        return PERIOD_SECONDS
-
-    await keep_on(prune, "retention", outage_log)
+            removed = await self._left[0](BATCH)
+            self._removed += removed
+            if removed >= BATCH:
+                ended = time.monotonic()
+                return pause_after(ended - started, ended - self._begun)
+            del self._left[0]
+        if self._removed:
+            log.info("retention: %s old rows removed", self._removed, extra={"event": "retention.removed"})
+        return None

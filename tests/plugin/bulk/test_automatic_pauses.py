@@ -13,7 +13,6 @@ from flowactions_plugin.bulk import automatic
 from flowactions_plugin.bulk import pauses as pauses_module
 from flowactions_plugin.bulk.automatic import AutomaticPauses
 from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.health import monitor
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue import probes as probes_module
 from flowactions_plugin.settings.readers import AutoPause
@@ -32,7 +31,7 @@ from tests.pausing import (
 )
 from tests.queueing import Queue
 from tests.recorder import OK, recorder, status
-from tests.support import AlertedHost, development, services_of
+from tests.support import AlertedHost, development, hurry, services_of
 from tests.waiting import until
 
 
@@ -182,9 +181,7 @@ async def test_a_receiver_that_is_down_gets_probes_and_then_everything(
     database_url: str, delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over real HTTP: it pauses itself, rows use up no attempt, each step is told, and all arrive when it is back."""
-    for module in (automatic, probes_module):
-        monkeypatch.setattr(module, "LOOK_SECONDS", 0.05)
-    monkeypatch.setattr(monitor, "WRITE_SECONDS", 0.05)
+    hurry(monkeypatch, "automatic pauses", "probes", "statistics")
     monkeypatch.setattr(pauses_module, "PROBE_FIRST_MS", 100)
     monkeypatch.setattr(probes_module, "probe_delay_ms", lambda probes: 200)
     settings = development(

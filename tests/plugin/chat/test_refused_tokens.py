@@ -24,7 +24,7 @@ from tests.plugin.chat.test_events import send, status, uninstalled
 from tests.plugin.cli.test_doctor_now import a_connection
 from tests.queueing import Queue
 from tests.rings import sampled
-from tests.support import services_of
+from tests.support import hurry, services_of
 from tests.waiting import until
 
 CODES = ("invalid_auth", "token_revoked", "token_expired", "account_inactive")
@@ -35,7 +35,7 @@ DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
 async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     """A host whose chat workspace is connected."""
     monkeypatch.chdir(tmp_path)  # the development key file
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
+    hurry(monkeypatch, "refused chat tokens")
     async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS="A" * 43 + "=") as running:
         await running.connect()
         running.provider.calls.clear()

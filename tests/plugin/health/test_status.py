@@ -21,7 +21,6 @@ from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue, claimed
-from tests.waiting import until
 
 ALL = Scope(None)
 DESTINATION = "https://example.com:443"
@@ -305,7 +304,8 @@ class TestFleet:
         queries = OperatorQueries(queue.database)
         monitor = a_monitor(queue)
         async with monitor.watching(Load(3, 4)):
-            await until(queries.status.workers)
+            await monitor.report()
+            assert (await queries.status.workers())[0].in_flight == 3
             monitor.record([completion(ok=True)])
         (worker,) = await queries.status.workers()
         assert (worker.state, worker.in_flight) == ("stopped", 0)

@@ -21,7 +21,7 @@ from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost, a_walk, development, hurry, services_of
 from tests.waiting import until
 
 
@@ -174,7 +174,7 @@ async def test_what_a_process_left_behind_is_taken_over(
 ) -> None:
     """Without any further call: another process goes on where the first one stopped, and in order."""
     monkeypatch.setattr("flowactions_plugin.nodes.store.LEASE_SECONDS", 0.3)
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.1)
+    hurry(monkeypatch, "deferred nodes", seconds=0.1)
     walk = a_walk()
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as first:
         for name in ("a", "b"):
@@ -245,7 +245,7 @@ async def test_a_long_step_is_leased_to_its_end(
 ) -> None:
     """Each of many slow nodes begins with a lease that was renewed; nobody reclaims them meanwhile."""
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_AFTER", -1)
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RECOVER_SECONDS", 0.05)
+    hurry(monkeypatch, "deferred nodes")
     prepare = Outbox.new_delivery
     ends: list[int] = []
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,18 +12,16 @@ from sqlalchemy import text
 from flowactions_hookspecs import Deferred, Node
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.services import Services
-from flowactions_plugin.storage.outages import OutageLog
 from flowactions_plugin.storage.retention import (
     BATCH,
     DAY_MS,
     DOUBLING_SECONDS,
     LEAST_PAUSE_SECONDS,
+    Prune,
+    Pruning,
     pause_after,
-    prune_all,
-    pruning_loop,
 )
 from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import until
 
 
 @pytest.fixture
@@ -54,6 +52,21 @@ async def plant(services: Services, row_id: str, status: str, days: int) -> None
             ),
             {"id": row_id},
         )
+
+
+async def prune_all(prunes: Sequence[Prune], pauses: list[float] | None = None) -> int:
+    """Delete all that is old enough, without pausing; return how much it was."""
+    numbers: list[int] = []
+
+    async def counted(prune: Prune, limit: int) -> int:
+        numbers.append(await prune(limit))
+        return numbers[-1]
+
+    pruning = Pruning([partial(counted, each) for each in prunes])
+    while (pause := await pruning.prune()) is not None:
+        if pauses is not None:
+            pauses.append(pause)
+    return sum(numbers)
 
 
 async def remaining(services: Services, table: str, column: str) -> list[str]:
@@ -148,36 +161,30 @@ async def test_the_pause_after_a_batch_is_by_what_it_took(monkeypatch: pytest.Mo
     pauses: list[float] = []
     monkeypatch.setattr("flowactions_plugin.storage.retention.time.monotonic", iter(range(100)).__next__)
 
-    async def sleep(seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr("flowactions_plugin.storage.retention.asyncio.sleep", sleep)
     left = [BATCH, 0]
 
     async def prune(limit: int) -> int:
         return left.pop(0)
 
-    assert await prune_all([prune]) == BATCH
+    assert await prune_all([prune], pauses) == BATCH
     assert pauses == [pytest.approx(pause_after(1, 2))]
 
 
-async def test_pruning_continues_after_an_outage(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the database does not answer, the task keeps running, and it prunes afterwards."""
+async def test_pruning_continues_after_an_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """It goes on where the database failed, and says once how much it has removed."""
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("flowactions_plugin.storage.outages.FAILURE_SECONDS", 0.01)
-    answers: list[int | Exception] = [StorageUnavailable(), 3]
+    answers: list[int | Exception] = [BATCH, 1, StorageUnavailable(), 3, 0, 0]
 
     async def prune(limit: int) -> int:
-        answer = answers.pop(0) if answers else 0
+        answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    running = asyncio.create_task(pruning_loop([prune], OutageLog()))
-    await until(lambda: "the database is reachable again" in caplog.text)
-    assert "out of reach" in caplog.text
-    assert "3 old rows removed" in caplog.text
-    running.cancel()
-    await asyncio.wait({running})
+    pruning = Pruning([prune, prune])
+    assert await pruning.prune() is not None
+    with pytest.raises(StorageUnavailable):
+        await pruning.prune()
+    for _ in range(2):
+        assert await pruning.prune() is None
+    assert caplog.messages == [f"retention: {BATCH + 4} old rows removed"]
