@@ -66,7 +66,7 @@ class Monitor:
         self._clock = database.clock
         self._since: float | None = None
         self._telling: set[asyncio.Task[None]] = set()
-        self._load: Callable[[], Load] | None = None
+        self._load: Load | None = None
         self._beat_at = 0.0
 
     def record(self, completions: Sequence[Completion]) -> None:
