@@ -7,8 +7,8 @@ delivery: both are committed, or neither is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from sqlalchemy import Executable, FromClause, Text, select
 from sqlalchemy.engine import Connection
@@ -17,6 +17,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_keys
+
+T = TypeVar("T")
 
 KEY_SECONDS: Final = 10.0
 """How long a caller waits for another's transaction that has used the same key; as long as for SQLite's write lock."""
@@ -82,58 +84,29 @@ class IdempotencyKeys:
         row = (await connection.execute(query)).first()
         return None if row is None else FirstUse(*row)
 
-    async def use(
-        self, owner: KeyOwner, key: str, delivery_id: str, event_id: str, connection: Transaction
-    ) -> FirstUse | None:
-        """Use a key, within the caller's transaction.
+    def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
+        """Use the keys of several rows in one statement, within the caller's transaction.
 
-        Of any number of racing callers one uses it. The others wait until that one's transaction has ended: when it
-        rolls back, the next one uses the key.
+        Of any number of racing callers one uses a key. The others wait until that one's transaction has ended: when it rolls
+        back, the next one uses the key. Keys are locked in their order, so that two such statements do not wait for each other.
 
         Args:
-            owner: whose key it is.
-            key: the key.
-            delivery_id: the row that it stands for. The same row may use its key again.
-            event_id: of that row.
-            connection: of the transaction that writes the row.
+            connection: of the transaction that writes the rows.
+            uses: of each row.
 
         Returns:
-            ``None`` when the key was free; otherwise its first use.
-
-        Raises:
-            StorageUnavailable: another transaction that has used it did not end in time.
-        """
-        given = self._given([Use(owner, key, delivery_id, event_id)])
-        try:
-            async with asyncio.timeout(KEY_SECONDS):
-                taken = await connection.execute(self._database.built(self._using_all), given)
-        except TimeoutError:
-            raise StorageUnavailable(
-                f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
-            ) from None
-        if taken.first() is not None:
-            return None
-        *_, first_id, first_event = (await connection.execute(self._database.built(_first_uses), given)).one()
-        return None if first_id == delivery_id else FirstUse(first_id, first_event)
-
-    def _given(self, uses: Iterable[Use]) -> dict[str, Any]:
-        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in uses]
-        return {"uses": self._database.sql.json_rows(rows)}
-
-    def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
-        """Use the keys of several rows in one statement, and return for each what `use` does.
-
-        Keys are locked in their order, so that two such statements do not wait for each other. How long it waits for the
-        transactions of others is up to the caller.
+            For each row ``None`` when its key was free; otherwise the first use of its key.
         """
         of_key: dict[tuple[KeyOwner, str], Use] = {}
         for each in uses:
             of_key.setdefault((each.owner, each.key), each)
-        given = self._given(of_key.values())
+        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
+        given = {"uses": self._database.sql.json_rows(rows)}
         taken = connection.execute(self._database.built(self._using_all), given).all()
-        first = {(KeyOwner(*owner), key): of_key[KeyOwner(*owner), key] for *owner, key in taken}
-        found = {place: FirstUse(each.delivery_id, each.event_id) for place, each in first.items()}
-        if len(found) < len(of_key):
+        found = {
+            (owner, key): FirstUse(each.delivery_id, each.event_id) for (owner, key), each in of_key.items()
+        }
+        if len(taken) < len(of_key):
             for *owner, key, delivery_id, event_id in connection.execute(
                 self._database.built(_first_uses), given
             ):
@@ -178,14 +151,24 @@ def _first_uses(sql: Dialect) -> Executable:
     )
 
 
-def api_caller(agent_id: str) -> str:
-    """Return the caller that the keys of the logic-webhook endpoint belong to (§4.2)."""
-    return f"api:{agent_id}"
+async def waiting_for_keys(writing: Awaitable[T]) -> T:
+    """Write what has to wait for other transactions that have used its keys.
+
+    Raises:
+        StorageUnavailable: one of them did not end in time.
+    """
+    try:
+        async with asyncio.timeout(KEY_SECONDS):
+            return await writing
+    except TimeoutError:
+        raise StorageUnavailable(
+            f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
+        ) from None
 
 
 def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
-    """Return the owner of the keys of the logic-webhook endpoint."""
-    return KeyOwner(organization_id, api_caller(agent_id))
+    """Return the owner of the keys of the logic-webhook endpoint (§4.2)."""
+    return KeyOwner(organization_id, f"api:{agent_id}")
 
 
 class KeyUse(NamedTuple):

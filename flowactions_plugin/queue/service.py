@@ -200,7 +200,7 @@ class OutboxService:
             per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
         )
-        self._claiming = self.outbox.rows.claimant = claims
+        self._claiming = self.outbox.claimant = claims
         if self._notifier is None:
             listen = partial(self._database.watch_inserts, claims.wake)
         else:
@@ -213,6 +213,6 @@ class OutboxService:
         try:
             yield claims
         finally:
-            self._claiming = self.outbox.rows.claimant = None
+            self._claiming = self.outbox.claimant = None
             listening.cancel()
             await asyncio.wait({listening})

@@ -21,9 +21,10 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse, Use
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import PreparedDelivery
+from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import Deadline
@@ -52,7 +53,7 @@ class Callers:
         self.store = OutboxStore(database)
         self.ids: list[str] = []
 
-    def start(self, count: int, *, bad: Sequence[int] = (), body: bytes = b"{}") -> list[asyncio.Task[None]]:
+    def start(self, count: int, *, bad: Sequence[int] = (), body: bytes = b"{}") -> list[asyncio.Task[Any]]:
         """Start so many; the rows of the bad ones lack their organization."""
         calls = []
         for number in range(count):
@@ -65,7 +66,7 @@ class Callers:
         return calls
 
 
-async def results(calls: Sequence[asyncio.Task[None]]) -> list[BaseException | None]:
+async def results(calls: Sequence[asyncio.Task[Any]]) -> list[Any]:
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -312,7 +313,7 @@ async def test_a_key_goes_with_its_row(database_url: str) -> None:
 async def test_keys_share_their_statements(database_url: str) -> None:
     """A group has as many statements as one caller, and each row wakes the worker; used keys name their first row."""
     async with a_database(database_url) as database:
-        keyed, woken = Keyed(database), list[str]()
+        keyed, woken = Keyed(database), list[NewDelivery]()
         before = [await keyed.enqueue(key) for key in ("used", "old")]
         async with database.write() as connection:
             await connection.execute(
@@ -358,7 +359,8 @@ async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str
             await connection.begin()
             keys = IdempotencyKeys(database, 3_600_000)
             async with database.write(connection) as joined:
-                await keys.use(KeyOwner("acme", "host"), "held", "first", "evt_1", joined)
+                use = Use(KeyOwner("acme", "host"), "held", "first", "evt_1")
+                await joined.run_sync(keys.use_all, [use])
             calls = keyed.start([*"abc", "held", *"def"])
             await asyncio.gather(*calls[:3], *calls[4:])
             assert not calls[3].done()
