@@ -54,12 +54,12 @@ class Callers:
         self.ids: list[str] = []
 
     def start(self, count: int, *, bad: Sequence[int] = (), body: bytes = b"{}") -> list[asyncio.Task[Any]]:
-        """Start so many; the rows of the bad ones lack their organization."""
+        """Start so many; the rows of the bad ones lack their event type."""
         calls = []
         for number in range(count):
             row_id = new_id(1_700_000_000)
             self.ids.append(row_id)
-            changes: dict[str, Any] = {"organization_id": None} if number in bad else {}
+            changes: dict[str, Any] = {"event_type": None} if number in bad else {}
             calls.append(
                 asyncio.create_task(self.store.enqueue(a_delivery(id=row_id, body=body, **changes), None))
             )
