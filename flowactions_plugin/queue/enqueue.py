@@ -169,9 +169,8 @@ class Outbox:
         """
         with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
             try:
-                request = self._request(webhook)
                 destination = await self._guard.check(webhook.url)
-                delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+                delivery, dropped = self.serialize(webhook, destination.url, destination.key)
             except TooLarge as exc:
                 self.count_refusal(exc)
                 raise
@@ -210,12 +209,12 @@ class Outbox:
             BodyTooLarge: the body is larger than may be enqueued.
             HeadersTooLarge: the custom headers are larger than receivers take.
         """
-        return self._serialize(webhook, self._request(webhook), url, destination)
-
-    def _serialize(
-        self, webhook: Webhook, request: tuple[str, bytes | None], url: str, destination: str
-    ) -> tuple[NewDelivery, tuple[str, ...]]:
-        method, body = request
+        method = method_name(webhook.method) or "POST"
+        body = None if method in BODYLESS_METHODS else webhook.body
+        if body is not None and len(body) > self.max_body_bytes:
+            raise BodyTooLarge(
+                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
+            )
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         attempts = webhook.max_attempts
@@ -243,20 +242,6 @@ class Outbox:
             body=body,
             max_attempts=capped_attempts(attempts),
         ), dropped
-
-    def _request(self, webhook: Webhook) -> tuple[str, bytes | None]:
-        """Return method and body as they are sent.
-
-        Raises:
-            BodyTooLarge: the body is larger than may be enqueued.
-        """
-        method = method_name(webhook.method) or "POST"
-        body = None if method in BODYLESS_METHODS else webhook.body
-        if body is not None and len(body) > self.max_body_bytes:
-            raise BodyTooLarge(
-                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
-            )
-        return method, body
 
     async def write(
         self,
