@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, FromClause, Text, select
+from sqlalchemy import Executable, Text, case, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -24,6 +24,7 @@ KEY_SECONDS: Final = 10.0
 """How long a caller waits for another's transaction that has used the same key; as long as for SQLite's write lock."""
 
 _PLACE: Final = ("organization_id", "caller", "idempotency_key")
+_USE: Final = ("delivery_id", "event_id")
 
 
 class KeyOwner(NamedTuple):
@@ -102,53 +103,38 @@ class IdempotencyKeys:
             of_key.setdefault((each.owner, each.key), each)
         rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
         given = {"uses": self._database.sql.json_rows(rows)}
-        taken = connection.execute(self._database.built(self._using_all), given).all()
-        found = {
-            (owner, key): FirstUse(each.delivery_id, each.event_id) for (owner, key), each in of_key.items()
+        firsts = {
+            (KeyOwner(organization_id, caller), key): FirstUse(*first)
+            for organization_id, caller, key, *first in connection.execute(
+                self._database.built(self._using_all), given
+            )
         }
-        if len(taken) < len(of_key):
-            for *owner, key, delivery_id, event_id in connection.execute(
-                self._database.built(_first_uses), given
-            ):
-                found[KeyOwner(*owner), key] = FirstUse(delivery_id, event_id)
-        firsts = (found[each.owner, each.key] for each in uses)
+        found = (firsts[each.owner, each.key] for each in uses)
         return [
             None if first.delivery_id == each.delivery_id else first
-            for each, first in zip(uses, firsts, strict=True)
+            for each, first in zip(uses, found, strict=True)
         ]
 
     def _using_all(self, sql: Dialect) -> Executable:
+        """Build the statement that uses the keys of the parameter ``uses``, and returns the first use of each."""
         now = sql.now()
-        given = _given(sql)
+        given = sql.values_table(
+            "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
+        )
         # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
         rows = select(*given.c, now).where(given.c.key.is_not(None)).order_by(*given.c)
-        inserted = sql.insert(enqueue_keys).from_select(
-            [*_PLACE, "delivery_id", "event_id", "created_at"], rows
-        )
-        replaced = {name: inserted.excluded[name] for name in ("delivery_id", "event_id", "created_at")}
+        inserted = sql.insert(enqueue_keys).from_select([*_PLACE, *_USE, "created_at"], rows)
         is_old = enqueue_keys.c.created_at <= now - self._window_ms
-        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=replaced, where=is_old)
-        return used.returning(*(enqueue_keys.c[name] for name in _PLACE))
+        kept = {
+            name: case((is_old, inserted.excluded[name]), else_=enqueue_keys.c[name])
+            for name in (*_USE, "created_at")
+        }
+        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
+        return used.returning(*enqueue_keys.c[*_PLACE, *_USE])
 
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
-
-
-def _given(sql: Dialect) -> FromClause:
-    return sql.values_table(
-        "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
-    )
-
-
-def _first_uses(sql: Dialect) -> Executable:
-    given = _given(sql)
-    return select(*enqueue_keys.c[*_PLACE, "delivery_id", "event_id"]).join(
-        given,
-        (enqueue_keys.c.organization_id == given.c.organization_id)
-        & (enqueue_keys.c.caller == given.c.caller)
-        & (enqueue_keys.c.idempotency_key == given.c.key),
-    )
 
 
 async def waiting_for_keys(writing: Awaitable[T]) -> T:
