@@ -50,7 +50,7 @@ from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
-from flowactions_plugin.queue.own_webhooks import OwnWebhooks
+from flowactions_plugin.queue.prepared import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing, attempts_of, delays
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.model import settings_of
@@ -225,7 +225,7 @@ class Services:
                 is_running=lambda: self._is_running,
                 chat=self._chat,
                 operators=self._operators,
-                enqueuer=Enqueuer(self._calls, self._dispatcher, self._outbox),
+                enqueuer=Enqueuer(self._calls, self._keys, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
                 database=self._database,
                 keys=self._keys,

@@ -53,7 +53,7 @@ async def dispatch_in(actions: FlowActions, transaction: Any) -> Receipt:
 def enqueuer_of(actions: FlowActions) -> Enqueuer:
     """Give what the logic-webhook route calls."""
     services = services_of(actions.host)
-    return Enqueuer(services._calls, services._dispatcher, services._outbox)
+    return Enqueuer(services._calls, services._keys, services._dispatcher, services._outbox)
 
 
 def transaction_of(event: AuthEvent) -> AsyncConnection:

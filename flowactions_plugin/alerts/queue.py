@@ -23,7 +23,7 @@ from flowactions_plugin.egress.guard import is_address
 from flowactions_plugin.egress.outbound import guard_of
 from flowactions_plugin.errors import EgressRefused, TooLarge
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.conflicts import repeated
@@ -147,13 +147,9 @@ class Alerts:
         except TooLarge as exc:
             log.error("alert %s was not queued: %s", alert.TYPE, exc, extra={"event": "alert.not_queued"})  # noqa: TRY400
             return None
-        async with self._outbox.database.write(transaction) as joined:
-            if key is not None:
-                used = await self._keys.use(OWNER, key, delivery.id, delivery.event_id, joined)
-                if used is not None:
-                    return None
-            await self._outbox.write(delivery, joined)
-        return delivery.id
+        use = None if key is None else KeyUse(self._keys, OWNER, key)
+        first = await self._outbox.write(delivery, transaction, use)
+        return delivery.id if first is None else None
 
     async def of_destinations(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
         """Queue what the host is told of destinations, in the transaction that records that it was told.

@@ -9,13 +9,14 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-from sqlalchemy import String, Text, insert, literal, null, select
+from sqlalchemy import String, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id, new_id
 from flowactions_plugin.deliveries.changes import Change, changeable
 from flowactions_plugin.deliveries.results import Resent
 from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
@@ -73,10 +74,12 @@ class Copy(NamedTuple):
     Attributes:
         id: the new row's.
         source_id: of the delivered row.
+        is_new: whether it was written now, and not when its idempotency key was used first.
     """
 
     id: str
     source_id: str
+    is_new: bool = True
 
 
 def source_of(origin: Any) -> str | None:
@@ -98,7 +101,11 @@ def origin_naming(source_id: str, origin: Any) -> str | None:
 
 
 def send_again(
-    database: Database, connection: Connection, ids: Sequence[str], action_id: str | None = None
+    database: Database,
+    connection: Connection,
+    ids: Sequence[str],
+    action_id: str | None = None,
+    once: KeyUse | None = None,
 ) -> list[Copy]:
     """Write a new row for each of these delivered rows, due now. A row whose origin cannot be read is left out.
 
@@ -107,41 +114,25 @@ def send_again(
         connection: of a transaction that has locked the rows.
         ids: of the delivered rows.
         action_id: the bulk action that does it.
+        once: the idempotency key of one row: if it was used before, the row of its first use is returned.
     """
     given = database.sql.values_table("given", id=String)
-    origins = select(outbox.c.id, outbox.c.origin).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
+    columns = (outbox.c[name] for name in ("id", "origin", *_COPIED))
+    found = select(*columns).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
     asked = database.sql.json_rows([{"id": each} for each in ids])
-    rows = []
-    for row in connection.execute(origins, {"given": asked}).all():
-        origin = origin_naming(row.id, row.origin)
+    items: dict[str, Item] = {}
+    for row in connection.execute(found, {"given": asked}).mappings():
+        origin = origin_naming(row["id"], row["origin"])
         if origin is not None:
-            rows.append({"id": row.id, "new_id": new_id(database.clock()), "origin": origin})
-    if rows:
-        connection.execute(_copying(database, action_id), {"copies": database.sql.json_rows(rows)})
-    return [Copy(row["new_id"], row["id"]) for row in rows]
-
-
-def _copying(database: Database, action_id: str | None) -> Any:
-    """Write the statement that copies the rows in the parameter ``copies``."""
-    copies = database.sql.values_table("copies", id=String, new_id=String, origin=Text)
-    now, none = database.now(), inline(0)
-    values = {
-        "id": copies.c.new_id,
-        "origin": copies.c.origin,
-        **{name: outbox.c[name] for name in _COPIED},
-        "status": inline("pending"),
-        "attempts": none,
-        "earlier_attempts": none,
-        "takeovers": none,
-        "quarantine_rounds": none,
-        "next_attempt_at": now,
-        "created_at": now,
-        "updated_at": now,
-        "action_id": null() if action_id is None else literal(action_id),
-    }
-    copied = select(*(value.label(name) for name, value in values.items()))
-    copied = copied.select_from(outbox.join(copies, copies.c.id == outbox.c.id)).where(DELIVERED)
-    return insert(outbox).from_select(list(values), copied)
+            made = {"id": new_id(database.clock()), "origin": origin, "action_id": action_id}
+            items[row["id"]] = Item({**row, **made}, once)
+    write_items(database, connection, list(items.values()))
+    return [
+        Copy(each.row["id"], source_id)
+        if each.first is None
+        else Copy(each.first.delivery_id, source_id, False)
+        for source_id, each in items.items()
+    ]
 
 
 @repeated
@@ -172,37 +163,30 @@ async def send_one_again(
     """
     if not is_id(row_id):
         return None
-    found = select(outbox.c.organization_id, outbox.c.event_id).where(outbox.c.id == row_id, DELIVERED)
+    found = select(outbox.c.organization_id).where(outbox.c.id == row_id, DELIVERED)
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)
 
     def copy(connection: Connection, organization: Any) -> str | None:
-        copies = send_again(database, connection, [row_id])
+        copies = send_again(database, connection, [row_id], once=once)
         if not copies:
             return None
-        entry = Entry(
-            who=who,
-            action="resend",
-            organization_id=organization,
-            delivery_id=row_id,
-            reason=reason,
-            number=1,
-        )
-        connection.execute(recording(database, entry))
+        if copies[0].is_new:
+            entry = Entry(
+                who=who,
+                action="resend",
+                organization_id=organization,
+                delivery_id=row_id,
+                reason=reason,
+                number=1,
+            )
+            connection.execute(recording(database, entry))
         return copies[0].id
 
     async with database.write() as connection:
         # Calls with the same key wait here for each other: the key belongs to this row.
-        rows = (await connection.execute(found.with_for_update())).all()
-        if not rows:
-            return None
-        used = None if once is None else await once.keys.find(once.owner, once.key, connection)
-        if used is not None:
-            return used.delivery_id
-        sent = await connection.run_sync(copy, rows[0].organization_id)
-        if sent is not None and once is not None:
-            await once.keys.use(once.owner, once.key, sent, rows[0].event_id, connection)
-        return sent
+        row = (await connection.execute(found.with_for_update())).one_or_none()
+        return None if row is None else await connection.run_sync(copy, row.organization_id)
 
 
 def resent_as(connection: Connection, row: Any) -> list[Resent]:

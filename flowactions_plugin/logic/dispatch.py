@@ -91,8 +91,7 @@ class Dispatcher:
             with self._outbox.database.using(transaction):
                 occasion = Occasion("firing", firing.firing_id)
                 delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
-                async with self._outbox.database.answering():
-                    await self._outbox.write(delivery, transaction)
+                await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
         except HostFailed as exc:

@@ -12,8 +12,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.dispatch import Dispatcher, Occasion
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import KEY_SECONDS, api_owner
-from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse, api_owner
+from flowactions_plugin.storage.database import Connection
 
 
 class Enqueued(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,8 +45,9 @@ class RateExceeded(FlowActionsError):
 class Enqueuer:
     """Takes logic-webhook calls (§1.5, §4.2)."""
 
-    def __init__(self, calls: CallStore, dispatcher: Dispatcher, outbox: Outbox) -> None:
+    def __init__(self, calls: CallStore, keys: IdempotencyKeys, dispatcher: Dispatcher, outbox: Outbox) -> None:
         self._calls = calls
+        self._keys = keys
         self._dispatcher = dispatcher
         self._outbox = outbox
 
@@ -86,16 +87,12 @@ class Enqueuer:
             raise RateExceeded(wait_ms)
         called_at = datetime.fromtimestamp(database.clock(), UTC)
         delivery = await self._dispatcher.resolve(ref, called_at, Occasion("key", key))
+        use = KeyUse(self._keys, api_owner(ref.organization_id, ref.agent_id), key)
 
-        async def write(connection: Transaction) -> Enqueued | None:
-            if not await self._calls.use_key(delivery, key, connection):
-                return None
-            wait_ms = await self._calls.count(ref.organization_id, ref.agent_id, connection)
+        def count(connection: Connection) -> None:
+            wait_ms = self._calls.count(connection, ref.organization_id, ref.agent_id)
             if wait_ms:
                 raise RateExceeded(wait_ms)
-            await self._outbox.write(delivery, connection)
-            return Enqueued(id=delivery.id, event_id=delivery.event_id)
 
-        async with database.answering(KEY_SECONDS):
-            order = (*api_owner(ref.organization_id, ref.agent_id), key)
-            return await self._outbox.together(delivery, order, write)
+        first = await self._outbox.write(delivery, key=use, rate=count)
+        return None if first is not None else Enqueued(id=delivery.id, event_id=delivery.event_id)

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 from sqlalchemy import Executable, bindparam, select, update
+from sqlalchemy.engine import Connection
 
 from flowactions_plugin.queue.keys import IdempotencyKeys, api_owner
-from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.conflicts import repeated
-from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
 
@@ -74,29 +74,19 @@ class CallStore:
             return None
         return 0 if row is None else admit(_times(row[0]), row[1]).wait_ms
 
-    async def use_key(self, delivery: NewDelivery, key: str, connection: Transaction) -> bool:
-        """Use an idempotency key, within the caller's transaction; return whether it was free.
-
-        Of any number of racing callers, one is told so. Those behind wait for the first one's transaction.
-        """
-        owner = api_owner(delivery.organization_id, delivery.agent_id or "")
-        return await self._keys.use(owner, key, delivery.id, delivery.event_id, connection) is None
-
     @repeated
     async def count_test(self, organization_id: str, limit: int) -> int:
         """Count a test of a node, as `count`: an organization's tests have a rate of their own, across all processes."""
         async with self._database.write() as connection:
-            return await self.count(organization_id, TESTS, connection, limit)
+            return await connection.run_sync(self.count, organization_id, TESTS, limit)
 
-    async def count(
-        self, organization_id: str, agent_id: str, connection: Transaction, limit: int = LIMIT
-    ) -> int:
+    def count(self, connection: Connection, organization_id: str, agent_id: str, limit: int = LIMIT) -> int:
         """Count a call, within the caller's transaction; until that ends, other calls of the agent wait.
 
         Args:
+            connection: the transaction's.
             organization_id: the tenant.
             agent_id: the agent.
-            connection: the transaction's.
             limit: how many calls a minute admits.
 
         Returns:
@@ -104,13 +94,13 @@ class CallStore:
         """
         given = {"for_organization": organization_id, "for_agent": agent_id}
         database = self._database
-        times = _times((await connection.execute(database.built(_locking), given)).scalar_one())
+        times = _times(connection.execute(database.built(_locking), given).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
-        now = (await connection.execute(database.built(_time))).scalar_one()
+        now = database.time_on(connection)
         verdict = admit(times, now, limit)
         if verdict.wait_ms == 0:
             counted = {"new_times": msgspec.json.encode(verdict.times).decode(), "counted_at": now}
-            await connection.execute(database.built(_counting), {**given, **counted})
+            connection.execute(database.built(_counting), {**given, **counted})
         return verdict.wait_ms
 
     async def prune_rates(self, limit: int) -> int:
@@ -133,10 +123,6 @@ def _locking(sql: Dialect) -> Executable:
         "updated_at": sql.now(),
     }
     return sql.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(enqueue_rates.c.times)
-
-
-def _time(sql: Dialect) -> Executable:
-    return select(sql.now())
 
 
 def _counting(_sql: Dialect) -> Executable:

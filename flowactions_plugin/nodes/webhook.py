@@ -229,7 +229,7 @@ class WebhookNode:
             return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
             return _skipped(node, config, url_refusal(config), str(exc))
-        return InTransaction(PreparedDelivery(self._outbox, delivery))
+        return InTransaction(PreparedDelivery(self._outbox, delivery).write)
 
     def _rendered(self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node) -> Webhook:
         try:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
 from typing import Any, Final
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -95,23 +94,18 @@ class ContinuousClaims:
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a place for a row that is about to be written; see `new_rows.Claimant`."""
+        """Keep a place for a row that is about to be written; see `items.Claimant`."""
         if not self._claiming or self._executor.behind or not self._lanes.reserve(_lane(values)):
             return None
         return self._store.claim_with_enqueue(values)
 
-    def take(
-        self,
-        claimed: Sequence[ClaimedDelivery],
-        unclaimed: Sequence[ClaimedDelivery],
-        unknown: Sequence[ClaimedDelivery],
-    ) -> None:
-        """Send what was claimed, and give up the places of the rest; see `new_rows.Claimant`."""
-        for each in chain(claimed, unclaimed, unknown):
+    def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
+        """Send what was claimed, and give up the places of the rest; see `items.Claimant`."""
+        for each in reserved:
             self._lanes.unreserve(each)
-        if unknown:
-            self._keep(self._disclaim(unknown))
-        for each in self._executor.take(claimed):
+        if claimed is None:
+            self._keep(self._disclaim(reserved))
+        for each in self._executor.take([each for each in reserved if each.token in (claimed or ())]):
             self._lanes.insert(each)
         self._start()
         self._woken.set()

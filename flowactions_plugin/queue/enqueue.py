@@ -1,13 +1,13 @@
-"""The one way into the outbox: check the destination, serialize the request, write the row."""
+"""Enqueues webhooks: checks the destination, serializes the request, and has the row written."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -15,10 +15,11 @@ from flowactions_hookspecs import Header, Origin, PluginOrigin, UnsignedTestOrig
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
+from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
-from flowactions_plugin.queue.keys import KeyUse, Use
+from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, write_items
+from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse, waiting_for_keys
 from flowactions_plugin.queue.lanes import lane_of
-from flowactions_plugin.queue.new_rows import NewRows, enqueuing
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     DEFAULT_MAX_ATTEMPTS,
@@ -31,7 +32,7 @@ from flowactions_plugin.queue.rules import (
 )
 from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
 from flowactions_plugin.storage.conflicts import repeated
-from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.database import Connection, Database, Transaction
 from flowactions_plugin.storage.outages import reason_of
 from flowactions_plugin.storage.schema import NO_AGENT
 from flowactions_plugin.telemetry import names
@@ -39,12 +40,7 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.outbox")
 
-T = TypeVar("T")
-
 DROPPED_LOGGED: Final = 10
-
-GROUP_WORKS: Final = 32
-"""Callers with keys that share a transaction at the most. Each has statements of its own, during which it holds locks."""
 
 GROUP_LOCK_MS: Final = 100
 """How long a transaction of several callers waits for a lock on PostgreSQL. It is less than the server takes to find a
@@ -124,35 +120,6 @@ def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
         _test.reset(token)
 
 
-class _Work(Generic[T]):
-    """What a caller writes with its row.
-
-    Attributes:
-        order: what is locked first.
-        size: the bytes of the row.
-        run: executes the statements.
-        delivery: the row.
-        use: its idempotency key, where this is all that is written with it; ``None``: ``run`` has to be called.
-        result: what ``run`` returned last.
-    """
-
-    __slots__ = ("delivery", "order", "result", "run", "use")
-
-    result: T
-
-    def __init__(
-        self,
-        order: tuple[str, ...],
-        run: Callable[[Transaction], Awaitable[T]],
-        delivery: NewDelivery,
-        use: KeyUse | None,
-    ) -> None:
-        self.order = order
-        self.run = run
-        self.delivery = delivery
-        self.use = use
-
-
 class Outbox:
     """Enqueues webhooks in two steps, so that no transaction waits for a name to resolve (§1.4).
 
@@ -166,8 +133,8 @@ class Outbox:
 
     Attributes:
         database: the same.
-        rows: writes what needs no transaction of others.
         on_commit: called with each row that was committed and not claimed; ``None``: nobody waits for these.
+        claimant: who sends what this process enqueues; ``None``: whoever claims it.
     """
 
     def __init__(
@@ -187,12 +154,9 @@ class Outbox:
         self.standard_webhooks = standard_webhooks
         self.retry_schedule = retry_schedule
         self.on_commit: Callable[[NewDelivery], None] | None = None
-        self.rows = NewRows(database)
-        self._works = GroupCommit(
-            self._run_group,
-            lambda work: len(work.delivery.body or b""),
-            is_interruptible=lambda: database.sql.is_server,
-            rows=GROUP_WORKS,
+        self.claimant: Claimant | None = None
+        self._groups: GroupCommit[Item] = GroupCommit(
+            self._write_group, lambda item: item.size, is_interruptible=lambda: database.sql.is_server
         )
 
     async def new_delivery(self, webhook: Webhook) -> NewDelivery:
@@ -205,9 +169,8 @@ class Outbox:
         """
         with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
             try:
-                request = self._request(webhook)
                 destination = await self._guard.check(webhook.url)
-                delivery, dropped = self._serialize(webhook, request, destination.url, destination.key)
+                delivery, dropped = self.serialize(webhook, destination.url, destination.key)
             except TooLarge as exc:
                 self.count_refusal(exc)
                 raise
@@ -246,12 +209,12 @@ class Outbox:
             BodyTooLarge: the body is larger than may be enqueued.
             HeadersTooLarge: the custom headers are larger than receivers take.
         """
-        return self._serialize(webhook, self._request(webhook), url, destination)
-
-    def _serialize(
-        self, webhook: Webhook, request: tuple[str, bytes | None], url: str, destination: str
-    ) -> tuple[NewDelivery, tuple[str, ...]]:
-        method, body = request
+        method = method_name(webhook.method) or "POST"
+        body = None if method in BODYLESS_METHODS else webhook.body
+        if body is not None and len(body) > self.max_body_bytes:
+            raise BodyTooLarge(
+                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
+            )
         payload = body if webhook.event_payload is None else webhook.event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         attempts = webhook.max_attempts
@@ -280,125 +243,87 @@ class Outbox:
             max_attempts=capped_attempts(attempts),
         ), dropped
 
-    def _request(self, webhook: Webhook) -> tuple[str, bytes | None]:
-        """Return method and body as they are sent.
-
-        Raises:
-            BodyTooLarge: the body is larger than may be enqueued.
-        """
-        method = method_name(webhook.method) or "POST"
-        body = None if method in BODYLESS_METHODS else webhook.body
-        if body is not None and len(body) > self.max_body_bytes:
-            raise BodyTooLarge(
-                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
-            )
-        return method, body
-
-    async def write(self, delivery: NewDelivery, connection: Transaction | None = None) -> None:
-        """Write a delivery within the caller's transaction; it is due when that commits (§3.1).
+    async def write(
+        self,
+        delivery: NewDelivery,
+        connection: Transaction | None = None,
+        key: KeyUse | None = None,
+        rate: Callable[[Connection], None] | None = None,
+    ) -> FirstUse | None:
+        """Write a delivery; it is due when its transaction commits (§3.1). A second time it is the same row.
 
         Args:
             delivery: what `new_delivery` returned.
-            connection: the transaction's; ``None``: a transaction of its own.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
-        """
-        row = _row(delivery)
-        is_claimed = False
-        if connection is None:
-            is_claimed = await self.rows.write(row)
-        else:
-            async with self.database.write(connection) as joined:
-                await joined.execute(self.database.built(enqueuing), row)
-        call = self._call(delivery, wakes=not is_claimed)
-        if call is None:
-            return
-        if connection is None:
-            call()
-        else:
-            self.database.after_commit(connection, call)
-
-    def _call(self, delivery: NewDelivery, *, wakes: bool = True) -> Callable[[], None] | None:
-        """Return what is called when a delivery was committed; ``None``: nothing."""
-        call = None
-        if self.on_commit is not None and wakes:
-            call = partial(self.on_commit, delivery)
-        if self._telemetry.meters.is_open:
-            call = partial(self._count, origin_kind(delivery.origin), call)
-        return call
-
-    def _count(self, origin: str, then: Callable[[], None] | None) -> None:
-        self._telemetry.meters.count(names.ENQUEUED, origin=origin)
-        if then is not None:
-            then()
-
-    async def together(
-        self,
-        delivery: NewDelivery,
-        order: tuple[str, ...],
-        run: Callable[[Transaction], Awaitable[T]],
-        connection: Transaction | None = None,
-        use: KeyUse | None = None,
-    ) -> T:
-        """Run `write` and what belongs to it, in one transaction.
-
-        Args:
-            delivery: what is written.
-            order: what is locked first, where callers share a transaction.
-            run: writes it, and what belongs to it. It may be run again, after a rollback.
             connection: the caller's transaction; ``None``: one of the plugin's own, which other callers may share.
-            use: the idempotency key, where this is all that is written with the row. Callers that share a transaction then
-                share its statements, and ``run`` is not called.
+            key: the idempotency key that it is written with.
+            rate: as of `Item`.
 
         Returns:
-            What ``run`` returned; where the transaction is the plugin's own, when that has committed.
+            ``None`` when it is written; otherwise what has used the key before.
 
         Raises:
-            StorageUnavailable: the database failed; nothing was written.
+            StorageUnavailable: the database failed; nothing was written, unless ``may_be_written`` says otherwise.
+            Exception: what ``rate`` has raised.
         """
-        if connection is None:
-            work = _Work(order, run, delivery, use)
-            await self._works.write(work)
-            return work.result
-        async with self.database.write(connection) as joined:
-            return await run(joined)
+        item = Item(_row(delivery), key, rate)
+        async with self.database.answering(0.0 if key is None else KEY_SECONDS):
+            if connection is None:
+                await self._groups.write(item)
+            else:
+                async with self.database.write(connection) as joined:
+                    await waiting_for_keys(joined.run_sync(partial(write_items, self.database), [item]))
+        wakes = self.on_commit is not None and item.claim is None
+        if item.first is None and (wakes or self._telemetry.meters.is_open):
+            committed = partial(self._committed, delivery, wakes=wakes)
+            if connection is None:
+                committed()
+            else:
+                self.database.after_commit(connection, committed)
+        return item.first
+
+    def _committed(self, delivery: NewDelivery, *, wakes: bool) -> None:
+        self._telemetry.meters.count(names.ENQUEUED, origin=origin_kind(delivery.origin))
+        if wakes and self.on_commit is not None:
+            self.on_commit(delivery)
+
+    async def _write_group(self, group: Group[Item]) -> None:
+        """Write the items of several callers in one transaction, and claim those that this process can send at once."""
+        claimant = self.claimant
+        lease_seconds = 0.0 if claimant is None else claimant.lease_seconds
+        for item in group.items:
+            item.claim = None if claimant is None else _reserved(claimant, item)
+        reserved = [item.claim for item in group.items if item.claim is not None]
+
+        def write(connection: Connection) -> Collection[str | None]:
+            return write_items(self.database, connection, group.begin(), lease_seconds)
+
+        claimed: Collection[str | None] | None = None
+        try:
+            if self.database.sql.one_writer or not any(item.key or item.rate for item in group.items):
+                claimed = await self.database.in_transaction(write, group.deadline)
+            else:
+                claimed = await self._write_keyed(group, write)
+        except Exception as exc:
+            if not (isinstance(exc, StorageUnavailable) and exc.may_be_written):
+                claimed = ()
+            raise
+        finally:
+            for item in group.items:
+                if item.claim is not None and item.claim.token not in (claimed or ()):
+                    item.claim = None
+            if claimant is not None and reserved:
+                claimant.take(reserved, claimed)
 
     @repeated
-    async def _run_group(self, group: Group[_Work[Any]]) -> None:
+    async def _write_keyed(
+        self, group: Group[Item], write: Callable[[Connection], Collection[str | None]]
+    ) -> Collection[str | None]:
+        """Write a group in a transaction of several statements."""
         async with self.database.write(deadline=group.deadline) as connection:
-            works = sorted(group.begin(), key=lambda work: work.order)
-            if len(works) > 1:
+            if len(group.items) > 1:
                 # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
                 await self.database.limit_lock_waits(connection, GROUP_LOCK_MS)
-            alike = [work for work in works if work.use is not None]
-            if len(alike) > 1:
-                await self._use_keys(alike, connection)
-                works = [work for work in works if work.use is None]
-            for work in works:
-                work.result = await work.run(connection)
-
-    async def _use_keys(self, works: Sequence[_Work[Any]], connection: Transaction) -> None:
-        """Write the rows of those whose key is free, in as many statements as for one."""
-        uses = [
-            Use(use.owner, use.key, work.delivery.id, work.delivery.event_id)
-            for work in works
-            if (use := work.use) is not None
-        ]
-        keys = works[0].use
-        assert keys is not None  # noqa: S101  all of them have one
-        firsts = await connection.run_sync(keys.keys.use_all, uses)
-        free = []
-        for work, first in zip(works, firsts, strict=True):
-            work.result = first
-            if first is None:
-                free.append(work.delivery)
-        if free:
-            await connection.execute(self.database.built(enqueuing), [_row(each) for each in free])
-        for each in free:
-            call = self._call(each)
-            if call is not None:
-                self.database.after_commit(connection, call)
+            return await waiting_for_keys(connection.run_sync(write))
 
     def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
         """Count a webhook that was not queued because of the database, or of its size."""
@@ -409,6 +334,12 @@ class Outbox:
 def origin_kind(origin: Origin) -> str:
     """Return the kind of an origin, as it is stored and as metrics have it."""
     return str(origin.__struct_config__.tag)
+
+
+def _reserved(claimant: Claimant, item: Item) -> ClaimedDelivery | None:
+    """Return the claim of a row that this process can send at once. What has a key may have to wait for others first."""
+    waits = item.key is not None or item.rate is not None or item.size > MOST_CLAIMED_BYTES
+    return None if waits else claimant.reserve(item.row)
 
 
 def _row(delivery: NewDelivery) -> dict[str, Any]:

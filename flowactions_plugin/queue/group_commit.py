@@ -33,18 +33,16 @@ class _Entry(Generic[T]):
         item: to be written.
         size: its bytes.
         deadline: until when SQLite's lock is waited for, counted from the call.
-        since: when the call came, by the loop's clock.
         done: its result; ``None`` for an entry that its caller writes itself.
         group: the group that it was taken into.
         left: whether its caller has gone.
     """
 
-    __slots__ = ("deadline", "done", "group", "item", "left", "since", "size")
+    __slots__ = ("deadline", "done", "group", "item", "left", "size")
 
-    def __init__(self, item: T, size: int, since: float, deadline: Deadline) -> None:
+    def __init__(self, item: T, size: int, deadline: Deadline) -> None:
         self.item = item
         self.size = size
-        self.since = since
         self.deadline = deadline
         self.done: asyncio.Future[None] | None = None
         self.group: Group[T] | None = None
@@ -56,6 +54,7 @@ class Group(Generic[T]):
 
     Attributes:
         entries: the callers', in the order in which they came.
+        items: of all of them.
         begun: whether the transaction has asked for the items.
         task: writes them; ``None`` where the only caller does.
         deadline: the earliest of the callers'.
@@ -63,6 +62,7 @@ class Group(Generic[T]):
 
     def __init__(self, entries: Sequence[_Entry[T]]) -> None:
         self.entries = entries
+        self.items = [entry.item for entry in entries]
         self.begun = False
         self.task: asyncio.Task[None] | None = None
         self.deadline = entries[0].deadline  # who came first
@@ -87,7 +87,6 @@ class GroupCommit(Generic[T]):
         size_of: the bytes of an item.
         is_interruptible: whether a transaction that has begun ends when its task is cancelled. Where it does not, a
             cancelled caller waits until it has ended, so that its item's fate is decided then.
-        rows: how many items a group has at the most.
         wait_seconds: until a caller's deadline; ``None``: as long as for SQLite's lock.
     """
 
@@ -97,22 +96,20 @@ class GroupCommit(Generic[T]):
         size_of: Callable[[T], int],
         is_interruptible: Callable[[], bool],
         *,
-        rows: int = GROUP_ROWS,
         wait_seconds: float | None = None,
     ) -> None:
         self._write_group = write
         self._size_of = size_of
         self._is_interruptible = is_interruptible
-        self._rows = rows
         self._wait_seconds = wait_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reset()
 
     def _reset(self) -> None:
         self._waiting: deque[_Entry[T]] = deque()
-        self._under_way = 0
+        self._current: Group[T] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watched = False
+        self._timer: asyncio.TimerHandle | None = None
 
     async def write(self, item: T) -> None:
         """Write an item; returns after the commit of the transaction that holds it.
@@ -127,31 +124,30 @@ class GroupCommit(Generic[T]):
             # What was under way in a loop that was closed does not end any more.
             self._loop = loop
             self._reset()
-        entry = _Entry(item, self._size_of(item), loop.time(), Deadline(self._wait_seconds))
-        if not self._under_way:
-            self._under_way += 1
+        entry = _Entry(item, self._size_of(item), Deadline(self._wait_seconds))
+        if self._current is None:
+            self._current = group = Group([entry])
             try:
-                await self._write_group(Group([entry]))
+                await self._write_group(group)
             finally:
-                self._ended()
+                self._ended(group)
             return
         entry.done = loop.create_future()
         self._waiting.append(entry)
-        self._watch(entry)
+        self._wait(loop)
         try:
             await entry.done
         except asyncio.CancelledError as exc:
             entry.left = True
             if entry.group is not None and entry.group.begun:
                 note_unconfirmed(exc)
-            await self._leave(entry)
+            await self._leave(entry.group)
             raise
 
-    async def _leave(self, entry: _Entry[T]) -> None:
+    async def _leave(self, group: Group[T] | None) -> None:
         """Wait for what has begun where it cannot be interrupted; a group leaves out who has left before."""
-        group = entry.group
         task = None if group is None else group.task
-        if group is None or task is None or task.done():
+        if group is None or task is None:
             return
         if self._is_interruptible():
             if all(each.left for each in group.entries):
@@ -161,12 +157,27 @@ class GroupCommit(Generic[T]):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
 
-    def _start(self) -> None:
-        """Begin to write the next group."""
-        entries = self._take()
-        if not entries:
-            return
-        self._under_way += 1
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is None:
+            self._timer = loop.call_later(PATIENCE_SECONDS, self._next)
+
+    def _next(self) -> None:
+        """Begin with what waits: what is under way has ended, or takes so long that nobody waits for it any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        entries: list[_Entry[T]] = []
+        size = 0
+        while self._waiting and len(entries) < GROUP_ROWS:
+            size += self._waiting[0].size
+            if entries and size > GROUP_BYTES:
+                break
+            entries.append(self._waiting.popleft())
+        self._current = self._begin(entries) if entries else None
+        if self._waiting:
+            self._wait(asyncio.get_running_loop())
+
+    def _begin(self, entries: Sequence[_Entry[T]]) -> Group[T]:
         group = Group(entries)
         for entry in entries:
             entry.group = group
@@ -174,83 +185,48 @@ class GroupCommit(Generic[T]):
         # The loop itself holds tasks weakly.
         self._tasks.add(group.task)
         group.task.add_done_callback(self._tasks.discard)
-
-    def _take(self) -> list[_Entry[T]]:
-        entries: list[_Entry[T]] = []
-        size = 0
-        while self._waiting and len(entries) < self._rows:
-            size += self._waiting[0].size
-            if entries and size > GROUP_BYTES:
-                break
-            entries.append(self._waiting.popleft())
-        return entries
+        return group
 
     async def _run(self, group: Group[T]) -> None:
-        entries = group.entries
         try:
-            try:
-                await self._write_group(group)
-            except Exception as exc:  # noqa: BLE001  given to those whom it concerns
-                await self._one_by_one(entries, exc)
-            else:
-                for entry in entries:
-                    _resolve(entry, None)
-                # Callers that write one item after the other come with the next one before another group begins.
-                await asyncio.sleep(0)
-        finally:
-            for entry in entries:
+            await self._write_group(group)
+        except asyncio.CancelledError:
+            for entry in group.entries:
                 if entry.done is not None:
-                    entry.done.cancel()  # only what a cancellation of this task has left over
-            self._ended()
+                    entry.done.cancel()
+            raise
+        except Exception as exc:  # noqa: BLE001  given to those whom it concerns
+            self._failed(group, exc)
+        else:
+            for entry in group.entries:
+                _resolve(entry)
+            # Callers that write one item after the other come with the next one before another group begins.
+            await asyncio.sleep(0)
+        finally:
+            self._ended(group)
 
-    async def _one_by_one(self, entries: Sequence[_Entry[T]], exc: Exception) -> None:
+    def _failed(self, group: Group[T], exc: Exception) -> None:
         """Write each item in a transaction of its own, so that each caller gets the result of its own item."""
-        if len(entries) > 1:
+        if len(group.entries) > 1:
             log.debug(
                 "%s enqueued together are written one by one: %s",
-                len(entries),
+                len(group.entries),
                 type(exc).__name__,
                 extra={"event": "enqueue.one_by_one"},
             )
-        waiting = []
-        for entry in entries:
+        for entry in group.entries:
             # One that has waited as long as a caller waits gets this error, which also was that of its own item.
-            if len(entries) == 1 or not entry.deadline.left:
+            if len(group.entries) == 1 or not entry.deadline.left:
                 _resolve(entry, exc)
             elif not entry.left:
-                waiting.append(self._alone(entry))
-        await asyncio.gather(*waiting)
+                self._begin([entry])
 
-    async def _alone(self, entry: _Entry[T]) -> None:
-        try:
-            await self._write_group(Group([entry]))
-        except Exception as exc:  # noqa: BLE001  given to the caller
-            _resolve(entry, exc)
-        else:
-            _resolve(entry, None)
-
-    def _ended(self) -> None:
-        self._under_way -= 1
-        if not self._under_way:
-            self._start()
-
-    def _watch(self, entry: _Entry[T]) -> None:
-        """Have a group begin beside those under way when an entry has waited too long."""
-        if not self._watched:
-            self._watched = True
-            assert self._loop is not None  # noqa: S101  set by the first caller
-            self._loop.call_at(entry.since + PATIENCE_SECONDS, self._overtake)
-
-    def _overtake(self) -> None:
-        self._watched = False
-        assert self._loop is not None  # noqa: S101  set by the first caller
-        if self._waiting and self._loop.time() - self._waiting[0].since >= PATIENCE_SECONDS:
-            self._start()
-        if self._waiting:
-            self._watch(self._waiting[0])
+    def _ended(self, group: Group[T]) -> None:
+        if group is self._current:
+            self._next()
 
 
-def _resolve(entry: _Entry[T], exc: Exception | None) -> None:
+def _resolve(entry: _Entry[T], exc: Exception | None = None) -> None:
     if entry.done is None or entry.done.done():
         return  # its caller was cancelled
     if exc is None:

@@ -7,10 +7,10 @@ delivery: both are committed, or neither is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, FromClause, Text, select
+from sqlalchemy import Executable, Text, case, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -18,10 +18,13 @@ from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_keys
 
+T = TypeVar("T")
+
 KEY_SECONDS: Final = 10.0
 """How long a caller waits for another's transaction that has used the same key; as long as for SQLite's write lock."""
 
 _PLACE: Final = ("organization_id", "caller", "idempotency_key")
+_USE: Final = ("delivery_id", "event_id")
 
 
 class KeyOwner(NamedTuple):
@@ -82,110 +85,76 @@ class IdempotencyKeys:
         row = (await connection.execute(query)).first()
         return None if row is None else FirstUse(*row)
 
-    async def use(
-        self, owner: KeyOwner, key: str, delivery_id: str, event_id: str, connection: Transaction
-    ) -> FirstUse | None:
-        """Use a key, within the caller's transaction.
+    def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
+        """Use the keys of several rows in one statement, within the caller's transaction.
 
-        Of any number of racing callers one uses it. The others wait until that one's transaction has ended: when it
-        rolls back, the next one uses the key.
+        Of any number of racing callers one uses a key. The others wait until that one's transaction has ended: when it rolls
+        back, the next one uses the key. Keys are locked in their order, so that two such statements do not wait for each other.
 
         Args:
-            owner: whose key it is.
-            key: the key.
-            delivery_id: the row that it stands for. The same row may use its key again.
-            event_id: of that row.
-            connection: of the transaction that writes the row.
+            connection: of the transaction that writes the rows.
+            uses: of each row.
 
         Returns:
-            ``None`` when the key was free; otherwise its first use.
-
-        Raises:
-            StorageUnavailable: another transaction that has used it did not end in time.
-        """
-        given = self._given([Use(owner, key, delivery_id, event_id)])
-        try:
-            async with asyncio.timeout(KEY_SECONDS):
-                taken = await connection.execute(self._database.built(self._using_all), given)
-        except TimeoutError:
-            raise StorageUnavailable(
-                f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
-            ) from None
-        if taken.first() is not None:
-            return None
-        *_, first_id, first_event = (await connection.execute(self._database.built(_first_uses), given)).one()
-        return None if first_id == delivery_id else FirstUse(first_id, first_event)
-
-    def _given(self, uses: Iterable[Use]) -> dict[str, Any]:
-        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in uses]
-        return {"uses": self._database.sql.json_rows(rows)}
-
-    def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
-        """Use the keys of several rows in one statement, and return for each what `use` does.
-
-        Keys are locked in their order, so that two such statements do not wait for each other. How long it waits for the
-        transactions of others is up to the caller.
+            For each row ``None`` when its key was free; otherwise the first use of its key.
         """
         of_key: dict[tuple[KeyOwner, str], Use] = {}
         for each in uses:
             of_key.setdefault((each.owner, each.key), each)
-        given = self._given(of_key.values())
-        taken = connection.execute(self._database.built(self._using_all), given).all()
-        first = {(KeyOwner(*owner), key): of_key[KeyOwner(*owner), key] for *owner, key in taken}
-        found = {place: FirstUse(each.delivery_id, each.event_id) for place, each in first.items()}
-        if len(found) < len(of_key):
-            for *owner, key, delivery_id, event_id in connection.execute(
-                self._database.built(_first_uses), given
-            ):
-                found[KeyOwner(*owner), key] = FirstUse(delivery_id, event_id)
-        firsts = (found[each.owner, each.key] for each in uses)
+        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
+        given = {"uses": self._database.sql.json_rows(rows)}
+        firsts = {
+            (KeyOwner(organization_id, caller), key): FirstUse(*first)
+            for organization_id, caller, key, *first in connection.execute(
+                self._database.built(self._using_all), given
+            )
+        }
+        found = (firsts[each.owner, each.key] for each in uses)
         return [
             None if first.delivery_id == each.delivery_id else first
-            for each, first in zip(uses, firsts, strict=True)
+            for each, first in zip(uses, found, strict=True)
         ]
 
     def _using_all(self, sql: Dialect) -> Executable:
+        """Build the statement that uses the keys of the parameter ``uses``, and returns the first use of each."""
         now = sql.now()
-        given = _given(sql)
+        given = sql.values_table(
+            "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
+        )
         # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
         rows = select(*given.c, now).where(given.c.key.is_not(None)).order_by(*given.c)
-        inserted = sql.insert(enqueue_keys).from_select(
-            [*_PLACE, "delivery_id", "event_id", "created_at"], rows
-        )
-        replaced = {name: inserted.excluded[name] for name in ("delivery_id", "event_id", "created_at")}
+        inserted = sql.insert(enqueue_keys).from_select([*_PLACE, *_USE, "created_at"], rows)
         is_old = enqueue_keys.c.created_at <= now - self._window_ms
-        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=replaced, where=is_old)
-        return used.returning(*(enqueue_keys.c[name] for name in _PLACE))
+        kept = {
+            name: case((is_old, inserted.excluded[name]), else_=enqueue_keys.c[name])
+            for name in (*_USE, "created_at")
+        }
+        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
+        return used.returning(*enqueue_keys.c[*_PLACE, *_USE])
 
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""
         return await self._database.prune(enqueue_keys.c.created_at, self._window_ms, limit)
 
 
-def _given(sql: Dialect) -> FromClause:
-    return sql.values_table(
-        "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
-    )
+async def waiting_for_keys(writing: Awaitable[T]) -> T:
+    """Write what has to wait for other transactions that have used its keys.
 
-
-def _first_uses(sql: Dialect) -> Executable:
-    given = _given(sql)
-    return select(*enqueue_keys.c[*_PLACE, "delivery_id", "event_id"]).join(
-        given,
-        (enqueue_keys.c.organization_id == given.c.organization_id)
-        & (enqueue_keys.c.caller == given.c.caller)
-        & (enqueue_keys.c.idempotency_key == given.c.key),
-    )
-
-
-def api_caller(agent_id: str) -> str:
-    """Return the caller that the keys of the logic-webhook endpoint belong to (§4.2)."""
-    return f"api:{agent_id}"
+    Raises:
+        StorageUnavailable: one of them did not end in time.
+    """
+    try:
+        async with asyncio.timeout(KEY_SECONDS):
+            return await writing
+    except TimeoutError:
+        raise StorageUnavailable(
+            f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
+        ) from None
 
 
 def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
-    """Return the owner of the keys of the logic-webhook endpoint."""
-    return KeyOwner(organization_id, api_caller(agent_id))
+    """Return the owner of the keys of the logic-webhook endpoint (§4.2)."""
+    return KeyOwner(organization_id, f"api:{agent_id}")
 
 
 class KeyUse(NamedTuple):

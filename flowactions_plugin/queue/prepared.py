@@ -1,14 +1,23 @@
-"""A webhook that is ready to be written: the plugin's `PreparedWebhook`."""
+"""Webhooks that hosts and plugins enqueue themselves: the plugin's `PreparedWebhook`, through the same outbox."""
 
 from __future__ import annotations
 
-from typing import Self
+import logging
+from typing import Final
 
-from flowactions_hookspecs import NodeResult, Receipt
-from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse
-from flowactions_plugin.queue.rules import NewDelivery
+import msgspec
+from msgspec.structs import replace
+
+from flowactions_hookspecs import NodeResult, NotQueued, OutboundWebhook, Receipt
+from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
+from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.rules import DEFAULT_MAX_ATTEMPTS, NewDelivery
 from flowactions_plugin.storage.database import Transaction
+
+log = logging.getLogger("flowactions.outbox")
+
+NOT_QUEUED: Final = "The webhook was not queued"
 
 
 class PreparedDelivery:
@@ -19,6 +28,9 @@ class PreparedDelivery:
         delivery: what is written; ``None`` for one that may not be sent.
         use: its idempotency key; ``None``: none.
         refused: why it may not be sent.
+
+    Attributes:
+        refused: the same; ``None`` when it may be sent.
     """
 
     def __init__(
@@ -31,19 +43,9 @@ class PreparedDelivery:
         self._outbox = outbox
         self._delivery = delivery
         self._use = use
-        self._refused = refused
+        self.refused = refused
 
-    @property
-    def refused(self) -> Receipt | None:
-        """Why it may not be sent; ``None`` when it may."""
-        return self._refused
-
-    @property
-    def write(self) -> Self:
-        """What writes it: the delivery itself, so that a node that writes nothing else is known by that."""
-        return self
-
-    async def __call__(self, transaction: Transaction | None) -> NodeResult:
+    async def write(self, transaction: Transaction | None) -> NodeResult:
         """Write the delivery. Written again, it is the same row.
 
         Args:
@@ -56,10 +58,7 @@ class PreparedDelivery:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
-        receipt = await self.enqueue(transaction)
-        if receipt.status == "skipped":
-            return NodeResult(status="skipped", reason=receipt.reason, message=receipt.message)
-        return NodeResult(status="queued", delivery_id=receipt.delivery_id)
+        return result_of(await self.enqueue(transaction))
 
     async def enqueue(self, transaction: Transaction | None) -> Receipt:
         """Do the same, and tell a duplicate apart.
@@ -68,37 +67,102 @@ class PreparedDelivery:
             StorageUnavailable: the database failed; nothing was written.
         """
         delivery = self._delivery
-        first = None
-        async with self._outbox.database.answering(0.0 if self._use is None else KEY_SECONDS):
-            if delivery is None or self._refused is not None:
-                return await self._skip(transaction)
-            if self._use is None:
-                await self._outbox.write(delivery, transaction)
-            else:
-                first = await self._write_once(delivery, self._use, transaction)
+        if delivery is not None:
+            first = await self._outbox.write(delivery, transaction, self._use)
+        elif self._use is not None:
+            # The first delivery of its key passed the rules as they were then.
+            keys, owner, key = self._use
+            async with self._outbox.database.answering(), self._outbox.database.read(transaction) as connection:
+                first = await keys.find(owner, key, connection)
+        else:
+            first = None
         if first is not None:
             return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)
+        if delivery is None:
+            return self.refused or Receipt(status="skipped")
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
-    async def _write_once(
-        self, delivery: NewDelivery, use: KeyUse, transaction: Transaction | None
-    ) -> FirstUse | None:
-        keys, owner, key = use
 
-        async def write(connection: Transaction) -> FirstUse | None:
-            first = await keys.use(owner, key, delivery.id, delivery.event_id, connection)
-            if first is None:
-                await self._outbox.write(delivery, connection)
-            return first
+def result_of(receipt: Receipt) -> NodeResult:
+    """Return the result of a node that has enqueued a webhook."""
+    if receipt.status == "skipped":
+        return NodeResult(status="skipped", reason=receipt.reason, message=receipt.message)
+    return NodeResult(status="queued", delivery_id=receipt.delivery_id)
 
-        return await self._outbox.together(delivery, (*owner, key), write, transaction, use)
 
-    async def _skip(self, transaction: Transaction | None) -> Receipt:
-        """Return why it is skipped, or the first delivery of its key, which passed the rules as they were then."""
-        if self._use is not None:
-            keys, owner, key = self._use
-            async with self._outbox.database.read(transaction) as connection:
-                first = await keys.find(owner, key, connection)
-            if first is not None:
-                return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)
-        return self._refused or Receipt(status="skipped")
+class OwnWebhooks:
+    """Enqueues the webhooks of hosts and plugins.
+
+    Args:
+        outbox: takes them in.
+        keys: the idempotency keys that were used.
+    """
+
+    def __init__(self, outbox: Outbox, keys: IdempotencyKeys) -> None:
+        self._outbox = outbox
+        self._keys = keys
+
+    async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedDelivery:
+        """Apply the egress rules and fix the bytes; no SQL.
+
+        Args:
+            webhook: what to send; checked before.
+            caller: ``host`` or ``plugin:<name>``.
+        """
+        use = None
+        if webhook.idempotency_key is not None:
+            owner = KeyOwner(webhook.organization_id, caller)
+            use = KeyUse(self._keys, owner, webhook.idempotency_key)
+        try:
+            delivery = await self._outbox.new_delivery(_webhook(webhook, caller))
+        except EgressRefused as exc:
+            reason, message = "blocked_url" if webhook.url.strip() else "missing_url", str(exc)
+        except TooLarge as exc:
+            reason, message = exc.reason, str(exc)
+        else:
+            delivery = replace(delivery, idempotency_key=webhook.idempotency_key)
+            return PreparedDelivery(self._outbox, delivery, use)
+        refused = Receipt(status="skipped", reason=reason, message=message)
+        return PreparedDelivery(self._outbox, None, use, refused)
+
+    async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
+        """Prepare a webhook and write it, once per key.
+
+        Args:
+            webhook: what to send; checked before.
+            caller: ``host`` or ``plugin:<name>``.
+            transaction: the host's; ``None``: one of its own.
+
+        Raises:
+            NotQueued: the database failed.
+            TransactionInvalid: the transaction cannot be joined.
+        """
+        with self._outbox.database.using(transaction):
+            prepared = await self.prepare(webhook, caller)
+            try:
+                return await prepared.enqueue(transaction)
+            except StorageUnavailable as exc:
+                self._outbox.count_refusal(exc)
+                log.error(  # noqa: TRY400
+                    "a webhook of %s was not queued: %s", caller, exc, extra={"event": "webhook.not_queued"}
+                )
+                known = "It is not known whether the webhook was queued" if exc.may_be_written else NOT_QUEUED
+                raise NotQueued(f"{known}: {exc}") from exc
+
+
+def _webhook(webhook: OutboundWebhook, caller: str) -> Webhook:
+    # The caller's entity is unique for the caller, so the id names whose it is, too (§2.5).
+    entity = msgspec.json.encode((webhook.organization_id, caller, webhook.entity)).decode()
+    return Webhook(
+        organization_id=webhook.organization_id,
+        agent_id=webhook.agent_id,
+        origin=webhook.origin,
+        event_type=webhook.event_type,
+        entity=entity,
+        url=webhook.url.strip(),
+        method=webhook.method,
+        headers=tuple(webhook.headers),
+        body=webhook.body,
+        max_attempts=DEFAULT_MAX_ATTEMPTS if webhook.max_attempts is None else webhook.max_attempts,
+        by_schedule=webhook.max_attempts is None,
+    )

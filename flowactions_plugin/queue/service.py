@@ -210,11 +210,11 @@ class OutboxService:
             listen = partial(self._database.watch_inserts, claims.wake)
         else:
             listen = partial(self._database.listen, CHANNEL, lambda payload: claims.wake(lanes_in(payload)))
-        self._claiming = self.outbox.rows.claimant = claims
+        self._claiming = self.outbox.claimant = claims
         listening = asyncio.create_task(Listener(listen, claims.wake).run())
         try:
             yield claims
         finally:
-            self._claiming = self.outbox.rows.claimant = None
+            self._claiming = self.outbox.claimant = None
             listening.cancel()
             await asyncio.wait({listening})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeVar
@@ -326,25 +326,25 @@ class SQLiteThread:
         except RuntimeError as exc:
             raise StorageUnavailable(f"the thread for the SQLite database did not start: {exc}") from exc
 
-    async def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
+    def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> Awaitable[T]:
         """Run the work as one transaction, in the thread.
 
         Raises:
             DBAPIError: the database failed.
         """
-        return await self._call(self._run, work, deadline)
+        return self._call(self._run, work, deadline)
 
-    async def read(self, work: Callable[[SyncConnection], T]) -> T:
+    def read(self, work: Callable[[SyncConnection], T]) -> Awaitable[T]:
         """Run a query in the thread, after what it is doing, and without a lock.
 
         Raises:
             DBAPIError: the database failed.
         """
-        return await self._call(self._read, work)
+        return self._call(self._read, work)
 
-    async def _call(self, function: Callable[..., T], *given: Any) -> T:
+    def _call(self, function: Callable[..., T], *given: Any) -> Awaitable[T]:
         """Call in the thread. A cancelled caller waits for the end, because the thread holds the lock until then."""
-        return await shielded(asyncio.get_running_loop().run_in_executor(self._executor, function, *given))
+        return shielded(asyncio.get_running_loop().run_in_executor(self._executor, function, *given))
 
     def close(self) -> None:
         """Close the connections. A transaction that is running ends by itself."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
@@ -37,6 +37,8 @@ from flowactions_plugin.storage.urls import same_database
 from flowactions_plugin.storage.waiting import committing, shielded
 
 log = logging.getLogger("flowactions.storage")
+
+T = TypeVar("T")
 
 Call: TypeAlias = Callable[[], None]
 """Called after a commit: quick, and does not raise."""
@@ -74,6 +76,20 @@ class Joined:
         executing = self.connection.execute(statement, parameters, execution_options=OWN_SCHEMA)
         # A statement that runs in a thread continues after a cancellation. PostgreSQL's driver cancels it on the server.
         return await (executing if self._sql.is_server else shielded(executing))
+
+    async def run_sync(self, work: Callable[..., T], *given: Any) -> T:
+        """Run what executes statements, as `AsyncConnection.run_sync` does."""
+
+        def on_own_schema(connection: SyncConnection) -> T:
+            hosts = connection.get_execution_options().get("schema_translate_map")
+            connection.execution_options(**OWN_SCHEMA)
+            try:
+                return work(connection, *given)
+            finally:
+                connection.execution_options(schema_translate_map=hosts)
+
+        running = self.connection.run_sync(on_own_schema)
+        return await (running if self._sql.is_server else shielded(running))
 
 
 class Transactions:

@@ -141,7 +141,7 @@ class Claims:
             return
 
     def enqueuing(self, s: State, w: int) -> Iterator[Step]:
-        """`NewRows.write`: a row that is enqueued, and claimed by the same statement unless its destination is paused."""
+        """`Outbox.write`: a row that is enqueued, and claimed by the same statement unless its destination is paused."""
         worker, who = s.workers[w], f"worker {w}"
         if worker.enqueued is not None:
             taken = self._taken(with_worker(s, w, enqueued=None), w, worker.enqueued)

@@ -27,7 +27,7 @@ from flowactions_hookspecs import (
     QuestionRequired,
 )
 from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, CallStore, admit
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, Use
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
@@ -220,7 +220,8 @@ class TestEnqueue:
                 now[0] = milliseconds / 1000
                 async with database.write() as connection:
                     found = await keys.find(KeyOwner("acme", "host"), "k", connection)
-                    used = await keys.use(KeyOwner("acme", "host"), "k", str(milliseconds), "e", connection)
+                    use = Use(KeyOwner("acme", "host"), "k", str(milliseconds), "e")
+                    (used,) = await connection.run_sync(keys.use_all, [use])
                 assert (found is None, used is None) == (is_free, is_free), milliseconds
 
     async def test_the_window_is_a_setting(self, database_url: str) -> None:
@@ -434,7 +435,7 @@ class TestRate:
             for number in range(400):
                 now[0] += (number % 7) * 0.11
                 async with database.write() as connection:
-                    wait = await calls.count("acme", "a", connection)
+                    wait = await connection.run_sync(calls.count, "acme", "a")
                 seen = await calls.look_up("acme", "a", "k")
                 if wait == 0:
                     admitted.append(now[0])

@@ -21,7 +21,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse, Use
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import NewDelivery
@@ -53,20 +53,20 @@ class Callers:
         self.store = OutboxStore(database)
         self.ids: list[str] = []
 
-    def start(self, count: int, *, bad: Sequence[int] = (), body: bytes = b"{}") -> list[asyncio.Task[None]]:
-        """Start so many; the rows of the bad ones lack their organization."""
+    def start(self, count: int, *, bad: Sequence[int] = (), body: bytes = b"{}") -> list[asyncio.Task[Any]]:
+        """Start so many; the rows of the bad ones lack their event type."""
         calls = []
         for number in range(count):
             row_id = new_id(1_700_000_000)
             self.ids.append(row_id)
-            changes: dict[str, Any] = {"organization_id": None} if number in bad else {}
+            changes: dict[str, Any] = {"event_type": None} if number in bad else {}
             calls.append(
                 asyncio.create_task(self.store.enqueue(a_delivery(id=row_id, body=body, **changes), None))
             )
         return calls
 
 
-async def results(calls: Sequence[asyncio.Task[None]]) -> list[BaseException | None]:
+async def results(calls: Sequence[asyncio.Task[Any]]) -> list[Any]:
     return await asyncio.gather(*calls, return_exceptions=True)
 
 
@@ -359,7 +359,8 @@ async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str
             await connection.begin()
             keys = IdempotencyKeys(database, 3_600_000)
             async with database.write(connection) as joined:
-                await keys.use(KeyOwner("acme", "host"), "held", "first", "evt_1", joined)
+                use = Use(KeyOwner("acme", "host"), "held", "first", "evt_1")
+                await joined.run_sync(keys.use_all, [use])
             calls = keyed.start([*"abc", "held", *"def"])
             await asyncio.gather(*calls[:3], *calls[4:])
             assert not calls[3].done()

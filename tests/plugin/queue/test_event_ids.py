@@ -235,7 +235,7 @@ class TestCalls:
         write = Outbox.write
         prepared: list[str] = []
 
-        async def away(self: Outbox, delivery: Any, connection: Any = None) -> None:
+        async def away(self: Outbox, delivery: Any, *_: Any, **__: Any) -> None:
             prepared.append(delivery.event_id)
             raise StorageUnavailable("the database failed: it is away")
 

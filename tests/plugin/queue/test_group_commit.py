@@ -154,7 +154,7 @@ async def test_the_error_of_the_first_is_not_the_others(end: str) -> None:
     assert found[1:] == [None, None]
     assert transactions.committed == [["b", "c"]]
     # The next caller is alone again.
-    await until(lambda: transactions.groups._under_way == 0)
+    await until(lambda: transactions.groups._current is None)
 
 
 class TestCancelled:
@@ -267,7 +267,7 @@ def test_another_event_loop() -> None:
         loop = asyncio.get_running_loop()
         loop.create_task(groups.write("hangs"))  # noqa: RUF006  abandoned on purpose
         await asyncio.sleep(0)
-        groups._under_way += 1  # as if its end were never heard of
+        assert groups._current is not None  # its end is never heard of
 
     asyncio.run(abandoned())
     asyncio.run(asyncio.wait_for(groups.write("b"), 300))

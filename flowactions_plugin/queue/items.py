@@ -1,0 +1,200 @@
+"""The one way into the outbox: `write_items` uses idempotency keys, counts calls and writes rows, within a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from sqlalchemy import BigInteger, Executable, Integer, Text, case, literal, select
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
+from flowactions_plugin.queue.keys import FirstUse, KeyUse, Use
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox, pauses
+
+MOST_CLAIMED_BYTES: Final = 16 * 1024
+"""A larger row is claimed as any other, later: it would be encoded once more."""
+
+RATE_BYTES: Final = 32 * 1024
+"""What a rate adds to an item's size: it has statements of its own, during which its transaction holds locks."""
+
+_TEXTS: Final = (
+    "id",
+    "organization_id",
+    "agent_id",
+    "origin",
+    "flow_id",
+    "node_id",
+    "event_id",
+    "event_type",
+    "url",
+    "destination",
+    "method",
+    "headers",
+    "idempotency_key",
+    "trace",
+)
+_GIVEN: Final = (*_TEXTS, "lane", "max_attempts")
+
+
+class Item:
+    """A row that is to be written, and what is written with it.
+
+    Attributes:
+        row: the values of its columns.
+        key: the idempotency key that it is written with; ``None``: none.
+        rate: counts it, or raises an error if it has to wait; ``None``: nothing does.
+        claim: the row as its enqueue claims it; ``None``: it does not.
+        first: what has used the key before, so that the row was not written.
+    """
+
+    __slots__ = ("claim", "first", "key", "rate", "row")
+
+    def __init__(
+        self,
+        row: Mapping[str, Any],
+        key: KeyUse | None = None,
+        rate: Callable[[Connection], None] | None = None,
+    ) -> None:
+        self.row = row
+        self.key = key
+        self.rate = rate
+        self.claim: ClaimedDelivery | None = None
+        self.first: FirstUse | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many bytes are written."""
+        row = self.row
+        size = len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
+        return size if self.rate is None else size + RATE_BYTES
+
+
+class Claimant(Protocol):
+    """Sends rows that are claimed by their enqueue (decision 72).
+
+    Attributes:
+        lease_seconds: how long a claim holds.
+    """
+
+    lease_seconds: float
+
+    def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
+        """Keep a slot for a row that is about to be written, and return it as it will be claimed; ``None``: no slot is free.
+
+        Args:
+            values: of the row's columns.
+        """
+
+    def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
+        """Send what was claimed, and free the slots of the other rows for which one was kept.
+
+        Args:
+            reserved: rows for which a slot was kept.
+            claimed: the tokens of those that were written and are claimed; ``None``: the database has not said.
+        """
+
+
+def write_items(
+    database: Database, connection: Connection, items: Sequence[Item], lease_seconds: float = 0.0
+) -> Collection[str | None]:
+    """Use the keys of items, count them, and write the rows of those whose key was free.
+
+    A row that is written again is the same row. Of items with neither keys nor rates it is one statement. Locks are taken in the order of keys, so that two transactions
+    do not wait for each other.
+
+    Args:
+        database: where.
+        connection: of a transaction.
+        items: what is written; `Item.first` is set.
+        lease_seconds: how long the claims of those hold that have one.
+
+    Returns:
+        The tokens of the rows that are claimed.
+
+    Raises:
+        Exception: what a rate has raised; nothing may be committed then.
+    """
+    if any(each.key or each.rate for each in items):
+        items = sorted(items, key=lambda each: (each.key.owner, each.key.key) if each.key else ())
+        _use_keys(connection, items)
+        items = [each for each in items if each.first is None]
+        for each in items:
+            if each.rate is not None:
+                each.rate(connection)
+    if not items:
+        return ()
+    if any(each.claim is not None for each in items):
+        given = [_given(database.sql, each) for each in items]
+        if None not in given:
+            statement = database.built(_enqueuing_claimed, lease_seconds)
+            written = connection.execute(statement, {"rows": database.sql.json_rows(given)})  # type: ignore[arg-type]
+            return {row.claimed_by for row in written}
+    rows = [each.row for each in items]
+    connection.execute(database.built(_enqueuing), rows if len(rows) > 1 else rows[0])
+    return ()
+
+
+def _use_keys(connection: Connection, items: Sequence[Item]) -> None:
+    """Use the keys of those items that have one, in one statement for all."""
+    uses = {
+        each: Use(each.key.owner, each.key.key, each.row["id"], each.row["event_id"])
+        for each in items
+        if each.key is not None
+    }
+    keys = next((each.key.keys for each in items if each.key is not None), None)
+    if keys is not None:
+        for item, first in zip(uses, keys.use_all(connection, list(uses.values())), strict=True):
+            item.first = first
+
+
+def _given(sql: Dialect, item: Item) -> dict[str, Any] | None:
+    """Return an item for a parameter of `Dialect.json_rows`; ``None``: the body cannot be one."""
+    body = item.row["body"]
+    if body is not None:
+        body = sql.bytes_value(body)
+        if body is None:
+            return None
+    token = None if item.claim is None else item.claim.token
+    return {**{name: item.row.get(name) for name in _GIVEN}, "body": body, "token": token}
+
+
+def _enqueuing(sql: Dialect) -> Executable:
+    """Build the statement that enqueues rows."""
+    return sql.insert_unless_there(outbox).values(**_constants(sql))
+
+
+def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
+    """Build the statement that enqueues the rows of the parameter ``rows``, and claims those with a token.
+
+    A row to a paused destination is not claimed. The tokens are returned, ``None`` for a row that is not claimed.
+    """
+    given = sql.values_table(
+        "rows", **dict.fromkeys(_TEXTS, Text), lane=BigInteger, max_attempts=Integer, body=Text, token=Text
+    )
+    paused = select(pauses.c.destination).where(
+        pauses.c.destination == given.c.destination,
+        pauses.c.organization_id.in_((inline(EVERY_ORGANIZATION), given.c.organization_id)),
+    )
+    token = case((~paused.exists(), given.c.token))
+    columns = [given.c[name] for name in _GIVEN]
+    row = select(*columns, sql.bytes_of(given.c.body).label("body"), token.label("token")).subquery("row")
+    until = case((row.c.token.is_not(None), sql.now() + int(lease_seconds * 1000)))
+    constants = _constants(sql)
+    values = (
+        *(row.c[name] for name in (*_GIVEN, "body")),
+        row.c.token,
+        until,
+        *(literal(value) if isinstance(value, str | int) else value for value in constants.values()),
+    )
+    names = (*_GIVEN, "body", "claimed_by", "claimed_until", *constants)
+    # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
+    inserted = sql.insert_unless_there(outbox).from_select(names, select(*values).where(row.c.id.is_not(None)))
+    return inserted.returning(outbox.c.claimed_by)
+
+
+def _constants(sql: Dialect) -> dict[str, Any]:
+    now = sql.now()
+    return {**NEW, "next_attempt_at": now, "created_at": now, "updated_at": now}
