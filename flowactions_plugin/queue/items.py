@@ -73,7 +73,7 @@ class Item:
 
 
 class Claimant(Protocol):
-    """Sends rows that are claimed by their enqueue (decision 72).
+    """Sends rows that are claimed by their enqueue.
 
     Attributes:
         lease_seconds: how long a claim holds.
