@@ -30,6 +30,11 @@ def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> di
         ("tests/plugin/cli/test_a.py", ["sqlite", "postgresql"], {"postgresql": "ci"}),
         ("tests/plugin/cli/test_a.py", ["postgresql"], {}),
         ("tests/plugin/cli/test_a.py", ["sqlite-a", "postgresql-a", "postgresql-b"], {"postgresql-a": "ci"}),
+        (
+            "tests/plugin/cli/test_a.py",
+            ["sqlite-a", "sqlite-b", "postgresql-a", "postgresql-b"],
+            {"postgresql-a": "ci", "postgresql-b": "none"},
+        ),
         (ABOVE_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {"postgresql": "none"}),
         (ABOVE_SQL[0] + "test_a.py", ["postgresql"], {}),
         (OWN_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {}),
