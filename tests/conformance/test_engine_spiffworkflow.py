@@ -147,7 +147,7 @@ def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
     assert_proved(python, HOST, tmp_path)
 
 
-@pytest.mark.ci
+@pytest.mark.long
 def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
     """By the check that it names: the glue's own tests are the kit's."""
     assert_faults_found(python, HOST, tmp_path)

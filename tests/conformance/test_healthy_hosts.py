@@ -66,7 +66,6 @@ CI = [
     Combination("reference", "postgresql", "in-process", ("durability", "scale")),
     Combination("fastapi", "sqlite", "child", ("pacing",)),
     Combination("django", "sqlite", "in-process", ("inbound",)),
-    Combination("engine", "sqlite", "in-process", ("loops",)),
     Combination("lazy", "sqlite", "in-process", ("tenancy",)),
     Combination("odd", "sqlite", "in-process", ("pacing",)),
     Combination("slow", "sqlite", "in-process", ("logic",)),
