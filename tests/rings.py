@@ -84,6 +84,9 @@ ABOVE_SQL: Final = (
 """Where tests are about HTTP, signatures, configs, pages and answers of hosts and providers. Other tests try the statements behind them on both databases.
 So these run on SQLite only."""
 
+KILLS: Final = "tests/crash/"
+"""Where processes are killed. The README's ring kills on SQLite, and `.ci/run` on PostgreSQL, in tests of its own, too."""
+
 DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")
 MOSTLY_RUN: Final = {("sqlite", "scheduled"), ("postgresql", "continuous")}
@@ -227,6 +230,13 @@ def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
         return "long"
     if case.beyond > 1:
         return "none"
+    if (
+        case.node_id.startswith(KILLS)
+        and "ci" in case.marks
+        and case.database == "sqlite"
+        and case.mode is None
+    ):
+        return "none" if ("postgresql", None) in on else "ci"
     is_repeated = case.database is not None and case.mode is not None and not MOSTLY_RUN.isdisjoint(on)
     if is_repeated and (case.database, case.mode) not in MOSTLY_RUN:
         return "none"
