@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.conformance.engines import assert_faults_found, assert_proved, python_of, run
+from tests.conformance.engines import assert_proved, python_of, run
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
 
@@ -160,9 +160,3 @@ def test_flows_of_its_kind_run_with_action_nodes(
 def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
     """In each profile."""
     assert_proved(python, HOST, tmp_path)
-
-
-@pytest.mark.long
-def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
-    """By the check that it names: the glue's own tests are the kit's."""
-    assert_faults_found(python, HOST, tmp_path)
