@@ -60,7 +60,7 @@ def test_its_guide_can_be_followed(tmp_path: Path, store: Path) -> None:
 @pytest.mark.ci
 def test_kills_within_transactions_lose_nothing_and_repeat_nothing(python: Path, tmp_path: Path) -> None:
     """Each workflow has one row of the host's and one in the outbox, wherever its process was killed."""
-    workflows, kills = 20, 3
+    workflows, kills = 24, 3
     done = run(python, f"{HOST}.killed", str(tmp_path), str(workflows), str(kills), within=tmp_path)
     assert done.returncode == 0, done.stderr
     counted = json.loads(done.stdout)
