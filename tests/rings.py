@@ -49,21 +49,43 @@ OWN_SQL: Final = (
     "tests/plugin/test_cli.py::test_before_the_first_start",
 )
 """Where tests are about statements of our own (how each of them does what it is for, on rows and values of every kind): on both
-databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds PostgreSQL, except for `ABOVE_SQL`. An entry is the
-start of node ids."""
+databases, also in the README's ring. Elsewhere SQLite is there, and `.ci/run` adds one case of each test on PostgreSQL, except for
+`ABOVE_SQL`. An entry is the start of node ids."""
 
 ABOVE_SQL: Final = (
+    "tests/contract/",
+    "tests/plugin/chat/test_events.py::TestReading",
+    "tests/plugin/chat/test_events.py::TestRefusals",
+    "tests/plugin/chat/test_events.py::TestVerifying",
     "tests/plugin/egress/",
     "tests/plugin/http/",
     "tests/plugin/inbound/test_refusals.py",
     "tests/plugin/inbound/test_verify.py",
+    "tests/plugin/nodes/test_chat_message.py::TestFailing",
+    "tests/plugin/nodes/test_chat_message.py::TestRetrying",
+    "tests/plugin/nodes/test_chat_message.py::TestSending",
+    "tests/plugin/nodes/test_checks.py",
+    "tests/plugin/nodes/test_node_routes.py",
+    "tests/plugin/nodes/test_node_tests.py::TestChat",
+    "tests/plugin/nodes/test_node_tests.py::TestWebhook",
+    "tests/plugin/nodes/test_preview.py",
+    "tests/plugin/nodes/test_webhook.py::TestBeingTold",
+    "tests/plugin/nodes/test_webhook.py::TestDelivery",
+    "tests/plugin/nodes/test_webhook.py::TestSkipped",
+    "tests/plugin/nodes/test_whose_secret.py",
     "tests/plugin/pages/",
+    "tests/plugin/queue/test_host_calls.py",
+    "tests/plugin/queue/test_own_signing.py",
+    "tests/plugin/queue/test_sizes.py",
     "tests/plugin/telemetry/",
     "tests/plugin/test_host_answers.py",
     "tests/reference_host/",
 )
-"""Where tests are about HTTP, signatures, pages and answers of hosts. Other tests try the statements behind them on both databases.
+"""Where tests are about HTTP, signatures, configs, pages and answers of hosts and providers. Other tests try the statements behind them on both databases.
 So these run on SQLite only."""
+
+KILLS: Final = "tests/crash/"
+"""Where processes are killed. The README's ring kills on SQLite, and `.ci/run` on PostgreSQL, in tests of its own, too."""
 
 DATABASES: Final = ("sqlite", "postgresql")
 MODES: Final = ("scheduled", "continuous")
@@ -83,7 +105,7 @@ PROGRAMS: Final = {
 
 BEYOND: Final = "beyond the sample"
 
-TEST_SECONDS: Final = {"ci and not long": 0.6}
+TEST_SECONDS: Final = {"ci and not long": 0.65}
 """Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
 
 README_SECONDS: Final = 0.08
@@ -171,10 +193,15 @@ class Case(NamedTuple):
         return next((each for each in MODES if each in self.parameters), None)
 
     @property
+    def test(self) -> str:
+        """Which test it is a case of."""
+        return self.node_id.partition("[")[0]
+
+    @property
     def alike(self) -> tuple[str, ...]:
         """What it has in common with the same test on another database or in another mode."""
         others = [each for each in self.parameters if each not in {*DATABASES, *MODES}]
-        return self.node_id.partition("[")[0], *others
+        return self.test, *others
 
 
 def rings(cases: Iterable[Case]) -> dict[str, str]:
@@ -183,10 +210,15 @@ def rings(cases: Iterable[Case]) -> dict[str, str]:
     for case in cases:
         groups[case.alike].append(case)
     found: dict[str, str] = {}
+    repeated: set[str] = set()
     for group in groups.values():
         on = {(case.database, case.mode) for case in group}
         for case in group:
             ring = _ring(case, on)
+            if ring == "ci" and "ci" not in case.marks and case.database == "postgresql":
+                # One case shows that a test's statements are those of both databases.
+                ring = "none" if case.test in repeated else ring
+                repeated.add(case.test)
             if ring is not None:
                 found[case.node_id] = ring
     return found
@@ -198,14 +230,20 @@ def _ring(case: Case, on: set[tuple[str | None, str | None]]) -> str | None:
         return "long"
     if case.beyond > 1:
         return "none"
+    if (
+        case.node_id.startswith(KILLS)
+        and "ci" in case.marks
+        and case.database == "sqlite"
+        and case.mode is None
+    ):
+        return "none" if ("postgresql", None) in on else "ci"
     is_repeated = case.database is not None and case.mode is not None and not MOSTLY_RUN.isdisjoint(on)
     if is_repeated and (case.database, case.mode) not in MOSTLY_RUN:
         return "none"
-    if "ci" in case.marks or case.node_id.startswith(CI):
-        return "ci"
     has_sqlite = any(
         database == "sqlite" and (case.mode is None or (database, mode) in MOSTLY_RUN) for database, mode in on
     )
-    if case.database == "postgresql" and has_sqlite and not case.node_id.startswith(OWN_SQL):
-        return "none" if case.node_id.startswith(ABOVE_SQL) else "ci"
-    return None
+    repeats = case.database == "postgresql" and has_sqlite and not case.node_id.startswith(OWN_SQL)
+    if repeats and (case.beyond or case.node_id.startswith(ABOVE_SQL)):
+        return "none"
+    return "ci" if repeats or "ci" in case.marks or case.node_id.startswith(CI) else None

@@ -30,6 +30,11 @@ def ring_of(name: str, parameters: list[str], marks: tuple[str, ...] = ()) -> di
         ("tests/plugin/cli/test_a.py", ["sqlite", "postgresql"], {"postgresql": "ci"}),
         ("tests/plugin/cli/test_a.py", ["postgresql"], {}),
         ("tests/plugin/cli/test_a.py", ["sqlite-a", "postgresql-a", "postgresql-b"], {"postgresql-a": "ci"}),
+        (
+            "tests/plugin/cli/test_a.py",
+            ["sqlite-a", "sqlite-b", "postgresql-a", "postgresql-b"],
+            {"postgresql-a": "ci", "postgresql-b": "none"},
+        ),
         (ABOVE_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {"postgresql": "none"}),
         (ABOVE_SQL[0] + "test_a.py", ["postgresql"], {}),
         (OWN_SQL[0] + "test_a.py", ["sqlite", "postgresql"], {}),
@@ -59,9 +64,19 @@ def test_the_ring_is_seen_where_the_test_stands(
 @pytest.mark.parametrize(("mark", "repeated"), [("ci", "none"), ("long", "long")])
 def test_a_marker_moves_a_test_to_a_later_ring(mark: str, repeated: str) -> None:
     """All of its cases; what is run by hand has all combinations."""
-    found = ring_of("tests/crash/test_a.py", BOTH, (mark,))
+    found = ring_of("tests/plugin/queue/test_a.py", BOTH, (mark,))
     assert found["sqlite-scheduled"] == found["postgresql-continuous"] == mark
     assert found["sqlite-continuous"] == repeated
+
+
+def test_kills_of_the_later_ring_are_on_postgresql() -> None:
+    """In each mode a test has its database; what the README's ring kills it kills on SQLite."""
+    assert ring_of("tests/crash/test_a.py", ["sqlite", "postgresql"], ("ci",)) == {
+        "sqlite": "none",
+        "postgresql": "ci",
+    }
+    assert ring_of("tests/crash/test_a.py", ["sqlite"], ("ci",)) == {"sqlite": "ci"}
+    assert ring_of("tests/crash/test_a.py", ["sqlite", "postgresql"]) == {"postgresql": "ci"}
 
 
 @pytest.mark.parametrize(("beyond", "ring"), [(0, None), (1, "ci"), (2, "none")])

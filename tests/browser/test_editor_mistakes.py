@@ -40,77 +40,40 @@ class Mistake(NamedTuple):
 
 URLS = [
     Mistake("", "The URL is missing"),
-    Mistake("example.com/hooks", "must start with http:// or https://", "example.com"),
-    Mistake("ftp://example.com/", "must start with http:// or https://", "ftp:"),
     Mistake("http://10.1.2.3/hooks", "Requests to 10.1.2.3 are not allowed (private)", "10.1.2.3"),
-    Mistake("http://localhost:8000/", "an address to which requests are not allowed", "localhost:8000"),
-    Mistake("http://169.254.169.254/latest", "not allowed (link-local and metadata)", "169.254.169.254"),
     Mistake("https://ada:secret@example.com/", "may not hold a user name or password", "ada:secret"),
-    Mistake("https:///hooks", "host is not a host name", "/"),
-    Mistake("https://exa mple.com/", "holds a space", " "),
-    Mistake("https://192.88.98.1:99999/", "port must be from 1 to 65535", "99999"),
-    Mistake("https://[::1/", "host or port is not well formed", "[::1"),
-    Mistake("http://0x7f.1/", "usual spelling", "0x7f.1"),
     Mistake(f"{FINE}/{{{{userId}}}}", "{{userId}} is not substituted here", "{{userId}}"),
-    Mistake(f"{FINE}/{'x' * 2048}", "longer than 2048 characters"),
-    Mistake(f"{FINE}#orders", "from # on is not sent", "#orders"),
 ]
 BODIES = [
-    Mistake('{"a": 1', "line 1, column 8", "1"),
-    Mistake('{"a": 1,}', "Nothing follows this comma", ","),
-    Mistake('{"a": \u201cx\u201d}', "\u201c is a typographic quote", "\u201c"),
-    Mistake('{"a": "x\ny"}', "A text cannot contain a line break", "x"),
     Mistake('{"a": 1, "a": 2}', 'Line 1, column 10: This object has the name "a" twice', '"a"'),
-    Mistake("{'a': 1}", "line 1, column 2", "'a'"),
-    Mistake("{a: 1}", "line 1, column 2", "a"),
-    Mistake('{"a" 1}', "line 1, column 6", "1"),
-    Mistake('{"a": 1 "b": 2}', "line 1, column 9", '"b"'),
     Mistake('{\n  "a": 1,\n  "b": ,\n  "c": 2\n}', "line 3, column 8", ","),
-    Mistake('{"a": tru}', "line 1, column 7", "tru"),
     Mistake('{"a": "x}', "line 1, column 7", '"x}'),
-    Mistake('{"a": NaN}', "line 1, column 7", "NaN"),
     Mistake('{"a": {{name}}}', "{{name}} is not a variable", "{{name}}"),
-    Mistake(
-        '{"a": "{{name}}"}',
-        "{{name}} is not a variable. The variables are {{userId}} and {{content}}.",
-        "{{name}}",
-    ),
-    Mistake('{"a": "{{userId"}', "{{userId is not a variable: write {{userId}}.", "{{userId"),
-    Mistake('{"{{userId}}": 1}', "not substituted in a key", "{{userId}}"),
 ]
 METHODS = [Mistake("a b", "not the name of an HTTP method")]
 KEYS = [
     Mistake("Host", "We set Host. Your value is ignored."),
-    Mistake("x-service-webhook-id", "We set x-service-webhook-id"),
-    Mistake("a b", "not the name of a header"),
     Mistake("a\u200bb", "an invisible character (U+200B)", "\u200b"),
     Mistake("", "A header without a name is left out"),
 ]
 VALUES = [
     Mistake("{{name}}", "{{name}} is not a variable", "{{name}}"),
-    Mistake("{userId}", "{userId} is not a variable: write {{userId}}", "{userId}"),
-    Mistake("x" * 8193, "larger than 8 KB"),
     Mistake("Bearer 0123456789abcdef", "looks like a token", "0123456789abcdef"),
 ]
 TEXTS = [
     Mistake(" ", "The message is empty"),
-    Mistake("x" * 4001, "cut at 4000 characters"),
-    Mistake("Hello {{name}}", "{{name}} is not a variable"),
     Mistake("Hello\nby {content}", "{content} is not a variable: write {{content}}"),
 ]
 CHANNELS = [
     Mistake("C0FOREIGN", "The channel does not exist"),
-    Mistake("C00000OLD", "The channel is archived"),
-    Mistake("C00RANDOM", "Invite the app"),
     Mistake("#nowhere", "This is no id"),
     Mistake("", "Choose a channel"),
 ]
 MEMBERS = [
-    Mistake("U0FOREIGN", "The member does not exist"),
-    Mistake("U0000GONE", "deactivated"),
     Mistake("U000ROBOT", "Direct messages to bots"),
     Mistake("", "Choose a person"),
 ]
+"""Some of each field; what is said of all others is `tests/plugin/nodes/test_author_inputs.py`'s."""
 
 
 @pytest.fixture
@@ -149,12 +112,8 @@ async def expect_marked(page: Page, field: str, piece: str) -> None:
     assert "".join(await page.locator(place).all_text_contents()) == piece
 
 
-async def try_all(page: Page, lists: Mapping[str, list[Mistake]]) -> int:
-    """Make the mistakes of several fields, one in each at a time.
-
-    Returns:
-        How many were told, each at its own field.
-    """
+async def try_all(page: Page, lists: Mapping[str, list[Mistake]]) -> None:
+    """Make the mistakes of several fields, one in each at a time, and see each told at its own field."""
     for number in range(max(map(len, lists.values()))):
         made = {field: found[number] for field, found in lists.items() if number < len(found)}
         for field, mistake in made.items():
@@ -162,7 +121,6 @@ async def try_all(page: Page, lists: Mapping[str, list[Mistake]]) -> int:
         for field, mistake in made.items():
             await expect_told(page, field, mistake.said)
             await expect_marked(page, field, mistake.marked)
-    return sum(map(len, lists.values()))
 
 
 async def open_what_a_form_cannot_write(page: Page, demo: Demo) -> None:
@@ -228,9 +186,9 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     await page.click("#field-webhookHeaders-add")
     await write(page, VALUE, "1")
     secrets = [Mistake("s ", "contains a space, a line break"), Mistake('"s"', "with a quote")]
-    told = await try_all(page, {URL: URLS, BODY: BODIES, KEY: KEYS, SECRET: secrets})
+    await try_all(page, {URL: URLS, BODY: BODIES, KEY: KEYS, SECRET: secrets})
     await write(page, KEY, "x-a")
-    told += await try_all(page, {METHOD: METHODS, VALUE: VALUES})
+    await try_all(page, {METHOD: METHODS, VALUE: VALUES})
     await write(page, VALUE, "1")
     await page.select_option("#field-webhookMethod", "GET")
     await expect(page.locator("#field-webhookBody-error")).to_contain_text("GET is sent without a body")
@@ -254,13 +212,12 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     assert await page.get_attribute("#field-webhookUrl", "aria-invalid") == "false"
 
     await page.get_by_test_id("add-chat_message").click()
-    told += await try_all(page, {TEXT: TEXTS, CHANNEL: CHANNELS})
+    await try_all(page, {TEXT: TEXTS, CHANNEL: CHANNELS})
     await page.select_option("#field-chatActionType", "A person (direct message)")
-    told += await try_all(page, {MEMBER: MEMBERS})
+    await try_all(page, {MEMBER: MEMBERS})
     await page.fill("#flow-name", " ")
     await expect(page.locator("#name-error")).to_have_text("Give the flow a name.")
     await expect(page.locator("#status")).to_have_text("Not saved yet")
     assert changes == []
-    assert told + 3 >= 50
     await open_what_a_form_cannot_write(page, demo)
     await an_answer_that_is_out_of_date_is_dropped(page)

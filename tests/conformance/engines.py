@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from tests.conformance.hosts.glue_faults import PREFLIGHT
 from tests.docs.environments import INSTALL, shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import pip_lines
@@ -63,30 +61,3 @@ def assert_proved(python: Path, host: str, within: Path) -> None:
     done = run(python, "flowactions_conformance", "run", f"{host}.host:make_host", within=within)
     assert done.returncode == 0, done.stdout
     assert f"PROVED for contract 1.0: {PROFILES}" in done.stdout, done.stdout
-
-
-def assert_faults_found(python: Path, host: str, within: Path) -> None:
-    """Put each fault into the glue of an engine, and see that the check finds it that the fault names.
-
-    Args:
-        python: of the engine's environment.
-        host: the package of the host, with a module of faults.
-        within: the working directory.
-    """
-    listed = run(python, f"{host}.faults", within=within)
-    found_by: dict[str, str] = json.loads(listed.stdout)
-    assert found_by
-    for name, check in found_by.items():
-        if check == PREFLIGHT:
-            selection, status, said = [], 2, "ERROR: no check ran"
-        else:
-            selection, status, said = ["--check", check], 1, f"FAIL  {check}"
-        done = run(
-            python,
-            "flowactions_conformance",
-            *("run", f"{host}.faults:make_host", *selection),
-            within=within,
-            settings={"FAULT": name},
-        )
-        assert done.returncode == status, f"{name}: {done.stdout}"
-        assert said in done.stdout, f"{name}: {done.stdout}"

@@ -75,14 +75,6 @@ class HangsBlocking(Idle):
         return {}
 
 
-class HangsInThread(Idle):
-    """As hosts do whose database driver is sync: the thread keeps an interpreter from ending."""
-
-    async def seed(self, world: World) -> Mapping[str, str]:
-        await asyncio.to_thread(time.sleep, 1e6)
-        return {}
-
-
 class HangsLater(Idle):
     """Only once the checks run."""
 
@@ -136,7 +128,6 @@ def _making(kind: type) -> Any:
 fails_everything = _making(Idle)
 hangs_async = _making(HangsAsync)
 hangs_blocking = _making(HangsBlocking)
-hangs_in_thread = _making(HangsInThread)
 hangs_later = _making(HangsLater)
 exits = _making(Exits)
 exits_later = _making(ExitsLater)

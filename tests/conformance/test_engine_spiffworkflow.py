@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import FlowActions
-from tests.conformance.engines import assert_faults_found, assert_proved, python_of, run
+from tests.conformance.engines import assert_proved, python_of, run
 from tests.conformance.hosts.small_host import SmallHost
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
@@ -145,9 +145,3 @@ def test_its_connector_proxy_offers_each_node_type(python: Path, tmp_path: Path)
 def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
     """In each profile."""
     assert_proved(python, HOST, tmp_path)
-
-
-@pytest.mark.ci
-def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
-    """By the check that it names: the glue's own tests are the kit's."""
-    assert_faults_found(python, HOST, tmp_path)

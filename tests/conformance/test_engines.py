@@ -19,7 +19,7 @@ import pytest
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.commands.init import NO_ENGINE, engines, files_of
 from flowactions_conformance.serving import listen
-from tests.conformance.engines import assert_faults_found, assert_proved, python_of, run
+from tests.conformance.engines import assert_proved, python_of, run
 from tests.conformance.hosts.small_host import outbox
 from tests.docs.environments import INSTALL, shared, variables
 from tests.docs.fences import ROOT, blocks_of
@@ -171,12 +171,6 @@ def test_flows_of_its_kind_run_with_action_nodes(
 def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
     """In each profile."""
     assert_proved(python, HOST, tmp_path)
-
-
-@pytest.mark.ci
-def test_each_fault_of_its_glue_is_found(python: Path, tmp_path: Path) -> None:
-    """By the check that it names: the glue's own tests are the kit's."""
-    assert_faults_found(python, HOST, tmp_path)
 
 
 class TestInit:

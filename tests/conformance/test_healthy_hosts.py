@@ -16,13 +16,11 @@ from flowactions_conformance.kit.session import Mode
 HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
     "fastapi": "tests.conformance.hosts.fastapi_host:make_host",
-    "django": "tests.conformance.hosts.django_host:make_host",
     "engine": "tests.conformance.hosts.engine.testing:make_host",
     "lazy": "tests.conformance.hosts.lazy_host:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
     "single": "tests.conformance.hosts.single_host:make_host",
-    "quart": "tests.conformance.hosts.quart_host:make_host",
     "mounted": "tests.conformance.hosts.mounted_host:make_host",
     "template": "flowactions_conformance.commands.host_template:make_host",
 }
@@ -65,13 +63,10 @@ README = [
 CI = [
     Combination("reference", "postgresql", "in-process", ("durability", "scale")),
     Combination("fastapi", "sqlite", "child", ("pacing",)),
-    Combination("django", "sqlite", "in-process", ("inbound",)),
-    Combination("engine", "sqlite", "in-process", ("loops",)),
     Combination("lazy", "sqlite", "in-process", ("tenancy",)),
     Combination("odd", "sqlite", "in-process", ("pacing",)),
     Combination("slow", "sqlite", "in-process", ("logic",)),
     Combination("single", "sqlite", "in-process", ("core",)),
-    Combination("quart", "sqlite", "in-process", ("editing",)),
     Combination("mounted", "postgresql", "in-process", ("core",)),
 ]
 """With the ones above, each host, each check, each database and each mode at least once."""

@@ -78,7 +78,7 @@ FAULTS = {
     "exits": "seed() of the driver raised SystemExit: 3",
     "no_context_manager": "make_host must return an async context manager",
 }
-AS_CHILDREN = ("raises", "fails_to_start", "never_starts", "hangs_async")
+AS_CHILDREN = ("raises", "never_starts")
 
 
 @sampled(

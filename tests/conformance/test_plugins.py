@@ -43,11 +43,6 @@ FAULTY = {
     "trusts-the-config": Faulty(
         {'if not node.config.get("list"):': 'if not node.config["list"].strip():'}, "PLUGIN-3", "the config {}"
     ),
-    "check-raises": Faulty(
-        {'if draft.node.config.get("list"):': 'if draft.node.config["list"].strip():'},
-        "PLUGIN-3",
-        "check failed",
-    ),
     "commits": Faulty(
         {
             "return InTransaction(prepared.write)": (
@@ -73,14 +68,6 @@ FAULTY = {
         {"walk.run_id, node.id, walk.visit": "node.id, walk.visit"},
         "PLUGIN-5",
         "has an event id that was used before",
-    ),
-    "one-event-for-all-visits": Faulty(
-        {"node.id, walk.visit": "node.id"}, "PLUGIN-5", "another visit of the first run has an event id"
-    ),
-    "an-event-for-each-call": Faulty(
-        {"node.id, walk.visit": "node.id, walk.visit, __import__('time').time_ns()"},
-        "PLUGIN-5",
-        "the same walk, repeated",
     ),
     "writes-anew": Faulty(
         {

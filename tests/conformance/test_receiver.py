@@ -9,7 +9,6 @@ import pytest
 
 from flowactions_conformance.receiver import Receiver, verify
 from flowactions_conformance.serving import serve
-from tests.rings import sampled
 
 NOW = 1_700_000_000.0
 
@@ -98,14 +97,18 @@ async def test_repeated_headers_are_all_kept(receiver: tuple[Receiver, str]) -> 
     assert arrival.signature == "wrong"
 
 
-@sampled("path", ["/hooks", "/hooks/", "/hooks/a/b/c"], size=1)
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PURGE"])
-async def test_every_method_is_taken(receiver: tuple[Receiver, str], method: str, path: str) -> None:
+async def test_every_method_is_taken(receiver: tuple[Receiver, str]) -> None:
     """A sender may use any method, also one that few servers know."""
     recorded, url = receiver
+    sent = [
+        (method, path)
+        for method in ("GET", "HEAD", "OPTIONS", "DELETE", "PATCH", "PURGE")
+        for path in ("/hooks", "/hooks/", "/hooks/a/b/c")
+    ]
     async with httpx.AsyncClient(timeout=300) as client:
-        assert (await client.request(method, f"{url}{path}")).status_code == 200
-    assert [(arrival.method, arrival.path) for arrival in recorded.arrivals] == [(method, path)]
+        for method, path in sent:
+            assert (await client.request(method, f"{url}{path}")).status_code == 200
+    assert [(arrival.method, arrival.path) for arrival in recorded.arrivals] == sent
 
 
 async def test_the_signature_covers_what_is_not_kept(receiver: tuple[Receiver, str]) -> None:

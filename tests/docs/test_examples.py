@@ -41,7 +41,7 @@ class _Await(CodeBlockParser):
         code = compile(example.parsed, example.path, "exec", flags=flags, dont_inherit=True)
         pending = eval(code, example.namespace)  # noqa: S307  the project's own documents
         if inspect.iscoroutine(pending):
-            example.namespace["loop"].run_until_complete(pending)
+            example.namespace["_run"](pending)
 
 
 def lines_of(example: Example) -> int:
@@ -75,8 +75,6 @@ def test_another_plugin_has_as_many_lines_as_its_page_says(
     """The figure is that of the example, which is a whole plugin: its node is recorded, and queued at its step."""
     whole, paced = examples(ROOT / "docs" / "how-to" / "write-a-node-type.md", {})
     assert lines_of(whole) == stated_lines("write-a-node-type.md")
-    loop = asyncio.new_event_loop()
-    whole.namespace["loop"] = loop
     whole.evaluate()
     plugin = ModuleType("crm")
     vars(plugin).update(whole.namespace)
@@ -86,10 +84,14 @@ def test_another_plugin_has_as_many_lines_as_its_page_says(
     )
     actions = FlowActions.load(SmallHost(settings), plugins=[plugin])
     paced.namespace.update(actions=actions, Node=Node, walk=a_walk(pacing=Deferred("s")), step_id="s")
-    try:
+    with a_loop() as runner:
+        paced.namespace["_run"] = runner.run
         paced.evaluate()
-    finally:
-        loop.close()
+
+
+def a_loop() -> asyncio.Runner:
+    """Make an event loop that ends its tasks when it is closed, and with them their connections."""
+    return asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
 
 def examples(path: Path, namespace: dict[str, Any]) -> list[Example]:
@@ -108,16 +110,15 @@ def test_the_examples_of_a_guide_work(page: str, tmp_path: Path, monkeypatch: py
     if page == "prove-your-host.md":  # which has it written before
         monkeypatch.syspath_prepend(tmp_path)
         assert conformance(["init"]) == 0
-    loop = asyncio.new_event_loop()
     try:
-        found = examples(ROOT / "docs" / "how-to" / page, {"loop": loop})
-        for example in found:
-            example.evaluate()
-        for name in ("api", "shop", "site", "mounted"):
-            if name in found[0].namespace:
-                assert loop.run_until_complete(_answer_of(found[0].namespace[name])) == 503
+        with a_loop() as runner:
+            found = examples(ROOT / "docs" / "how-to" / page, {"_run": runner.run})
+            for example in found:
+                example.evaluate()
+            for name in ("api", "shop", "site", "mounted"):
+                if name in found[0].namespace:
+                    assert runner.run(_answer_of(found[0].namespace[name])) == 503
     finally:
-        loop.close()
         logging.getLogger("flowactions").setLevel(logging.NOTSET)
     assert found
 
@@ -150,7 +151,6 @@ def test_what_the_guide_on_proving_shows_is_what_the_kit_has() -> None:
 def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The README's blocks mount the plugin and, once the host has started, call it."""
     monkeypatch.chdir(tmp_path)
-    loop = asyncio.new_event_loop()
     namespace: dict[str, Any] = {
         "Litestar": Litestar,
         "MyHost": lambda: SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}")),
@@ -158,17 +158,15 @@ def test_the_readmes_lines_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "walk": a_walk(pacing=Deferred(None)),
         "node": Node(id="n", type="webhook"),
         "step_id": None,
-        "loop": loop,
     }
     mount, call = examples(ROOT / "README.md", namespace)
     mount.evaluate()
     lifespan = mount.namespace["actions"].lifespan()
-    try:
-        loop.run_until_complete(lifespan.__aenter__())
+    with a_loop() as runner:
+        call.namespace["_run"] = runner.run
+        runner.run(lifespan.__aenter__())
         call.evaluate()
-        loop.run_until_complete(lifespan.__aexit__(None, None, None))
-    finally:
-        loop.close()
+        runner.run(lifespan.__aexit__(None, None, None))
     assert call.namespace["result"].status == "recorded"
     assert [result.reason for result in call.namespace["advanced"].results] == ["missing_url"]
 

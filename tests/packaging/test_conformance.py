@@ -1,16 +1,15 @@
-"""The kit from its wheel, in an empty environment."""
+"""The kit, installed by pip in an environment of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.docs.environments import INSTALL, shared
 from tests.packaging.foreign_project import FILES
 from tests.packaging.versions import outside_pytest
 
@@ -38,51 +37,15 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def installed(directory: Path, *requirements: str) -> Path:
-    """Make an environment that has these and nothing else; give its Python.
-
-    The test is skipped where no package index can be reached, but not in CI.
-    """
-    made = run(sys.executable, "-m", "venv", directory, cwd=directory.parent)
-    assert made.returncode == 0, made.stderr
-    python = directory / "bin" / "python"
-    done = run(python, "-m", "pip", "install", "--quiet", *requirements, cwd=directory.parent)
-    if done.returncode and os.environ.get("CI") != "true":
-        pytest.skip(f"pip could not install {', '.join(requirements)}")
-    assert done.returncode == 0, done.stderr
-    return python
-
-
-def build_wheel(folder: Path) -> Path:
-    """Build the project's wheel."""
-    done = run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        folder,
-        ROOT,
-        cwd=folder.parent,
-    )
-    if done.returncode and os.environ.get("CI") != "true":
-        pytest.skip("pip could not get what builds the wheel")
-    assert done.returncode == 0, done.stderr
-    (wheel,) = folder.glob("*.whl")
-    return wheel
-
-
 @pytest.mark.ci
-def test_the_kit_in_a_foreign_project(tmp_path: Path) -> None:
+def test_the_kit_in_a_foreign_project(tmp_path: Path, store: Path) -> None:
     """It runs without pytest, and nothing that a project sets for its own tests changes a result.
 
     These are asyncio's auto mode, warnings as errors, xdist, random order, another loop policy
     and renamed patterns; the checks run as a suite of their own and as one line in a test file.
     """
-    plugins = ["pytest", "pytest-asyncio", "pytest-xdist", "pytest-randomly"]
-    python = installed(tmp_path / "env", f"{build_wheel(tmp_path / 'dist')}[conformance]", *plugins)
+    plugins = ".venv/bin/pip install --quiet pytest pytest-asyncio pytest-xdist pytest-randomly"
+    python = shared([INSTALL, plugins], store) / "bin" / "python"
     project = tmp_path / "project"
     project.mkdir()
     for name, text in FILES.items():

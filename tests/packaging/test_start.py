@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import FlowActions, Node
-from tests.docs.commands import commands
 from tests.recorder import recorder
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
 
@@ -169,11 +167,18 @@ def test_no_list_holds_what_must_not_be_imported() -> None:
     assert set(NEVER) - {"multiprocessing"} <= owners().keys()
 
 
-HELP = [["--help"], *([*name.split()[1:], "--help"] for name, _ in commands())]
-
-
-@sampled(
-    "arguments", [*HELP, [], ["worker"], ["no-such-command"], ["outbox", "list", "--no-such"]], size=8, ids=str
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["outbox", "list", "--help"],
+        ["worker", "--help"],
+        [],
+        ["worker"],
+        ["no-such-command"],
+        ["outbox", "list", "--no-such"],
+    ],
+    ids=" ".join,
 )
 def test_help_and_mistakes_import_what_declares_the_commands(arguments: list[str], tmp_path: Path) -> None:
     """No database, web or chat library, none that draws tables, and of the plugin the declarations alone."""
@@ -197,13 +202,13 @@ def test_completion_imports_what_declares_the_commands(tmp_path: Path) -> None:
 @pytest.mark.ci
 @pytest.mark.parametrize("command", ["migrate", "reseal"])
 def test_a_command_without_anything_to_do_imports_what_a_worker_does(
-    database_url: str, command: str, tmp_path: Path
+    sqlite_url: str, command: str, tmp_path: Path
 ) -> None:
     """Alembic comes when there is a revision to run, and what encrypts with the first token."""
-    settings = {**development(database_url), **SECRETS}
+    settings = {**development(sqlite_url), **SECRETS}
     assert "alembic.command" in imported_by("migrate", cwd=tmp_path, settings=settings)
     found = imported_by(command, cwd=tmp_path, settings=settings)
-    assert strangers(found) <= {*WORKER, DRIVERS[database_url.partition(":")[0]]}
+    assert strangers(found) <= {*WORKER, DRIVERS["sqlite"]}
 
 
 def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
@@ -253,21 +258,19 @@ asyncio.run(main())
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("tasks", [True, False])
-def test_a_process_that_serves_no_routes_imports_no_framework(tasks: bool, tmp_path: Path) -> None:
+def test_a_process_that_serves_no_routes_imports_no_framework(tmp_path: Path) -> None:
     """Schedulers, queue workers and management commands of a host, too; its tables are there."""
     settings = {**development(f"sqlite:///{tmp_path}/f.db"), **SECRETS}
     assert run("-m", "flowactions_plugin.cli", "migrate", cwd=tmp_path, settings=settings).returncode == 0
-    found = imports(OPENED.format(tasks=tasks), tmp_path, **settings)
+    found = imports(OPENED.format(tasks=True), tmp_path, **settings)
     assert strangers(found) <= {*WORKER, "aiosqlite"}
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("route", ["route_handlers", "wrap(lambda *_: None)", "openapi()"])
-def test_routes_bring_svix_with_its_secret_only(route: str, tmp_path: Path) -> None:
+def test_routes_bring_svix_with_its_secret_only(tmp_path: Path) -> None:
     """The framework comes with the routes; the largest library only where the secret is set that it verifies with."""
     settings = development(f"sqlite:///{tmp_path}/f.db")
-    code = OPENED.format(tasks=False).replace("async def", f"actions.{route}\nasync def", 1)
+    code = OPENED.format(tasks=False).replace("async def", "actions.route_handlers\nasync def", 1)
     found = strangers(imports(code, tmp_path, **settings))
     assert "litestar" in found
     assert not {"svix", "slack_sdk", "cryptography"} & found

@@ -139,10 +139,7 @@ async def test_a_stop_finishes_what_is_being_sent_and_claims_no_more(
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("mode", ["scheduled", "continuous"])
-async def test_a_stop_ends_before_orchestrators_kill(
-    postgres_url: str, hosts: str, tmp_path: Path, mode: str
-) -> None:
+async def test_a_stop_ends_before_orchestrators_kill(postgres_url: str, hosts: str, tmp_path: Path) -> None:
     """Of a worker and of a host's lifespan, while the database swallows bytes: within 25 s, of Kubernetes' thirty."""
     url, swallows = make_url(postgres_url), asyncio.Event()
 
@@ -169,7 +166,7 @@ async def test_a_stop_ends_before_orchestrators_kill(
 
     async with recorder() as receiver, listening(relay) as port:
         through = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
-        settings = development(through, FLOWACTIONS_DELIVERY=mode, FLOWACTIONS_TICK_SECONDS="0.2")
+        settings = development(through, FLOWACTIONS_DELIVERY="continuous", FLOWACTIONS_TICK_SECONDS="0.2")
         actions = FlowActions.load(SmallHost(settings))
         node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
         async with AsyncExitStack() as opened:

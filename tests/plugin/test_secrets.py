@@ -131,7 +131,10 @@ def test_loading_shows_nothing(
     """Neither the error, its traceback, the log, nor the repr of what was built holds the value."""
     monkeypatch.chdir(tmp_path)
     loaded = 0
-    for what, mangled in MANGLINGS.items():
+    # Of the characters, each setting but the first one has every third.
+    step = 1 if name == SECRETS[0] else 3
+    for what in [*list(MANGLINGS)[:-11:step], *list(MANGLINGS)[-11:]]:
+        mangled = MANGLINGS[what]
         for text in forms(name, mangled):
             error, said = loading({name: text})
             assert not seen(*said, watch.text()), (what, text)

@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from sqlalchemy import delete, text
+from sqlalchemy import delete
 
 from flowactions_conformance import Env
 from flowactions_conformance.reference_host import store as tables
@@ -18,14 +17,8 @@ from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.store import Flow, Run
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_conformance.reference_host.walker import Turn
-from flowactions_hookspecs import Node, NodeResult, Origin, OriginGone, Walk
+from flowactions_hookspecs import Node, NodeResult, Origin, Walk
 from tests.conformance.mutants.mutant import changed, mutant
-
-
-@asynccontextmanager
-async def fresh_database(env: Env) -> AsyncIterator[ReferenceDriver]:
-    """Has a new database at each start."""
-    yield ReferenceDriver(create_app(env.settings, env.state_dir / f"{env.incarnation}.db"), env)
 
 
 @asynccontextmanager
@@ -35,10 +28,6 @@ async def new_key(env: Env) -> AsyncIterator[ReferenceDriver]:
     if env.incarnation > 1:
         settings["FLOWACTIONS_ENCRYPTION_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
     yield ReferenceDriver(create_app(settings, env.database_url), env)
-
-
-def _sessions_in_memory(driver: ReferenceDriver) -> None:
-    _keep_sessions(driver, set())
 
 
 def _sessions_written_at_stop(driver: ReferenceDriver) -> None:
@@ -66,16 +55,6 @@ def _keep_sessions(driver: ReferenceDriver, sessions: set[str]) -> None:
         return await find(session) if session in sessions else None
 
     store.start_run, store.run = start_run, run  # type: ignore[method-assign]
-
-
-def _keys_forgotten(driver: ReferenceDriver) -> None:
-    @asynccontextmanager
-    async def tidy(_: object) -> AsyncIterator[None]:
-        async with driver.made.host.store.engine.begin() as connection:
-            await connection.execute(text("DELETE FROM flowactions_enqueue_keys"))
-        yield
-
-    driver.made.app._lifespan_managers.append(tidy)
 
 
 def _sends_before_it_commits(driver: ReferenceDriver) -> None:
@@ -110,23 +89,6 @@ def _rolls_back_for_a_plugin(driver: ReferenceDriver) -> None:
     driver.made.actions.reach = strict  # type: ignore[method-assign]
 
 
-def _positions_in_memory(driver: ReferenceDriver) -> None:
-    store = driver.made.host.store
-    find, move = store.run, store.move
-    positions: dict[str, int] = {}
-
-    async def run(session: str) -> Run | None:
-        found = await find(session)
-        return found and msgspec.structs.replace(found, position=positions.get(found.id, found.position))
-
-    async def remember(run: Run, connection: Any = None, *, position: int, done: bool, halted: bool) -> None:
-        positions[run.id] = position
-        if done or halted:
-            await move(run, connection, position=position, done=done, halted=True)
-
-    store.run, store.move = run, remember  # type: ignore[method-assign]
-
-
 def _unsigned_during_an_outage(driver: ReferenceDriver) -> None:
     host = driver.made.host
     ask = host.signing_secret
@@ -140,28 +102,7 @@ def _unsigned_during_an_outage(driver: ReferenceDriver) -> None:
     host.signing_secret = signing_secret  # type: ignore[method-assign]
 
 
-def _gone_during_an_outage(driver: ReferenceDriver) -> None:
-    host = driver.made.host
-    ask = host.signing_secret
-
-    async def signing_secret(origin: Origin) -> str | None:
-        try:
-            return await ask(origin)
-        except RuntimeError:
-            raise OriginGone from None
-
-    host.signing_secret = signing_secret  # type: ignore[method-assign]
-
-
 MUTANTS = [
-    mutant(
-        "fresh-database",
-        "The database is made anew at each start.",
-        fresh_database,
-        kills="DURABILITY-1",
-        spares="TASK-3",
-        message="a delivery that was pending is lost after a restart",
-    ),
     mutant(
         "new-encryption-key",
         "The encryption key is made when the process starts.",
@@ -171,28 +112,12 @@ MUTANTS = [
         message="each start makes a new encryption key",
     ),
     mutant(
-        "sessions-in-memory",
-        "Which sessions there are is kept in memory.",
-        changed(_sessions_in_memory),
-        kills="DURABILITY-1",
-        spares="DURABILITY-3",
-        message="an end user's run cannot continue after a restart",
-    ),
-    mutant(
         "sessions-written-at-stop",
         "Which sessions there are is written when the host stops.",
         changed(_sessions_written_at_stop),
         kills="DURABILITY-2",
         spares="DURABILITY-1",
         message="what the host has written is kept back until it stops",
-    ),
-    mutant(
-        "keys-forgotten",
-        "The host empties a table of the plugin when it starts.",
-        changed(_keys_forgotten),
-        kills="DURABILITY-1",
-        spares="TASK-3",
-        message="an idempotency key is forgotten after a restart",
     ),
     mutant(
         "sends-before-it-commits",
@@ -211,27 +136,11 @@ MUTANTS = [
         message="rolls back or answers an error",
     ),
     mutant(
-        "positions-in-memory",
-        "Where a run is is kept in memory.",
-        changed(_positions_in_memory),
-        kills="DURABILITY-1",
-        spares="DURABILITY-3 PACING-2 PACING-7",
-        message="an end user's run is not where it was after a restart",
-    ),
-    mutant(
         "unsigned-during-an-outage",
         "A secret that cannot be read is none.",
         changed(_unsigned_during_an_outage),
         kills="DURABILITY-5",
         spares="DURABILITY-3 DURABILITY-4 EAGER-6",
         message="a webhook was sent unsigned while the host's database failed",
-    ),
-    mutant(
-        "gone-during-an-outage",
-        "A node whose secret cannot be read is not there any more.",
-        changed(_gone_during_an_outage),
-        kills="DURABILITY-5",
-        spares="DURABILITY-3 DURABILITY-4 EAGER-7",
-        message="whose secret could not be read while the host's database failed was not sent afterwards",
     ),
 ]

@@ -25,31 +25,6 @@ def _problems_hidden(driver: ReferenceDriver) -> None:
     driver.save = hidden  # type: ignore[method-assign]
 
 
-def _problems_without_place(driver: ReferenceDriver) -> None:
-    save = driver.save
-
-    async def cut(who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        kept = ("nodeId", "code", "message", "severity")
-        return [{name: problem[name] for name in kept} for problem in await save(who, flow)]
-
-    driver.save = cut  # type: ignore[method-assign]
-
-
-def _form_cleaned(driver: ReferenceDriver) -> None:
-    save = driver.save
-
-    async def cleaned(who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        items = [
-            msgspec.structs.replace(item, config={name: value for name, value in item.config.items() if value})
-            if isinstance(item, Action)
-            else item
-            for item in flow.items
-        ]
-        return await save(who, msgspec.structs.replace(flow, items=tuple(items)))
-
-    driver.save = cleaned  # type: ignore[method-assign]
-
-
 def _own_preview(driver: ReferenceDriver) -> None:
     preview = driver.preview
 
@@ -57,16 +32,6 @@ def _own_preview(driver: ReferenceDriver) -> None:
         return {**await preview(who, flow, node), "config": node.config}
 
     driver.preview = with_config  # type: ignore[method-assign]
-
-
-def _preview_runs(driver: ReferenceDriver) -> None:
-    preview = driver.preview
-
-    async def run(who: Login, flow: str, node: Action) -> Mapping[str, Any]:
-        await driver.open(flow, "preview", "preview")
-        return await preview(who, flow, node)
-
-    driver.preview = run  # type: ignore[method-assign]
 
 
 def _everybody_may_change(driver: ReferenceDriver) -> None:
@@ -100,36 +65,12 @@ MUTANTS = [
         message="the author is not shown the problem 'probe_problem'",
     ),
     mutant(
-        "problems-without-place",
-        "The author is told what is wrong, and not where.",
-        changed(_problems_without_place),
-        kills="SAVING-1",
-        spares="SAVING-2 SAVING-3",
-        message="the author is not shown the problem 'probe_problem' as the plugin tells it",
-    ),
-    mutant(
-        "form-cleaned",
-        "The editor's form leaves empty fields out when it saves.",
-        changed(_form_cleaned),
-        kills="SAVING-2",
-        spares="SAVING-1 SAVING-3 EDIT-5",
-        message="what was saved does not run as it was saved",
-    ),
-    mutant(
         "own-preview",
         "The preview shows the config beside what the plugin gave, secrets included.",
         changed(_own_preview),
         kills="SAVING-3",
         spares="SAVING-1 SAVING-2",
         message="the preview shows a secret that the plugin has masked",
-    ),
-    mutant(
-        "preview-runs",
-        "For a preview the flow is run.",
-        changed(_preview_runs),
-        kills="SAVING-3",
-        spares="SAVING-1 SAVING-2",
-        message="a preview has run the node",
     ),
     mutant(
         "everybody-may-change",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -28,41 +27,6 @@ def _lifespans(driver: ReferenceDriver) -> list[Any]:
     return found
 
 
-def _not_opened(driver: ReferenceDriver) -> None:
-    _lifespans(driver)
-
-
-def _without_tasks(driver: ReferenceDriver) -> None:
-    _lifespans(driver).append(lambda _: driver.made.actions.lifespan(tasks=False))
-
-
-def _at_the_first_request(driver: ReferenceDriver) -> None:
-    app, actions = driver.made.app, driver.made.actions
-    asked, answered, stopping = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def wait_for_a_request() -> None:
-        await asked.wait()
-        async with actions.lifespan():
-            answered.set()
-            await stopping.wait()
-
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        task = asyncio.create_task(wait_for_a_request())
-        yield
-        stopping.set()
-        await asyncio.wait({task}, timeout=None if asked.is_set() else 0)
-
-    async def lazy(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            asked.set()
-            await answered.wait()
-        await app(scope, receive, send)
-
-    _lifespans(driver).append(lifespan)
-    driver.app = lazy
-
-
 def _loaded_twice(driver: ReferenceDriver) -> None:
     made = driver.made
     again = FlowActions.load(ReferenceHost(made.host.settings, made.host.store))
@@ -78,15 +42,6 @@ def _never_closed(driver: ReferenceDriver) -> None:
         yield
 
     _lifespans(driver).append(lifespan)
-
-
-def _hangs_at_stop(driver: ReferenceDriver) -> None:
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        yield
-        await asyncio.sleep(1e6)
-
-    driver.made.app._lifespan_managers.append(lifespan)
 
 
 def _gives_up_after_a_crash(driver: ReferenceDriver) -> None:
@@ -138,30 +93,6 @@ def _transport_repeats(driver: ReferenceDriver) -> None:
 
 MUTANTS = [
     mutant(
-        "lifespan-not-opened",
-        "The app does not enter the lifespan of the plugins.",
-        changed(_not_opened),
-        kills="TASK-1 TASK-3",
-        spares="LOAD-1",
-        message="the lifespan of the plugins is never opened",
-    ),
-    mutant(
-        "lifespan-without-tasks",
-        "The process that serves opens the lifespan without tasks.",
-        changed(_without_tasks),
-        kills="TASK-1 TASK-3",
-        spares="LOAD-1 EAGER-1",
-        message="the lifespan is opened with tasks=False",
-    ),
-    mutant(
-        "lazy-start",
-        "The lifespan is opened at the first request.",
-        changed(_at_the_first_request),
-        kills="TASK-1 TASK-3",
-        spares="LOAD-1 TASK-4",
-        message="opened only after the app has started to serve",
-    ),
-    mutant(
         "two-sets-of-tasks",
         "The walk and the routes have a FlowActions each, and both are opened.",
         changed(_loaded_twice),
@@ -176,14 +107,6 @@ MUTANTS = [
         kills="TASK-3",
         spares="TASK-1 TASK-4",
         message="their lifespans were not closed",
-    ),
-    mutant(
-        "hangs-at-stop",
-        "Something of the host keeps its shutdown from ending.",
-        changed(_hangs_at_stop),
-        kills="TASK-3",
-        spares="TASK-1",
-        message="the host did not stop within",
     ),
     mutant(
         "gives-up-after-a-crash",

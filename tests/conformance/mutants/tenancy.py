@@ -11,11 +11,9 @@ from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
-    FlowNodeOrigin,
     LogicAction,
     LogicActionRef,
     Node,
-    Origin,
     Request,
 )
 from tests.conformance.mutants.auth import Found, backend, person
@@ -65,20 +63,6 @@ def _secrets_of_all(driver: ReferenceDriver) -> None:
     host.node = node  # type: ignore[method-assign]
 
 
-def _secret_of_all(driver: ReferenceDriver) -> None:
-    host = driver.made.host
-    ask = host.signing_secret
-
-    async def signing_secret(origin: Origin) -> str | None:
-        if isinstance(origin, FlowNodeOrigin):
-            flow = await host.store.flow(origin.flow_id)
-            if flow is not None:
-                origin = msgspec.structs.replace(origin, organization_id=flow.organization_id)
-        return await ask(origin)
-
-    host.signing_secret = signing_secret  # type: ignore[method-assign]
-
-
 def _experiences_by_id(driver: ReferenceDriver) -> None:
     host = driver.made.host
     ask = host.logic_action
@@ -122,14 +106,6 @@ MUTANTS = [
         "secrets-of-all",
         "A node is looked up by flow and node, whoever's they are.",
         changed(_secrets_of_all),
-        kills="TENANCY-6",
-        spares="TENANCY-1 EAGER-2",
-        message="a person had a request signed with another organization's secret",
-    ),
-    mutant(
-        "secret-of-all",
-        "A node's secret is looked up by flow and node, whoever's they are.",
-        changed(_secret_of_all),
         kills="TENANCY-6",
         spares="TENANCY-1 EAGER-2",
         message="a person had a request signed with another organization's secret",

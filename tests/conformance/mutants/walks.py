@@ -13,7 +13,7 @@ from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.store import Flow, Run
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_conformance.reference_host.walker import Step, Turn, Walker
-from flowactions_hookspecs import Advanced, Deferred, Eager, Node, NodeResult, Origin, OriginGone, Walk
+from flowactions_hookspecs import Advanced, Deferred, Eager, Node, NodeResult, Origin, Walk
 from tests.conformance.mutants.altered import (
     AlteredActions,
     AlteredWalker,
@@ -39,14 +39,6 @@ def always_eager(driver: ReferenceDriver) -> None:
             return replace(turn, steps=[], done=False, step=step and Step(step["id"], "", ""))
 
     alter_walker(driver, Broken)
-
-
-def always_deferred(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        async def walk(self, walk: Walk, _: Node | None) -> Walk:
-            return replace(walk, pacing=Deferred(None)) if isinstance(walk.pacing, Eager) else walk
-
-    alter_actions(driver, Actions)
 
 
 def background(driver: ReferenceDriver) -> None:
@@ -84,44 +76,10 @@ def user_id_wrong(driver: ReferenceDriver) -> None:
     alter_actions(driver, Actions)
 
 
-def content_trimmed(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        async def walk(self, walk: Walk, _: Node | None) -> Walk:
-            return replace(walk, content=walk.content.strip())
-
-    alter_actions(driver, Actions)
-
-
-def content_cut(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        async def walk(self, walk: Walk, _: Node | None) -> Walk:
-            return replace(walk, content=walk.content[:2_000])
-
-    alter_actions(driver, Actions)
-
-
-def own_chat_node(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
-            if node.type == "chat_message":
-                return NodeResult(node_id=node.id, status="sent")
-            return await super().reach(walk, node, transaction)
-
-    alter_actions(driver, Actions)
-
-
 def run_id_is_the_flows(driver: ReferenceDriver) -> None:
     class Actions(AlteredActions):
         async def walk(self, walk: Walk, _: Node | None) -> Walk:
             return replace(walk, run_id=walk.flow_id)
-
-    alter_actions(driver, Actions)
-
-
-def run_id_is_the_users(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        async def walk(self, walk: Walk, _: Node | None) -> Walk:
-            return replace(walk, run_id=f"{walk.flow_id}/{walk.user_id}")
 
     alter_actions(driver, Actions)
 
@@ -138,21 +96,6 @@ def previous_step(driver: ReferenceDriver) -> None:
                 if item["kind"] == "step":
                     step = item["id"]
             return replace(walk, pacing=Deferred(step))
-
-    alter_actions(driver, Actions)
-
-
-def everything_on_the_first_next(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        async def advance(
-            self, walk: Walk, step_id: str | None, transaction: AsyncConnection | None = None
-        ) -> Advanced:
-            advanced = Advanced(state="done")
-            for step in [*(item["id"] for item in (await self.flow(walk)).steps), None]:
-                advanced = await self.actions.advance(walk, step, transaction)
-                if advanced.state != "done":
-                    break
-            return advanced
 
     alter_actions(driver, Actions)
 
@@ -207,14 +150,6 @@ def clients_step_trusted(driver: ReferenceDriver) -> None:
     alter_walker(driver, Broken)
 
 
-def running_is_done(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        def advanced(self, advanced: Advanced) -> Advanced:
-            return replace(advanced, state="done") if advanced.state == "running" else advanced
-
-    alter_actions(driver, Actions)
-
-
 def unavailable_is_done(driver: ReferenceDriver) -> None:
     class Actions(AlteredActions):
         def advanced(self, advanced: Advanced) -> Advanced:
@@ -235,30 +170,6 @@ def secret_cached(driver: ReferenceDriver) -> None:
     alter_host(driver, Broken)
 
 
-def removed_is_unsigned(driver: ReferenceDriver) -> None:
-    class Broken(ReferenceHost):
-        async def signing_secret(self, origin: Origin) -> str | None:
-            try:
-                return await super().signing_secret(origin)
-            except OriginGone:
-                return None
-
-    alter_host(driver, Broken)
-
-
-def first_node_of_the_type(driver: ReferenceDriver) -> None:
-    class Broken(ReferenceHost):
-        async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-            found = await super().node(organization_id, flow_id, node_id)
-            flow = await self.store.flow(flow_id)
-            if found is None or flow is None:
-                return found
-            first = next(item for item in flow.items if item.get("type") == found.type)
-            return replace(found, config=first["config"])
-
-    alter_host(driver, Broken)
-
-
 MUTANTS = [
     mutant(
         "always-eager",
@@ -267,14 +178,6 @@ MUTANTS = [
         kills="PACING-1 PACING-2 PACING-3 PACING-5 PACING-6 PACING-7 PACING-9 PACING-10",
         spares="EAGER-1 EAGER-3 HALT-2",
         message="action nodes ran when the client-paced flow was opened",
-    ),
-    mutant(
-        "always-deferred",
-        "Every node is recorded, in flows that are walked to their end, too.",
-        changed(always_deferred),
-        kills="EAGER-1 EAGER-2 EAGER-3 EAGER-4 EAGER-5 EAGER-6 EAGER-7 EAGER-9 HALT-1 HALT-2 PACING-9",
-        spares="PACING-1 PACING-2",
-        message="the action nodes had not run, in order, when open() returned",
     ),
     mutant(
         "runs-in-the-background",
@@ -293,43 +196,11 @@ MUTANTS = [
         message="userId of the walk is not the run's",
     ),
     mutant(
-        "content-trimmed",
-        "The user's message is trimmed.",
-        changed(content_trimmed),
-        kills="EAGER-3",
-        spares="EAGER-2",
-        message="content of the walk is not the run's",
-    ),
-    mutant(
-        "content-cut",
-        "What the user wrote is cut at the width of a column.",
-        changed(content_cut),
-        kills="EAGER-3",
-        spares="EAGER-2 EDIT-5",
-        message="content of the walk is not the run's",
-    ),
-    mutant(
-        "own-chat-node",
-        "The host takes chat messages for nodes of its own, and does not give them to the plugin.",
-        changed(own_chat_node),
-        kills="EAGER-9",
-        spares="EAGER-1 HALT-1",
-        message="a chat message that must not fail did not halt the run",
-    ),
-    mutant(
         "run-id-is-the-flows",
         "The run's id is the flow's.",
         changed(run_id_is_the_flows),
         kills="EAGER-4 PACING-9",
         spares="EAGER-1 EAGER-3 PACING-2",
-        message="two runs of a flow have the same run_id",
-    ),
-    mutant(
-        "run-id-is-the-users",
-        "The run's id is made of flow and user.",
-        changed(run_id_is_the_users),
-        kills="EAGER-4",
-        spares="PACING-9",
         message="two runs of a flow have the same run_id",
     ),
     mutant(
@@ -339,14 +210,6 @@ MUTANTS = [
         kills="PACING-2 PACING-3 PACING-4 PACING-5 PACING-6 PACING-7 PACING-8 PACING-9 PACING-10 PACING-11 PACING-12",
         spares="PACING-1 EAGER-1",
         message="Deferred names the step before the node",
-    ),
-    mutant(
-        "everything-on-the-first-next",
-        "The first next runs everything that was recorded.",
-        changed(everything_on_the_first_next),
-        kills="PACING-2 PACING-3 PACING-6 PACING-8 PACING-10",
-        spares="PACING-1 PACING-5 EAGER-1",
-        message="action nodes did not run with the next to the step behind them",
     ),
     mutant(
         "no-end",
@@ -373,14 +236,6 @@ MUTANTS = [
         message="a client at step a that says it is at step c went on from there",
     ),
     mutant(
-        "running-is-done",
-        "A next beside one that still runs nodes moves on.",
-        changed(running_is_done),
-        kills="PACING-5",
-        spares="PACING-4 PACING-7",
-        message="`running` is taken for `done`",
-    ),
-    mutant(
         "unavailable-is-done",
         "A step that could not be run is taken for one that was.",
         changed(unavailable_is_done),
@@ -395,21 +250,5 @@ MUTANTS = [
         kills="EAGER-6 EAGER-7 LOGIC-6",
         spares="EAGER-2 LOGIC-1",
         message="a webhook is not signed with the secret that its node has now",
-    ),
-    mutant(
-        "removed-is-unsigned",
-        "A node that is not there any more has no secret.",
-        changed(removed_is_unsigned),
-        kills="EAGER-7 LOGIC-6",
-        spares="EAGER-6",
-        message="a delivery was sent again after its node was removed",
-    ),
-    mutant(
-        "first-node-of-the-type",
-        "Host.node finds the first node of the type.",
-        changed(first_node_of_the_type),
-        kills="EAGER-6 PACING-10",
-        spares="EAGER-2 PACING-2",
-        message="a deferred node ran with another node's secret",
     ),
 ]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from flowactions_hookspecs import ConfigProblem, FlowActions, Node, NodeDraft
+from flowactions_hookspecs import ConfigProblem, Node, NodeDraft
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.nodes.checks import chat_problems
 from flowactions_plugin.nodes.drafts import WebhookDrafts
 from flowactions_plugin.nodes.template import place
 from tests.plugin.nodes.problems import told
-from tests.support import SmallHost, a_walk, development, services_of
+from tests.support import SmallHost, development, services_of
 
 URL = "https://192.88.98.1/hooks"
 """An address, so that nothing depends on a name server."""
@@ -348,27 +347,3 @@ async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input
 async def test_what_is_right_is_not_blamed(drafts: WebhookDrafts, each: Input) -> None:
     """Not even with a warning."""
     assert list(await problems_of(drafts, each)) == []
-
-
-@pytest.mark.ci
-async def test_an_error_is_exactly_what_reach_does_not_send(tmp_path: Path) -> None:
-    """Every webhook of the table is reached: those with an error are skipped, with its code; all others are queued."""
-    actions = FlowActions.load(
-        SmallHost(
-            development(
-                f"sqlite:///{tmp_path / 'f.db'}",
-                FLOWACTIONS_ENVIRONMENT="production",
-                FLOWACTIONS_ENCRYPTION_KEYS="",
-            )
-        )
-    )
-    async with actions.lifespan(tasks=False):
-        for each in INPUTS:
-            if each.is_chat or UNKNOWN in str(each.written):
-                continue
-            result = await actions.reach(a_walk(), Node(id="n1", type="webhook", config=each.config))
-            assert (result.status, result.reason) == (
-                ("skipped", each.code) if each.error else ("queued", None)
-            ), each
-            if each.error and each.code == "invalid_body":
-                assert each.said in (result.message or "")

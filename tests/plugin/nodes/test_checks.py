@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -193,40 +191,33 @@ CHAT_CONFIGS = st.fixed_dictionaries(
 )
 
 
-@contextmanager
-def hosted(loop: asyncio.AbstractEventLoop, actions: FlowActions) -> Iterator[None]:
-    lifespan = actions.lifespan(tasks=False)
-    loop.run_until_complete(lifespan.__aenter__())
-    try:
-        yield
-    finally:
-        loop.run_until_complete(lifespan.__aexit__(None, None, None))
-
-
 def test_a_webhook_without_errors_is_queued_and_one_with_an_error_is_not(database_url: str) -> None:
     """What `check` says of a config is what `reach` does with it; an error's code is the reason."""
     actions = FlowActions.load(
         SmallHost(development(database_url, FLOWACTIONS_MAX_BODY_BYTES="1024", FLOWACTIONS_HOST_WORKER="off"))
     )
-    loop = asyncio.new_event_loop()
 
     @given(WEBHOOK_CONFIGS)
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
     def holds(config: dict[str, Any]) -> None:
         node = Node(id="n1", type="webhook", config=config)
         draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
-        problems = loop.run_until_complete(actions.check(draft))
-        result = loop.run_until_complete(actions.reach(a_walk(), node))
+        problems = runner.run(actions.check(draft))
+        result = runner.run(actions.reach(a_walk(), node))
         errors = {each.code for each in problems if each.severity == "error"}
         assert (result.status == "queued") == (not errors), problems
         if errors:
             assert result.reason in errors
 
-    try:
-        with hosted(loop, actions):
+    lifespan = actions.lifespan(tasks=False)
+    with asyncio.Runner(
+        loop_factory=asyncio.new_event_loop
+    ) as runner:  # ends what a loop that is only closed would leave behind
+        runner.run(lifespan.__aenter__())
+        try:
             holds()
-    finally:
-        loop.close()
+        finally:
+            runner.run(lifespan.__aexit__(None, None, None))
 
 
 def connections_of(run: Adopted) -> Connections:

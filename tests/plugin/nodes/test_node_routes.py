@@ -12,7 +12,6 @@ from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_hookspecs import OPENAPI_COMPONENTS, DashboardPrincipal, FlowActions, Node, NodeDraft
 from tests.chatting import chat_host
 from tests.recorder import Recorder, recorder
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development
 
 CHECK, PREVIEW, TEST = (f"/integrations/nodes/{name}" for name in ("check", "preview", "test"))
@@ -125,9 +124,9 @@ async def test_pages_of_other_sites_and_bodies_of_other_kinds_are_refused(run: R
 
 
 @pytest.mark.parametrize("path", [CHECK, PREVIEW, TEST])
-@sampled(
-    "change",
-    [
+async def test_bodies_are_read_strictly(run: Running, path: str) -> None:
+    """What cannot be used is a 400 with the field, before anything happens."""
+    changes: list[dict[str, Any]] = [
         {"agentId": ""},
         {"agentId": "a\x00b"},
         {"agentId": "a" * 256},
@@ -140,15 +139,13 @@ async def test_pages_of_other_sites_and_bodies_of_other_kinds_are_refused(run: R
         {"node": {"type": "webhook", "version": "1"}},
         {"askProvider": "yes"},
         {"more": 1},
-    ],
-    size=5,
-)
-async def test_bodies_are_read_strictly(run: Running, path: str, change: dict[str, Any]) -> None:
-    """What cannot be used is a 400 with the field, before anything happens."""
-    answer = await run.client.post(path, json={**run.body(), **change})
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
-    (error,) = answer.json()["errors"]
-    assert error["path"].startswith(next(iter(change)))
+    ]
+    for change in changes:
+        answer = await run.client.post(path, json={**run.body(), **change})
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), change
+        (error,) = answer.json()["errors"]
+        assert error["path"].startswith(next(iter(change)))
+    assert run.receiver.requests == []
 
 
 async def test_a_walk_is_read_strictly(run: Running) -> None:

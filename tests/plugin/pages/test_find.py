@@ -107,16 +107,13 @@ async def test_a_member_finds_only_what_is_their_organizations(known: Site) -> N
     assert answer.headers["location"].endswith(to("https://hooks.acme.example:443"))
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize(
-    "text", ["%", "_", "\\", "'", "a%b", "x" * 2048, "é", "\U0001f600", "https://", ":", "[", "<b>"]
-)
-async def test_any_text_is_looked_for(known: Site, text: str) -> None:
+async def test_any_text_is_looked_for(known: Site) -> None:
     """And none of it is a pattern, or ends the search."""
     known.sign_in("operator")
-    answer = await known.get("/find", params={"q": text})
-    assert answer.status_code in {200, 400}, answer.text
-    assert "hooks.acme.example" not in answer.text
+    for text in ("%", "_", "\\", "'", "a%b", "x" * 2048, "é", "\U0001f600", "https://", ":", "[", "<b>"):
+        answer = await known.get("/find", params={"q": text})
+        assert answer.status_code in {200, 400}, answer.text
+        assert "hooks.acme.example" not in answer.text, text
 
 
 async def test_more_destinations_than_are_listed_are_announced(site: Site) -> None:
