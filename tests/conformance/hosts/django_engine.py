@@ -7,7 +7,6 @@ Its tables are kept by Django's ORM in a SQLite file; the plugin keeps its own w
 
 from __future__ import annotations
 
-import asyncio
 import json
 import secrets
 from collections.abc import Mapping, Sequence
@@ -29,15 +28,11 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     Deferred,
     FlowActions,
-    FlowNodeOrigin,
     Host,
     LogicAction,
-    LogicActionOrigin,
     LogicActionRef,
     Node,
     NodeTriggerRef,
-    Origin,
-    OriginGone,
     QuestionRequired,
     Request,
     ScopeRequest,
@@ -46,8 +41,6 @@ from flowactions_hookspecs import (
 from tests.django_sites import configure
 
 configure()
-
-CATCH_UP_SECONDS = 5.0
 
 
 class _Row(models.Model):  # type: ignore[misc]  # Django has no types
@@ -108,12 +101,7 @@ class Event(_Row):
     name: Any = models.CharField(max_length=200, unique=True)
 
 
-class Owed(_Row):
-    run: Any = models.BigIntegerField()
-    step: Any = models.CharField(max_length=64, null=True)  # noqa: DJ001  none is the end of the flow
-
-
-MODELS = [KitId, Person, Backend, AgentRow, FlowRow, Run, Experience, Event, Owed]
+MODELS = [KitId, Person, Backend, AgentRow, FlowRow, Run, Experience, Event]
 
 
 def open_database(file: Path) -> str:
@@ -169,7 +157,8 @@ class DjangoHost(Host):
         backend = await self._rows(Backend).filter(token=token).afirst() if scheme == "Bearer" else None
         return backend and ApiPrincipal(
             organization_id=str(backend.organization),
-            agent_ids=None if backend.agents is None else frozenset(backend.agents),
+            agent_ids=frozenset(backend.agents or ()),
+            all_agents=backend.agents is None,
         )
 
     async def agent(self, agent_id: str) -> Agent | None:
@@ -188,18 +177,6 @@ class DjangoHost(Host):
         flow = await self._rows(FlowRow).filter(pk=flow_id, organization=organization_id).afirst()
         items = flow.items if flow else []
         return next((_node(item) for item in items if item["id"] == node_id and "type" in item), None)
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """The secret that the node has now."""
-        if isinstance(origin, LogicActionOrigin):
-            action = await self.logic_action(origin.ref)
-            if action is not None:
-                return action.secret
-        if isinstance(origin, FlowNodeOrigin):
-            node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-            if node is not None:
-                return node.config.get("webhookSecret") or None
-        raise OriginGone
 
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
         """The action of the trigger that ``ref`` names."""
@@ -233,7 +210,6 @@ class Views:
     def __init__(self, host: DjangoHost, actions: FlowActions) -> None:
         self._host = host
         self._actions = actions
-        self._catching_up: asyncio.Task[None] | None = None
         self.patterns = [
             path("login", ensure_csrf_cookie(self.login)),
             path("palette", self.palette),
@@ -286,7 +262,6 @@ class Views:
 
     async def next(self, request: HttpRequest, session: str) -> HttpResponse:
         """Goes on from the step that the browser shows."""
-        self._keep_catching_up()
         rows = self._host._rows(Run)
         run = await rows.filter(session=session).afirst()
         if run is None:
@@ -298,30 +273,12 @@ class Views:
         advanced = await self._actions.advance(_walk(run), step)
         if advanced.state == "running":
             return _turn(run)
-        if advanced.state == "unavailable":
-            await self._host._rows(Owed).acreate(run=run.pk, step=step)
         if advanced.state == "halted":
             await rows.filter(pk=run.pk).aupdate(ended=True, halted=True)
         else:
             here = rows.filter(pk=run.pk, shown=run.shown, ended=False)
             await here.aupdate(shown=run.shown + 1, ended=step is None)
         return _turn(await rows.aget(pk=run.pk))
-
-    def _keep_catching_up(self) -> None:
-        # A site without a lifespan starts its own tasks with its first request.
-        if self._catching_up is None or self._catching_up.done():
-            self._catching_up = asyncio.create_task(self._catch_up())
-
-    async def _catch_up(self) -> None:
-        while True:
-            async for owed in self._host._rows(Owed).all():
-                run = await self._host._rows(Run).aget(pk=owed.run)
-                advanced = await self._actions.advance(_walk(run), owed.step)
-                if advanced.state == "halted":
-                    await self._host._rows(Run).filter(pk=run.pk).aupdate(ended=True, halted=True)
-                if advanced.state in {"done", "halted"}:
-                    await self._host._rows(Owed).filter(pk=owed.pk).adelete()
-            await asyncio.sleep(CATCH_UP_SECONDS)
 
 
 def session_store() -> Any:

@@ -90,7 +90,7 @@ class DjangoDriver(HostDriver):
                 person = {"organization": organization_id, "may_change": who.may_change}
                 ids[who.id] = await put(Person, {"kit": who.id}, **person)
             else:
-                agents = None if who.agents is None else [await number(each) for each in who.agents]
+                agents = None if who.all_agents else [await number(each) for each in who.agents]
                 await put(Backend, {"token": _token(who)}, organization=organization_id, agents=agents)
         for flow in world.flows:
             values = {

@@ -26,16 +26,12 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     Deferred,
     FlowActions,
-    FlowNodeOrigin,
     Host,
     LogicAction,
-    LogicActionOrigin,
     LogicActionRef,
     Node,
     NodeDraft,
     NodeTriggerRef,
-    Origin,
-    OriginGone,
     QuestionRequired,
     Request,
     ScopeRequest,
@@ -45,7 +41,6 @@ from tests.conformance.hosts.worlds import preview_body, trigger_of
 
 Data = dict[str, Any]
 Principal = TypeVar("Principal", DashboardPrincipal, ApiPrincipal)
-CATCH_UP_SECONDS = 5.0
 
 
 class Documents:
@@ -138,18 +133,6 @@ class QuartHost(Host):
         items = flow["items"] if flow is not None and flow["organization"] == organization_id else []
         return next((_node(each) for each in items if each["id"] == node_id and each["kind"] == "action"), None)
 
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """The secret that the node or action has now."""
-        if isinstance(origin, LogicActionOrigin):
-            action = await self.logic_action(origin.ref)
-            if action is not None:
-                return action.secret
-        if isinstance(origin, FlowNodeOrigin):
-            node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-            if node is not None:
-                return node.config.get("webhookSecret") or None
-        raise OriginGone
-
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
         """The action of the trigger that ``ref`` names."""
         found = await self.documents.get("experience", ref.experience_id)
@@ -183,7 +166,7 @@ class Engine:
         of = {"organizationId": flow["organization"], "agentId": flow["agent"], "flowId": flow["id"]}
         walk = {**of, "runId": secrets.token_urlsafe(24), "userId": user, "content": content}
         at = 0 if items and items[0]["kind"] == "step" else -1
-        run = {"id": walk["runId"], "walk": walk, "steps": steps, "at": at, "done": not paced, "owed": []}
+        run = {"id": walk["runId"], "walk": walk, "steps": steps, "at": at, "done": not paced}
         await self._documents.put("run", run["id"], run)
         for index, item in enumerate(items):
             if item["kind"] == "action":
@@ -204,21 +187,10 @@ class Engine:
         advanced = await self._actions.advance(_walk(run), behind)
         if advanced.state == "running":
             return run
-        owed = [*run["owed"], behind] if advanced.state == "unavailable" else run["owed"]
-        moved = {**run, "at": to, "done": behind is None or advanced.state == "halted", "owed": owed}
+        moved = {**run, "at": to, "done": behind is None or advanced.state == "halted"}
         if await self._documents.change("run", run["id"], run, moved):
             return moved
         return await self._documents.get("run", run["id"]) or run  # another request has moved it
-
-    async def keep_catching_up(self) -> None:
-        """Asks again for steps whose nodes could not be run when the user came by."""
-        while True:
-            await asyncio.sleep(CATCH_UP_SECONDS)
-            for run in [each for each in await self._documents.all("run") if each["owed"]]:
-                state = (await self._actions.advance(_walk(run), run["owed"][0])).state
-                if state in {"done", "halted"}:
-                    ended = {**run, "owed": run["owed"][1:], "done": run["done"] or state == "halted"}
-                    await self._documents.change("run", run["id"], run, ended)
 
 
 def create_app(host: QuartHost, actions: FlowActions, engine: Engine) -> Quart:
@@ -228,7 +200,6 @@ def create_app(host: QuartHost, actions: FlowActions, engine: Engine) -> Quart:
     @app.before_serving
     async def begin() -> None:
         await host.documents.make()
-        app.add_background_task(engine.keep_catching_up)
 
     async def author() -> DashboardPrincipal:
         return await host.dashboard_principal(ScopeRequest(request.scope)) or abort(401)
@@ -302,7 +273,16 @@ class QuartDriver(HostDriver):
             await put("agent", agent.id, row)
         for who in world.logins:
             person = {"userId": who.id, "userName": who.id, "mayChange": who.may_change}
-            await put(who.kind, who.id, {"organizationId": who.organization, "agentIds": who.agents, **person})
+            await put(
+                who.kind,
+                who.id,
+                {
+                    "organizationId": who.organization,
+                    "agentIds": who.agents,
+                    "allAgents": who.all_agents,
+                    **person,
+                },
+            )
         for flow in world.flows:
             await put("flow", flow.id, msgspec.to_builtins(flow))
         for experience in world.experiences:

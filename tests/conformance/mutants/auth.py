@@ -88,7 +88,7 @@ def _kinds_alike(driver: ReferenceDriver) -> None:
 
 def _all_agents(driver: ReferenceDriver) -> None:
     async def change(_: Request, found: ApiPrincipal) -> ApiPrincipal:
-        return msgspec.structs.replace(found, agent_ids=None)
+        return msgspec.structs.replace(found, all_agents=True)
 
     backend(driver, change)
 
@@ -174,7 +174,7 @@ def _case_folded(driver: ReferenceDriver) -> None:
 
 def _no_agent_is_all(driver: ReferenceDriver) -> None:
     async def change(_: Request, found: ApiPrincipal) -> ApiPrincipal:
-        return msgspec.structs.replace(found, agent_ids=found.agent_ids or None)
+        return msgspec.structs.replace(found, all_agents=not found.agent_ids)
 
     backend(driver, change)
 

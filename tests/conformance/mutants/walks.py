@@ -215,14 +215,6 @@ def running_is_done(driver: ReferenceDriver) -> None:
     alter_actions(driver, Actions)
 
 
-def unavailable_is_done(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        def advanced(self, advanced: Advanced) -> Advanced:
-            return replace(advanced, state="done") if advanced.state == "unavailable" else advanced
-
-    alter_actions(driver, Actions)
-
-
 def secret_cached(driver: ReferenceDriver) -> None:
     known: dict[Origin, str | None] = {}
 
@@ -379,14 +371,6 @@ MUTANTS = [
         kills="PACING-5",
         spares="PACING-4 PACING-7",
         message="`running` is taken for `done`",
-    ),
-    mutant(
-        "unavailable-is-done",
-        "A step that could not be run is taken for one that was.",
-        changed(unavailable_is_done),
-        kills="PACING-12",
-        spares="PACING-5 PACING-8",
-        message="answered `unavailable` for a step, and was not called for that step again",
     ),
     mutant(
         "secret-cached",

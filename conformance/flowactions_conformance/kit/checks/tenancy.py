@@ -49,7 +49,7 @@ class Pair:
 
     def backend(self, organization: str) -> Login:
         """Return an organization's backend, which may address all of its agents."""
-        return Login(kind="api", organization=organization, id=f"backend-of-{organization}")
+        return Login(kind="api", organization=organization, id=f"backend-of-{organization}", all_agents=True)
 
     def flow(self, node: Action, *, other: bool) -> Flow:
         """Return a flow of one of the two."""

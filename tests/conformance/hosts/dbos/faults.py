@@ -43,7 +43,6 @@ FAULTS: Final = {
         "HALT-2",
     ),
     "no advance at the end": Fault(FLOWS, "await walker.run.end()", "pass", "PACING-3"),
-    "unavailable taken for done": Fault(GLUE, 'if state == "unavailable":\n', "if False:\n", "PACING-12"),
     "a dead process's runs are left": Fault(
         FLOWS, "await DBOS.resume_workflow_async(run_id)", "return turn", "SCALE-4"
     ),

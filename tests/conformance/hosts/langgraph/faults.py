@@ -47,7 +47,6 @@ FAULTS: Final = {
         "PACING-3",
     ),
     "running taken for done": Fault(GLUE, '.state == "running":', '.state == "never":', "PACING-5"),
-    "unavailable taken for done": Fault(GLUE, 'advanced.state == "unavailable"', "False", "PACING-12"),
     "the client's step trusted": Fault(
         HOST,
         'if turn["done"] or at != turn["step"]:\n            return turn\n',

@@ -45,7 +45,6 @@ FAULTS: Final = {
         GLUE, "[workflow.last_task] if workflow.success and workflow.completed else []", "[]", "PACING-3"
     ),
     "running taken for done": Fault(GLUE, '.state == "running":', '.state == "never":', "PACING-5"),
-    "unavailable taken for done": Fault(GLUE, 'advanced.state == "unavailable"', "False", "PACING-12"),
     "shown before its nodes have run": Fault(GLUE, "if ARRIVAL in each.internal_data]", "if True]", "PACING-5"),
     "the user's task is not completed": Fault(HOST, "    shown(workflow)[0].run()\n", "", "PACING-2"),
     "the arrival is not saved": Fault(
