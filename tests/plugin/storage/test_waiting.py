@@ -73,6 +73,7 @@ WAITING: Final[dict[str, Call]] = {
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of the limits: that they add up is shown by `test_the_limits_add_up`."""
     monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("flowactions_plugin.nodes.pacing.REPEAT_SECONDS", 3600.0)
     for module in ("queue.prepared", "logic.enqueue"):
         monkeypatch.setattr(f"flowactions_plugin.{module}.KEY_SECONDS", 0.0)
 
