@@ -60,7 +60,7 @@ class ApiPrincipal(ContractStruct, frozen=True, kw_only=True):
 
     Args:
         agent_ids: the agents that it may address; without any, it may address none.
-        all_agents: whether it may address all agents of the organization, whatever ``agent_ids`` holds.
+        all_agents: whether it may address all agents of the organization; then ``agent_ids`` is not read.
     """
 
     organization_id: str

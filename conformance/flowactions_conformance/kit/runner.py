@@ -157,8 +157,7 @@ class Runner:
 
 async def _judge(check: Check, trial: Trial, *, strict: bool) -> tuple[Status, Finding | None]:
     try:
-        host = None if check.alone else trial.host.running
-        await trial.session.patience.wait(check.run(trial), CHECK_SECONDS, host, is_one_thing=False)
+        await trial.session.patience.wait(check.run(trial), CHECK_SECONDS)
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise

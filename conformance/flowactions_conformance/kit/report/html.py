@@ -24,8 +24,10 @@ from flowactions_conformance.kit.report.terminal import STATE_WORDS, printable, 
 
 def page(report: Report) -> str:
     """Return the page. Everything that a host says is escaped, and the policy allows nothing but the one style."""
-    template = resources.files(__package__).joinpath("report.template.html").read_text(encoding="utf-8")
-    style = template.partition("<style>")[2].partition("</style>")[0]
+    template, style = (
+        resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+        for name in ("report.template.html", "report.css")
+    )
     facts = [
         f"contract {report.contract}",
         *(f"{name} {value}" for name, value in tested_lines(report)),
@@ -36,6 +38,7 @@ def page(report: Report) -> str:
     error = report.error
     return Template(template).substitute(
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        style=style,
         headline=_text(headline(report)),
         host=_text(report.host),
         verdict=verdict(report),
