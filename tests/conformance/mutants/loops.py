@@ -310,7 +310,7 @@ MUTANTS = [
         changed(secrets_of_the_outer_flow_only),
         kills="LOOPS-4",
         spares="LOOPS-1 EAGER-6",
-        message="look only into the flow, and not into its sub-flows",
+        message="looks only into the flow, and not into its sub-flows",
     ),
     mutant(
         "runs-counted-in-memory",
