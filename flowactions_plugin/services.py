@@ -310,6 +310,7 @@ class Services:
         self._opened_at = time.monotonic()
         _enable_loggers()
         await self._open.enter_async_context(self._database)
+        self._open.push_async_callback(self._pacing.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)

@@ -22,6 +22,7 @@ from flowactions_hookspecs import (
     Host,
     LogicAction,
     LogicActionRef,
+    Node,
     Origin,
     Request,
     Walk,
@@ -87,6 +88,9 @@ class SmallHost(Host):
         if self.action_error is not None:
             raise self.action_error
         return self.action
+
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        return None
 
     async def signing_secret(self, origin: Origin) -> str | None:
         if self.secret_error is not None:

@@ -108,7 +108,7 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
         help="a PostgreSQL whose user may create databases (postgresql://…); without it, SQLite",
     )
     parser.add_argument(
-        "--report", type=Path, metavar="DIR", help="write report.json, report.html and badge.json"
+        "--report", type=Path, metavar="DIR", help="write report.json with its schema, and report.html"
     )
     parser.add_argument(
         "--baseline", type=Path, metavar="FILE", help="TOML or JSON: check id = why its failure is accepted"

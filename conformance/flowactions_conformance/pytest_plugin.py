@@ -21,7 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--flowactions-database", metavar="URL", help="a PostgreSQL whose user may create databases"
     )
-    group.addoption("--flowactions-report", metavar="DIR", help="write report.json, report.html and badge.json")
+    group.addoption(
+        "--flowactions-report", metavar="DIR", help="write report.json with its schema, and report.html"
+    )
     group.addoption("--flowactions-baseline", metavar="FILE", help="check id = why its failure is accepted")
     group.addoption("--flowactions-strict", action="store_true", help="a should counts as a must")
     group.addoption(

@@ -133,7 +133,7 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
         if (
             id_fault(agent_id)
             or not await has_agent(host, principal.organization_id, agent_id)
-            or (principal.agent_ids is not None and agent_id not in principal.agent_ids)
+            or not (principal.all_agents or agent_id in principal.agent_ids)
         ):
             raise Problem("not_found", "No agent has this id.")
 

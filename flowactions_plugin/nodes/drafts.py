@@ -27,7 +27,6 @@ from flowactions_hookspecs import (
     TestOutcome,
     UnsignedTestOrigin,
     Walk,
-    provides,
 )
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.directory import NOT_CHECKED, TargetFault
@@ -91,9 +90,6 @@ POLL_SECONDS: Final = 0.5
 
 NOT_SAVED: Final = "save the node first."
 OTHER_URL: Final = "its URL differs from the saved one."
-NOT_KNOWN: Final = (
-    f"{NOT_SAVED} If you have saved it: this service does not look up saved nodes, so it signs no tests."
-)
 SAVED_WITHOUT: Final = "the saved node has no signing secret. Save the node first."
 OTHER_TYPE: Final = "tests of this type of node are not signed."
 """Why a test is sent unsigned; follows a colon."""
@@ -344,8 +340,6 @@ class NodeTests:
             HostFailed: the host could not tell; it was logged.
         """
         typed = node.config.get(SECRET_FIELD)
-        if not provides(self._host, "node"):
-            return NOT_KNOWN if typed else ""
         saved = await saved_node(self._host, walk, node)
         if saved is None or saved.type != WEBHOOK:
             return NOT_SAVED if typed else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -35,6 +35,12 @@ HOST_SECONDS: Final = 5.0
 """How long `Host.nodes_recovered` may take."""
 
 RELEASES_KEPT: Final = 1000
+
+REPEAT_SECONDS: Final = 2.0
+"""After which steps that could not be read are asked for again."""
+
+UNREAD_KEPT: Final = 100_000
+"""Steps; then the oldest is forgotten. An hour without the database and thirty users a second are as many."""
 
 NOT_RECORDED: Final = {
     "run_halted": "A node before this one has halted the run, so nothing more of it runs.",
@@ -69,6 +75,8 @@ class Pacing:
         telemetry = telemetry or Telemetry()
         self._spans, self._meters = telemetry.spans, telemetry.meters
         self._releases: list[Release] = []
+        self._unread: dict[Step, None] = {}
+        self._repeating: asyncio.Task[None] | None = None
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
@@ -105,24 +113,82 @@ class Pacing:
         """Run what waits for this step, in walk order; a halt ends the whole run.
 
         However many calls race, one of them runs the step's nodes. The others get ``running`` while it does, and
-        then how that ended. When its process is killed, `recover` goes on where it stopped.
+        then how that ended. When its process is killed, `recover` goes on where it stopped. Without the host's
+        transaction, what could not be read or run is repeated here, and the host moves on.
         """
         with self.database.using(transaction):
             step = step_of(walk, step_id)
-            try:
-                lease = await self._lease(step, transaction)
-            except StorageUnavailable as exc:
-                log.error(  # noqa: TRY400
-                    "run %s: the records of step %s could not be read: %s",
-                    printable(walk.run_id),
-                    printable(step_id),
-                    exc,
-                    extra={"event": "deferred.unreadable_now"},
-                )
-                return Advanced(state="unavailable")
-            if lease.state != "leased":
-                return Advanced(state=lease.state)
-            return await self._run_all(step, lease, transaction)
+            if transaction is not None:
+                try:
+                    return await self._advance(step, transaction)
+                except StorageUnavailable:
+                    return Advanced(state="unavailable")
+            # Steps of the run that could not be read come first, in the order in which the user got to them.
+            before = [each for each in self._unread if each[:-1] == step[:-1] and each != step]
+            results: list[NodeResult] = []
+            for index, each in enumerate(steps := [*before, step]):
+                try:
+                    advanced = await self._advance(each, None)
+                except StorageUnavailable:
+                    self._repeat_later(steps[index:])
+                    break
+                results.extend(advanced.results)
+                if advanced.state in {"halted", "running"}:
+                    return replace(advanced, results=tuple(results))
+            return Advanced(state="done", results=tuple(results))
+
+    async def _advance(self, step: Step, transaction: Transaction | None) -> Advanced:
+        try:
+            lease = await self._lease(step, transaction)
+        except StorageUnavailable as exc:
+            log.error(  # noqa: TRY400
+                "run %s: the records of step %s could not be read: %s",
+                printable(step.run_id),
+                printable(step.step_id or None),
+                exc,
+                extra={"event": "deferred.unreadable_now"},
+            )
+            raise
+        self._unread.pop(step, None)
+        if lease.state != "leased":
+            return Advanced(state=lease.state)
+        return await self._run_all(step, lease, transaction)
+
+    def _repeat_later(self, steps: Sequence[Step]) -> None:
+        """Keep steps that could not be read, and begin to repeat them."""
+        self._unread.update(dict.fromkeys(steps))
+        while len(self._unread) > UNREAD_KEPT:
+            del self._unread[next(iter(self._unread))]
+        if self._repeating is None or self._repeating.done():
+            self._repeating = asyncio.create_task(self._keep_repeating())
+
+    async def _keep_repeating(self) -> None:
+        while self._unread:
+            await asyncio.sleep(REPEAT_SECONDS)
+            with suppress(StorageUnavailable):
+                await self._repeat()
+
+    async def _repeat(self) -> None:
+        for step in list(self._unread):
+            if step in self._unread:  # unless a call of the host has run it meanwhile
+                await self._recover(step)
+
+    async def aclose(self) -> None:
+        """End the repeating, with a last attempt."""
+        if self._repeating is None:
+            return
+        self._repeating.cancel()
+        await asyncio.wait({self._repeating})
+        self._repeating = None
+        with suppress(StorageUnavailable):
+            await self._repeat()
+        if self._unread:
+            log.error(
+                "%s steps could not be read until the end of this process: their nodes do not run",
+                len(self._unread),
+                extra={"event": "deferred.never_read"},
+            )
+            self._unread.clear()
 
     async def recover(self) -> int:
         """Run steps that users have got to and whose processes are gone, and notify the host.
@@ -136,18 +202,7 @@ class Pacing:
         await self._release(None)
         ran = 0
         for step in await self._store.queries.expired(RECOVERED_AT_ONCE):
-            lease = await self._lease(step, None)
-            if lease.state != "leased":
-                continue
-            ran += 1
-            log.warning(
-                "run %s: the expired lease of %s deferred nodes is reclaimed",
-                printable(step.run_id),
-                len(lease.records),
-                extra={"event": "deferred.reclaimed"},
-            )
-            advanced = await self._run_all(step, lease, None)
-            await self._notify_host(lease.records[0].walk, step, advanced)
+            ran += await self._recover(step)
         return ran
 
     async def recover_more(self) -> float | None:
@@ -157,6 +212,22 @@ class Pacing:
             StorageUnavailable: the database failed.
         """
         return 0.0 if await self.recover() == RECOVERED_AT_ONCE else None
+
+    async def _recover(self, step: Step) -> bool:
+        """Run a step without its user, and notify the host; return whether anything was there to run."""
+        lease = await self._lease(step, None)
+        self._unread.pop(step, None)
+        if lease.state != "leased":
+            return False
+        log.warning(
+            "run %s: %s deferred nodes run without their user",
+            printable(step.run_id),
+            len(lease.records),
+            extra={"event": "deferred.reclaimed"},
+        )
+        advanced = await self._run_all(step, lease, None)
+        await self._notify_host(lease.records[0].walk, step, advanced)
+        return True
 
     async def _notify_host(self, walk: Walk, step: Step, advanced: Advanced) -> None:
         if not advanced.results or not provides(self._host, "nodes_recovered"):

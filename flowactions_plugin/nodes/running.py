@@ -18,7 +18,6 @@ from flowactions_hookspecs import (
     PluginInvalid,
     TransactionInvalid,
     Walk,
-    provides,
 )
 from flowactions_hookspecs.hooks import returned
 from flowactions_hookspecs.nodes import plugin_failed
@@ -151,7 +150,7 @@ class NodeRunner:
         """Return the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""
         node, walk = record.node, record.walk
         # The secret of a webhook is read when it is sent.
-        if not node_type.secret_fields or node_type.name == WEBHOOK or not provides(self._host, "node"):
+        if not node_type.secret_fields or node_type.name == WEBHOOK:
             return node
         current = await saved_node(self._host, walk, node)
         if current is None or current.type != node.type:

@@ -10,7 +10,15 @@ from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, 
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from flowactions_hookspecs import Delivery, Origin, OriginGone, PluginOrigin, UnsignedTestOrigin
+from flowactions_hookspecs import (
+    Delivery,
+    Host,
+    LogicActionOrigin,
+    Origin,
+    OriginGone,
+    PluginOrigin,
+    UnsignedTestOrigin,
+)
 from flowactions_hookspecs.tasks import is_being_cancelled
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.log_text import printable
@@ -96,7 +104,7 @@ async def call_host(method: Callable[[Any], Any], argument: object, name: str | 
         HostFailed: it took too long, is not async, or was cancelled from within; the message names it.
         Exception: what the method raised.
     """
-    name = name or name_of(method)
+    name = name or name_of(method, argument)
     scope = asyncio.timeout(HOST_SECONDS)
     try:
         answer = method(argument)
@@ -114,10 +122,12 @@ async def call_host(method: Callable[[Any], Any], argument: object, name: str | 
         raise HostFailed(f"{name} was cancelled from within") from exc
 
 
-def name_of(method: Callable[[Any], Any]) -> str:
-    """Return the name of a host's method for people, with the host's class."""
+def name_of(method: Callable[[Any], Any], argument: object) -> str:
+    """Return the name of a host's method for people, with the host's class: of `signing_secret` by default, what it calls."""
     owner = getattr(method, "__self__", None)
     name = f"Host.{getattr(method, '__name__', 'method')}"
+    if getattr(method, "__func__", None) is Host.signing_secret:
+        name = "Host.logic_action" if isinstance(argument, LogicActionOrigin) else "Host.node"
     return name if owner is None else f"{name} of {type(owner).__name__}"
 
 
@@ -170,9 +180,9 @@ class SecretSource:
         if failing is not None and self._clock() < failing.ask_at:
             return failing.secret
         resolve: Callable[[Any], Any] | None = self._signing_secret
-        name = name_of(self._signing_secret)
         if isinstance(origin, UnsignedTestOrigin):
             return NO_SECRET
+        name = name_of(self._signing_secret, origin)
         if isinstance(origin, PluginOrigin):
             if origin.plugin in self._unsigned_plugins:
                 return NO_SECRET

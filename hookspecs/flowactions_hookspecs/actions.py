@@ -20,7 +20,7 @@ from flowactions_hookspecs.core import Core
 from flowactions_hookspecs.editing import Editing, unknown_type
 from flowactions_hookspecs.errors import TransactionInvalid
 from flowactions_hookspecs.hooks import returned
-from flowactions_hookspecs.host import Host
+from flowactions_hookspecs.host import Host, provides
 from flowactions_hookspecs.logic import Firing
 from flowactions_hookspecs.nodes import (
     PLUGIN_ERROR_MESSAGE,
@@ -226,7 +226,8 @@ class FlowActions(Editing):
         """Run the nodes that were recorded for the content step that the user comes to, once (§3.2).
 
         Call it on ``flow.next``, before the walk moves, and do what the state says. Of the walk, only organization,
-        run and flow are used: nodes run with the walk as it was recorded.
+        run and flow are used: nodes run with the walk as it was recorded. Without ``transaction``, the plugin repeats
+        what failed.
 
         Args:
             walk: the run, as it is now.
@@ -250,7 +251,7 @@ class FlowActions(Editing):
             raise
         except Exception:
             log.exception("the runtime failed to advance a run", extra={"event": "runtime.advance_failed"})
-            return Advanced(state="unavailable")
+            return Advanced(state="done" if transaction is None else "unavailable")
 
     async def dispatch(
         self,
@@ -322,7 +323,7 @@ class FlowActions(Editing):
             TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._core.check_usable()
-        check_webhook(webhook, self._caller, self.signing_secrets)
+        self._check_webhook(webhook)
         return await self._core.runtime.enqueue(webhook, self._caller, transaction)
 
     async def prepare(self, webhook: OutboundWebhook) -> PreparedWebhook:
@@ -339,5 +340,9 @@ class FlowActions(Editing):
             TypeError, ValueError: a field of the webhook cannot be used.
         """
         self._core.check_usable()
-        check_webhook(webhook, self._caller, self.signing_secrets)
+        self._check_webhook(webhook)
         return await self._core.runtime.prepare(webhook, self._caller)
+
+    def _check_webhook(self, webhook: OutboundWebhook) -> None:
+        host_signs = provides(self.host, "signing_secret")
+        check_webhook(webhook, self._caller, self.signing_secrets, host_signs=host_signs)

@@ -204,7 +204,11 @@ def check_draft(draft: NodeDraft, walk: Walk | None = None) -> None:
 
 
 def check_webhook(
-    webhook: OutboundWebhook, caller: str, plugin_origins: Collection[tuple[str, str]] = ()
+    webhook: OutboundWebhook,
+    caller: str,
+    plugin_origins: Collection[tuple[str, str]] = (),
+    *,
+    host_signs: bool = True,
 ) -> None:
     """Check a webhook of a host's or plugin's own.
 
@@ -213,6 +217,7 @@ def check_webhook(
         caller: ``host`` or ``plugin:<name>``.
         plugin_origins: plugins and the names of their origins, as their hooks declare them. A plugin that declares none
             sends unsigned.
+        host_signs: whether the host overrides `Host.signing_secret`, whose default knows no `HostOrigin`.
 
     Raises:
         TypeError: something has the wrong type.
@@ -228,7 +233,7 @@ def check_webhook(
     _check_request(webhook)
     _check_headers(webhook.headers)
     _check_attempts(webhook.max_attempts)
-    _check_origin(webhook, caller, plugin_origins)
+    _check_origin(webhook, caller, plugin_origins, host_signs=host_signs)
 
 
 def _check_attempts(attempts: object) -> None:
@@ -288,7 +293,9 @@ def _check_headers(headers: object) -> None:
             raise ValueError("webhook.headers must not hold a lone surrogate, which UTF-8 cannot write")
 
 
-def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Collection[tuple[str, str]]) -> None:
+def _check_origin(
+    webhook: OutboundWebhook, caller: str, plugin_origins: Collection[tuple[str, str]], *, host_signs: bool
+) -> None:
     origin = webhook.origin
     if isinstance(origin, FlowNodeOrigin):
         _check_fields(origin, "webhook.origin", ("organization_id", "agent_id", "flow_id", "node_id"))
@@ -299,6 +306,11 @@ def _check_origin(webhook: OutboundWebhook, caller: str, plugin_origins: Collect
     elif isinstance(origin, HostOrigin):
         if caller != "host":
             raise ValueError(f"webhook.origin is of the host, and the caller is {caller!r}")
+        if not host_signs:
+            raise ValueError(
+                "webhook.origin is a HostOrigin, and the host does not override signing_secret: override it, and "
+                "return the secret of this origin, or None to send unsigned"
+            )
         _check_fields(origin, "webhook.origin", ("organization_id", "name", "id"))
         organization_id = origin.organization_id
     elif isinstance(origin, PluginOrigin):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import field
 
 from flowactions_hookspecs.base import ContractStruct
+from flowactions_hookspecs.errors import OriginGone
 from flowactions_hookspecs.logic import LogicAction
 from flowactions_hookspecs.nodes import Advanced, Node, Walk
-from flowactions_hookspecs.origins import LogicActionRef, Origin
+from flowactions_hookspecs.origins import FlowNodeOrigin, LogicActionOrigin, LogicActionRef, Origin
 from flowactions_hookspecs.request import Request
 from flowactions_hookspecs.webhooks import Delivery, DeliveryAlert
 
@@ -58,11 +59,13 @@ class ApiPrincipal(ContractStruct, frozen=True, kw_only=True):
     """A customer backend that calls the API.
 
     Args:
-        agent_ids: the agents that it may address; ``None`` means all of the organization's.
+        agent_ids: the agents that it may address; without any, it may address none.
+        all_agents: whether it may address all agents of the organization; then ``agent_ids`` is not read.
     """
 
     organization_id: str
-    agent_ids: frozenset[str] | None = None
+    agent_ids: frozenset[str] = frozenset()
+    all_agents: bool = False
 
 
 class Agent(ContractStruct, frozen=True, kw_only=True):
@@ -101,7 +104,7 @@ class AuthEvent(ContractStruct, frozen=True, kw_only=True):
 class Host(ABC):
     """Base class of a host: subclass it, implement the methods, and give an instance to `FlowActions.load` (§1.7).
 
-    `settings`, `dashboard_principal` and `signing_secret` are required. The docstring of each other method says what is
+    `settings`, `dashboard_principal` and `node` are required. The docstring of each other method says what is
     missing without it. All methods are async and must be safe to call concurrently. They are called again each time, so
     return what is true now; the plugin caches nothing beyond one batch. The plugin checks what they return: a wrong type
     is logged with host and method.
@@ -133,18 +136,32 @@ class Host(ABC):
         """
 
     @abstractmethod
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        """Required. Return a node as its flow has it now, secret fields included; ``None``: the organization has no such node.
+
+        Its ``webhookSecret`` signs the node's webhooks, and its URL decides whether a test is signed.
+        """
+
     async def signing_secret(self, origin: Origin) -> str | None:
-        """Required. Return the signing secret that the action's config has now (§5.3.6); ``None``: send unsigned.
+        """Return the signing secret that the action's config has now (§5.3.6); ``None``: send unsigned.
+
+        By default: the ``webhookSecret`` of the webhook that `node` returns, or the secret of the action that
+        `logic_action` returns. Override it if you keep secrets elsewhere, or to send webhooks of your own (`HostOrigin`).
 
         Raises:
             OriginGone: the action no longer exists; the delivery ends ``dead`` with that reason.
         """
-
-    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-        """Return a node as its flow has it now, secret fields included.
-
-        Without it, deferred nodes run without their secret fields; ``webhook`` and ``chat_message`` need none then.
-        """
+        if isinstance(origin, LogicActionOrigin):
+            action = await self.logic_action(origin.ref)
+            if action is not None:
+                return action.secret
+        elif isinstance(origin, FlowNodeOrigin):
+            node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
+            if node is not None and node.type == "webhook":
+                # A node reads a secret that is not text as none, and says so to its author.
+                secret = node.config.get("webhookSecret")
+                return secret if isinstance(secret, str) else None
+        raise OriginGone
 
     async def api_principal(self, request: Request) -> ApiPrincipal | None:
         """Return the customer backend of a request, by its access token (§5.1). Without it, routes for backends answer 401."""

@@ -129,10 +129,11 @@ class Advanced(ContractStruct, frozen=True, kw_only=True):
     """The result of advancing to a content step.
 
     Args:
-        state: what the walk does now. ``done``: move on; all nodes that waited for the step have run.
-            ``running``: another call runs them; do not move, call again. ``halted``: stop; a node halted the
-            run, now or before. ``unavailable``: move on, and call again for that step later; not all nodes have
-            run. The database, a host method or a plugin failed, or this process does not offer a node's type.
+        state: what the walk does now. ``done``: move on; the nodes that waited for the step have run, or the plugin
+            runs them as soon as it can. ``running``: another call runs them; do not move, call again. ``halted``:
+            stop; a node halted the run, now or before. ``unavailable``, only with a transaction: move on, and call
+            again for that step later. The database, a host method or a plugin failed, or this process does not offer
+            a node's type.
         results: the results of the nodes that this call has run, in walk order.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from flowactions_hookspecs import DashboardPrincipal, Host, Origin, Request
+from flowactions_hookspecs import DashboardPrincipal, Host, Node, Origin, Request
 
 SECRET = "whsec_benchmark"
 
@@ -15,6 +15,9 @@ class BareHost(Host):
     settings = os.environ
 
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
+        return None
+
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         return None
 
     async def signing_secret(self, origin: Origin) -> str | None:

@@ -22,8 +22,7 @@ import pytest
 from flowactions_conformance import HostDriver, Turn
 from flowactions_conformance.commands.left_behind import descendants
 from flowactions_conformance.kit.hosts.hosting import call_driver
-from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits
-from flowactions_conformance.kit.hosts.machine import Machine
+from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits, Machine
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
 from flowactions_conformance.kit.registry import select
 from flowactions_conformance.kit.runner import run_checks

@@ -46,8 +46,8 @@ def said(report: Report) -> str:
 @pytest.mark.parametrize("broken", MUTANTS, ids=lambda each: each.name)
 async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """All checks fail that a mutant kills, and not one near by; what they say leads to the fault."""
-    # A mutant may never ask again, and the kit would wait a minute for it.
-    monkeypatch.setattr(pacing_later, "ASK_AGAIN_SECONDS", EFFECT_SECONDS)
+    # A mutant's node may never run again, and the kit would wait a minute for it.
+    monkeypatch.setattr(pacing_later, "AGAIN_SECONDS", EFFECT_SECONDS)
     ids = broken.kills | set(sorted(broken.spares)[:1])
     report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
     _check(report, broken)

@@ -12,7 +12,6 @@ import pytest
 
 from flowactions_conformance.__main__ import main
 from flowactions_conformance.kit.plugins.checks import CHECKS
-from tests.docs.contract_coverage import CONTRACT, sentences
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorials" / "a-node-type-of-your-own.md").read_text()
@@ -184,5 +183,8 @@ def test_a_wrong_command_line_is_told(
 
 def test_each_check_follows_from_a_sentence_of_the_contract() -> None:
     """Word for word."""
-    said = {sentence.text for sentence in sentences(CONTRACT.read_text(encoding="utf-8"))}
-    assert {check.sentence for check in CHECKS} - said == set()
+    pages = [
+        (ROOT / f"docs/reference/{name}.md").read_text(encoding="utf-8") for name in ("contract", "plugins")
+    ]
+    said = " ".join(" ".join(pages).split())
+    assert [check.sentence for check in CHECKS if check.sentence not in said] == []

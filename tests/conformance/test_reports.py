@@ -1,4 +1,4 @@
-"""What the kit says of a run: on the terminal, as JSON, as a page and as a badge."""
+"""What the kit says of a run: on the terminal, as JSON and as a page."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import jsonschema
 import msgspec
 import pytest
 
-from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Sentence, Status, Tested
+from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Status, Tested
 from flowactions_conformance.kit.registry import PROFILES
-from flowactions_conformance.kit.report.badge import badge
 from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import headline, profiles
 from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, Paint, report_text
-from flowactions_conformance.kit.report.written import COMMAND, SCHEMA, schema, write_report
+from flowactions_conformance.kit.report.written import write_report
 from flowactions_conformance.kit.runner import run_checks
 from tests.conformance.mutants.walks import previous_step
 
@@ -90,7 +89,6 @@ UNTRIED = a_report(
     a_result("PACING-2", Status.PASS, profile="pacing"),
 )
 INTERRUPTED = a_report(a_result("EAGER-1", Status.PASS), checks=93, interrupted="signal")
-SENTENCE = Sentence(section="Advancing", text="A recorded node runs as it was recorded.")
 
 
 class TestExitStatus:
@@ -120,7 +118,6 @@ class TestExitStatus:
     ) -> None:
         """No check run, a stale baseline, an error: none of them is a success."""
         assert report.exit_status == status
-        assert (badge(report)["color"] in {"brightgreen", "yellow", "yellowgreen"}) is (status == 0)
 
 
 class TestTerminal:
@@ -206,17 +203,16 @@ class TestTerminal:
 
 
 class TestFiles:
-    """``report.json``, ``report.html``, ``badge.json``."""
+    """``report.json``, its schema, and ``report.html``."""
 
     @pytest.mark.parametrize(
         "report",
         [PASSED, FAILED, UNTRIED, INTERRUPTED, a_report(error=Finding(message=HOSTILE), output=HOSTILE)],
     )
-    def test_the_json_has_the_schema_of_the_package(self, report: Report, tmp_path: Path) -> None:
-        """The schema is that of the structs, and what is written is valid by it, whatever a host says."""
-        described = json.loads(SCHEMA.read_text())
-        assert described == json.loads(msgspec.json.encode(schema())), COMMAND
+    def test_the_json_is_valid_by_its_schema(self, report: Report, tmp_path: Path) -> None:
+        """It is beside it, and what is written is valid by it, whatever a host says."""
         write_report(report, tmp_path / "new" / "folder")
+        described = json.loads((tmp_path / "new" / "folder" / "report.schema.json").read_bytes())
         found = json.loads((tmp_path / "new" / "folder" / "report.json").read_bytes())
         jsonschema.Draft202012Validator.check_schema(described)
         jsonschema.validate(found, described)
@@ -229,29 +225,7 @@ class TestFiles:
         found = json.loads((tmp_path / "report.json").read_bytes())
         found["results"][0]["status"] = "fine"
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(found, json.loads(SCHEMA.read_text()))
-
-    @pytest.mark.parametrize(
-        ("report", "message", "colour"),
-        [
-            (PASSED, "core, pacing", "brightgreen"),
-            (FAILED, "2 failed", "red"),
-            (UNTRIED, "core (1 not tried)", "yellowgreen"),
-            (INTERRUPTED, "not proved", "lightgrey"),
-            (a_report(a_result("EAGER-1", Status.KNOWN)), "core (1 known)", "yellow"),
-            (msgspec.structs.replace(PASSED, selected=True), "not proved", "lightgrey"),
-            (a_report(error=Finding(message="x")), "error", "lightgrey"),
-        ],
-    )
-    def test_the_badge_names_what_is_proved(self, report: Report, message: str, colour: str) -> None:
-        """In the format of shields.io; only a proof of everything claimed is green."""
-        assert badge(report) == {
-            "schemaVersion": 1,
-            "label": "flowactions 1.0",
-            "message": message,
-            "color": colour,
-            "isError": report.exit_status != 0,
-        }
+            jsonschema.validate(found, json.loads((tmp_path / "report.schema.json").read_bytes()))
 
     def test_the_page_needs_nothing_and_escapes_everything(self) -> None:
         """No script, no address that it loads, and a host's text is text."""
@@ -264,7 +238,6 @@ class TestFiles:
                 rerun=HOSTILE,
                 finding=Finding(message=HOSTILE, expected=HOSTILE, actual=f"2{HOSTILE}", causes=(HOSTILE,)),
                 timeline=(Moment(at=0, source=HOSTILE, text=HOSTILE),),
-                sentences=(Sentence(section=HOSTILE, text=HOSTILE),),
             ),
             host=HOSTILE,
             tested=Tested(host=HOSTILE, plugin=HOSTILE, python=HOSTILE, platform=HOSTILE, database=HOSTILE),
@@ -276,19 +249,6 @@ class TestFiles:
         assert parser.attributes.isdisjoint({"src", "style", "onerror", "onclick"})
         assert all(target.startswith("#") for target in parser.targets)
         assert "default-src 'none'" in page(hostile)
-
-    def test_a_clause_leads_to_what_the_contract_says(self) -> None:
-        """On the same page, with the checks that test the sentence; the terminal and the JSON have it, too."""
-        report = a_report(
-            a_result("EAGER-1", Status.FAIL, sentences=(SENTENCE,)),
-            a_result("EAGER-2", Status.PASS, sentences=(SENTENCE,)),
-        )
-        parser = _Tags()
-        parser.feed(page(report))
-        (target,) = {each for each in parser.targets if each.startswith("#contract-")}
-        assert f'<li id="{target[1:]}">{SENTENCE.text} <small>EAGER-1, EAGER-2</small>' in page(report)
-        assert f"            Advancing: {SENTENCE.text}" in report_text(report)
-        assert msgspec.to_builtins(report)["results"][0]["sentences"] == (msgspec.to_builtins(SENTENCE),)
 
     def test_it_says_what_was_tested(self) -> None:
         """Distributions, interpreter, platform and database, each with its version; and the date."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from flowactions_conformance.kit.support.routes import NOWHERE, ROUTES
-from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Origin, Request
+from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Node, Request
 
 
 class _Host(Host):
@@ -15,7 +15,7 @@ class _Host(Host):
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         return None
 
-    async def signing_secret(self, origin: Origin) -> str | None:
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         return None
 
 

@@ -20,13 +20,16 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     ExperienceTriggerRef,
     FlowActions,
+    FlowNodeOrigin,
     Host,
     HostInvalid,
     HostWarning,
     LogicAction,
+    LogicActionOrigin,
     Node,
     Operator,
     Origin,
+    OriginGone,
     Request,
     SettingsInvalid,
     provides,
@@ -46,7 +49,7 @@ REF = ExperienceTriggerRef(
 CALL = "/v1/agents/a/experiences/e/logic-webhook"
 BODY = {"idempotencyKey": "k", "source": "experience_trigger", "actionIndex": 0, "triggerRowId": "t"}
 OPTIONAL = (
-    "node",
+    "signing_secret",
     "api_principal",
     "agent",
     "agents_using",
@@ -67,8 +70,8 @@ class MinimalHost(Host):
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         return DashboardPrincipal(organization_id="acme", user_id="ada", user_name="Ada", may_change=True)
 
-    async def signing_secret(self, origin: Origin) -> str | None:
-        return None
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        return Node(id=node_id, type="webhook", config={})
 
 
 @asynccontextmanager
@@ -101,12 +104,83 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
+class TestSigningSecret:
+    """What a host without `signing_secret` signs with."""
+
+    @pytest.mark.parametrize(
+        ("node", "secret"),
+        [
+            (Node(id="n", type="webhook", config={"webhookSecret": "s"}), "s"),
+            (Node(id="n", type="webhook", config={"webhookSecret": 5}), None),
+            (Node(id="n", type="webhook", config={}), None),
+            (Node(id="n", type="chat_message", config={"webhookSecret": "s"}), OriginGone),
+            (None, OriginGone),
+        ],
+    )
+    async def test_a_nodes_is_in_its_config(self, node: Node | None, secret: Any) -> None:
+        """By `node`, with all ids of the origin; a secret that is not text is none, as the node reads it."""
+        host = MinimalHost({})
+        asked = []
+
+        async def find(*ids: str) -> Node | None:
+            asked.append(ids)
+            return node
+
+        host.node = find  # type: ignore[method-assign, assignment]
+        origin = FlowNodeOrigin(organization_id="o", agent_id="a", flow_id="f", node_id="n")
+        if secret is OriginGone:
+            with pytest.raises(OriginGone):
+                await host.signing_secret(origin)
+        else:
+            assert await host.signing_secret(origin) == secret
+        assert asked == [("o", "f", "n")]
+
+    async def test_a_logic_actions_is_the_actions(self) -> None:
+        """By `logic_action`; an action that is not there is gone."""
+        host = MinimalHost({})
+        with pytest.raises(OriginGone):
+            await host.signing_secret(LogicActionOrigin(ref=REF))
+
+        async def action(ref: Any) -> LogicAction:
+            return LogicAction(url="https://example.com/", secret="s")
+
+        host.logic_action = action  # type: ignore[method-assign]
+        assert await host.signing_secret(LogicActionOrigin(ref=REF)) == "s"
+
+    async def test_the_hosts_own_webhooks_need_it(self, database_url: str) -> None:
+        """`enqueue` and `prepare` refuse them at the call, before anything is written."""
+        actions = FlowActions.load(MinimalHost(development(database_url)))
+        async with served(actions) as client:
+            for call in (actions.enqueue, actions.prepare):
+                with pytest.raises(ValueError, match="does not override signing_secret"):
+                    await call(own_webhook())
+            assert (await client.get("/v1/webhooks/outbox")).json()["data"] == []
+
+    async def test_what_fails_is_named(self, database_url: str) -> None:
+        """A delivery that waits says `Host.node`, which the host has written."""
+
+        class Failing(MinimalHost):
+            async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+                raise KeyError
+
+        actions = FlowActions.load(Failing(development(database_url)))
+        async with served(actions) as client:
+            config = {"webhookUrl": "http://127.0.0.1:9/"}
+            await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
+
+            async def waits() -> bool:
+                (row,) = (await client.get("/v1/webhooks/outbox")).json()["data"]
+                return "Host.node of Failing" in (row["lastError"] or "")
+
+            await until(waits)
+
+
 class TestOptionalMembers:
     def test_provides_tells_what_a_host_has(self, tmp_path: Any) -> None:
         """By its class, a base class of it, or the object itself."""
         host = MinimalHost(development(f"sqlite:///{tmp_path / 'f.db'}"))
         assert not any(provides(host, name) for name in OPTIONAL)
-        assert provides(host, "signing_secret")
+        assert provides(host, "node")
         host.agent = host.signing_secret  # type: ignore[method-assign, assignment]
         assert provides(host, "agent")
         assert all(provides(SmallHost(), name) for name in ("agent", "auth_event"))
@@ -141,7 +215,7 @@ class TestOptionalMembers:
 
         class Api(MinimalHost):
             async def api_principal(self, request: Request) -> ApiPrincipal:
-                return ApiPrincipal(organization_id="acme")
+                return ApiPrincipal(organization_id="acme", all_agents=True)
 
         class ApiWithAgent(Api):
             async def agent(self, agent_id: str) -> Agent:
@@ -201,17 +275,17 @@ class TestWhatIsRefusedAtLoad:
     def test_required_members_are_named(self) -> None:
         """Without a required method there is no object; without settings, load says what they are."""
 
-        class NoSecret(Host):
+        class NoNode(Host):
             async def dashboard_principal(self, request: Request) -> None: ...
 
-        class NoSettings(NoSecret):
-            async def signing_secret(self, origin: Origin) -> str | None: ...
+        class NoSettings(NoNode):
+            async def node(self, organization_id: str, flow_id: str, node_id: str) -> None: ...
 
-        with pytest.raises(TypeError, match="signing_secret"):
-            NoSecret()  # type: ignore[abstract]
+        with pytest.raises(TypeError, match="node"):
+            NoNode()  # type: ignore[abstract]
         with pytest.raises(HostInvalid, match="NoSettings is not a usable host: settings must be a mapping"):
             FlowActions.load(NoSettings())
-        with pytest.raises(HostInvalid, match=r"object is not a host.*dashboard_principal, signing_secret"):
+        with pytest.raises(HostInvalid, match=r"object is not a host.*dashboard_principal, node"):
             FlowActions.load(object())  # type: ignore[arg-type]
 
     def test_what_cannot_be_called_is_named(self, tmp_path: Any) -> None:

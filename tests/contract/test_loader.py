@@ -155,14 +155,14 @@ class TestWhatIsRefused:
         incomplete = type(
             "Incomplete",
             (Host,),
-            {n: getattr(SmallHost, n) for n in Host.__abstractmethods__ - {"signing_secret"}},
+            {n: getattr(SmallHost, n) for n in Host.__abstractmethods__ - {"node"}},
         )
-        with pytest.raises(TypeError, match=r"Incomplete.*signing_secret"):
+        with pytest.raises(TypeError, match=r"Incomplete.*node"):
             incomplete()
 
     def test_an_object_that_is_no_host_is_told_what_it_lacks(self) -> None:
         """A host that does not subclass Host gets a list of the methods it lacks."""
-        with pytest.raises(HostInvalid, match=r"object is not a host.*signing_secret"):
+        with pytest.raises(HostInvalid, match=r"object is not a host.*node"):
             FlowActions.load(object())  # type: ignore[arg-type]
 
     def test_a_host_whose_method_cannot_be_called_is_told_which(self) -> None:

@@ -99,7 +99,7 @@ async def main() -> None:
         host.database = engine_of(os.environ["FLOWACTIONS_DATABASE_URL"])
     host.action = LogicAction(url=os.environ.get("FLOWACTIONS_TEST_URL", "http://127.0.0.1:9/"))
     host.agents = [Agent(id=f"agent-{number}", name="A", organization_id="acme") for number in (1, 2)]
-    host.api = ApiPrincipal(organization_id="acme")
+    host.api = ApiPrincipal(organization_id="acme", all_agents=True)
     actions = FlowActions.load(host)
     fuse = Fuse()
     loop = asyncio.get_running_loop()

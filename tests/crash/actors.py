@@ -75,18 +75,9 @@ async def actors(settings: Mapping[str, str], count: int) -> AsyncIterator[list[
             actor.process.stdin.close()
 
 
-async def advance_until_told(actor: Actor, walk: Mapping[str, Any], step: str | None, times: int = 1) -> Any:
-    """Advance so many times at once, and again for each call that was told `unavailable`, as hosts do.
-
-    A busy machine's database may not answer in time; nothing has run then.
-    """
-    found: dict[str, list[str]] = {"ran": [], "states": []}
-    while times:
-        told = await actor.ask(do="advance", walk=walk, step=step, times=times)
-        times = told["states"].count("unavailable")
-        found["ran"] += told["ran"]
-        found["states"] += [state for state in told["states"] if state != "unavailable"]
-    return found
+async def advance(actor: Actor, walk: Mapping[str, Any], step: str | None, times: int = 1) -> Any:
+    """Advance so many times at once."""
+    return await actor.ask(do="advance", walk=walk, step=step, times=times)
 
 
 async def advance_and_die(settings: Mapping[str, str], walks: Sequence[Mapping[str, Any]]) -> None:

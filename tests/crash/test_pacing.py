@@ -18,7 +18,7 @@ from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Deferred, FlowActions, Node
 from flowactions_plugin.settings.model import read_settings
 from tests.chatting import adopt, adopting_settings
-from tests.crash.actors import AT_ONCE, actors, advance_and_die, advance_until_told
+from tests.crash.actors import AT_ONCE, actors, advance, advance_and_die
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
@@ -102,9 +102,7 @@ async def test_racing_processes_fire_once_and_in_order(field: Field) -> None:
     async with actors(field.settings, AT_ONCE) as processes:
         for _ in range(5):
             walk = await field.record("webhook", "chat_message", "webhook", "chat_message")
-            found = await asyncio.gather(
-                *(advance_until_told(actor, walk, "s", times=13) for actor in processes)
-            )
+            found = await asyncio.gather(*(advance(actor, walk, "s", times=13) for actor in processes))
             assert [result for one in found for result in one["ran"]] == [
                 "webhook-0:queued",
                 "chat_message-1:sent",
@@ -158,16 +156,14 @@ async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) 
     async with actors(field.settings, AT_ONCE) as processes:
         for _ in range(4):
             walk = await field.record("webhook", "chat_message", halt, "webhook")
-            found = await asyncio.gather(
-                *(advance_until_told(actor, walk, "s", times=13) for actor in processes)
-            )
+            found = await asyncio.gather(*(advance(actor, walk, "s", times=13) for actor in processes))
             ran = [result for one in found for result in one["ran"]]
             assert [result.rpartition(":")[0] for result in ran] == ["webhook-0", "chat_message-1", f"{halt}-2"]
             states = Counter(state for one in found for state in one["states"])
             assert states.keys() <= {"running", "halted"}, states
             assert states["halted"] >= 1
             for step in ("s", None):
-                again = await asyncio.gather(*(advance_until_told(actor, walk, step) for actor in processes))
+                again = await asyncio.gather(*(advance(actor, walk, step) for actor in processes))
                 assert {state for one in again for state in one["states"]} == {"halted"}
             assert (await field.enqueued())[walk["run_id"]] == 1
     assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []

@@ -99,7 +99,7 @@ def _lines() -> Iterator[str]:
     )
     yield (
         "\nCodes of nodes' results are in [the contract](contract.md#structs), problems of a config "
-        "[there](contract.md#problems), and refusals of the chat provider on [a page of their own](chat-errors.md)."
+        "[there](drafts.md#problems), and refusals of the chat provider on [a page of their own](chat-errors.md)."
     )
 
 

@@ -71,9 +71,6 @@ class Shop(Host):
     async def dashboard_principal(self, request):
         return None
 
-    async def signing_secret(self, origin):
-        return None
-
     async def node(self, organization_id, flow_id, node_id):
         return Node(id=node_id, type="crm_note", config={"crmToken": "hush", "list": "changed since"})
 

@@ -25,7 +25,7 @@ import flowactions_plugin.plugin
 class Small(Host):
     settings = {"FLOWACTIONS_DATABASE_URL": "sqlite:///small.db"}
     async def dashboard_principal(self, request): return None
-    async def signing_secret(self, origin): return None
+    async def node(self, organization_id, flow_id, node_id): return None
 
 async def main():
     actions = FlowActions.load(Small(), plugins=[flowactions_plugin.plugin] if sys.argv[2] == "given" else [])

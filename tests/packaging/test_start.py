@@ -71,6 +71,9 @@ class Bare(Host):
     async def dashboard_principal(self, request):
         return None
 
+    async def node(self, organization_id, flow_id, node_id):
+        return None
+
     async def signing_secret(self, origin):
         return "whsec_made_up"
 

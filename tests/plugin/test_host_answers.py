@@ -61,7 +61,7 @@ class AnsweringHost(SmallHost):
 @pytest.fixture
 async def started(database_url: str) -> AsyncIterator[tuple[AnsweringHost, FlowActions, httpx.AsyncClient]]:
     host = AnsweringHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
-    host.api = ApiPrincipal(organization_id="acme")
+    host.api = ApiPrincipal(organization_id="acme", all_agents=True)
     host.action = LogicAction(url="http://127.0.0.1:9/")
     actions = FlowActions.load(host)
     transport = transport_of(actions)

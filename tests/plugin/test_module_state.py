@@ -85,7 +85,6 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.telemetry.spans:_NO_ENQUEUE": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_NO_NODE": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
-    "flowactions_conformance.kit.clauses:_all": "caches a file of the package",
     "flowactions_conformance.kit.hosts.making:_Making.lock": "the kit makes one host at a time",
     "flowactions_conformance.kit.tested:_distribution": "caches what is installed",
     "flowactions_conformance.kit.probing.plugin:NO_TLS": "is not changed",

@@ -23,10 +23,8 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     Deferred,
     FlowActions,
-    FlowNodeOrigin,
     Host,
     Node,
-    OriginGone,
     Request,
     Walk,
 )
@@ -64,31 +62,22 @@ class ExampleHost(Host):
         who = self._signed_in(request, "api")
         if who is None:
             return None
-        # No agents are none, and None is all of the organization's.
-        agents = None if who.agents is None else frozenset(who.agents)
-        return ApiPrincipal(organization_id=who.organization, agent_ids=agents)
+        return ApiPrincipal(
+            organization_id=who.organization, agent_ids=frozenset(who.agents), all_agents=who.all_agents
+        )
 
     async def agent(self, agent_id: str) -> Agent | None:
         """Return the agent, whoever's it is: the plugin compares its organization with the caller's."""
         return self._data.agents.get(agent_id)
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-        """Return the node as it is now, for its secrets: they are not stored with a node that waits for its step."""
+        """Return the node as it is now: its secret signs, and is stored with no delivery."""
         flow = self._data.flows.get(flow_id)
         if flow is None or flow.organization != organization_id:
             return None
         return next(
             (_node(item) for item in flow.items if isinstance(item, Action) and item.id == node_id), None
         )
-
-    async def signing_secret(self, origin: Any) -> str | None:
-        """Return the secret that the node has now: asked before each attempt, and stored with no delivery."""
-        node = None
-        if isinstance(origin, FlowNodeOrigin):
-            node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-        if node is None:
-            raise OriginGone
-        return node.config.get("webhookSecret") or None
 
     def _signed_in(self, request: Request, kind: str) -> Login | None:
         who = self._data.logins.get(request.headers.get("authorization", ""))
@@ -135,23 +124,13 @@ class Engine:
         before = run.position
         if run.done or at != run.shown:
             return run  # a doubled click, or a step that the client made up
-        await self._catch_up(run)
         step = run.steps[before + 1] if before + 1 < len(run.steps) else None
         advanced = await self._actions.advance(run.walk, step)
         if advanced.state == "running" or run.position != before:
             return run  # another request runs the nodes, or has moved the run meanwhile
-        if advanced.state == "unavailable":
-            run.owed.append(step)  # the user goes on, and these nodes are asked for again
         run.position += 1
         run.done |= step is None or advanced.state == "halted"
         return run
-
-    async def _catch_up(self, run: Run) -> None:
-        """Ask again for steps whose nodes could not be run when the user came by."""
-        for step in list(run.owed):
-            advanced = await self._actions.advance(run.walk, step)
-            if advanced.state in {"done", "halted"} and step in run.owed:
-                run.owed.remove(step)
 
 
 class Run:
@@ -162,7 +141,6 @@ class Run:
         self.steps = steps
         self.position = -1
         self.done = False
-        self.owed: list[str | None] = []
 
     @property
     def shown(self) -> str | None:

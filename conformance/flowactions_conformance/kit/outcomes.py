@@ -72,18 +72,6 @@ class Finding(Wire, frozen=True):
     logged: tuple[str, ...] = ()
 
 
-class Sentence(Wire, frozen=True):
-    """A sentence of the contract page that binds hosts.
-
-    Args:
-        section: that it stands in.
-        text: the sentence, or the row of a table.
-    """
-
-    section: str
-    text: str
-
-
 class Tested(Wire, frozen=True):
     """What was tested, each with its version.
 
@@ -108,7 +96,6 @@ class CheckResult(Wire, frozen=True):
     Args:
         id: of the check, for example ``EAGER-1``; stable.
         clause: what it follows from: a section of the contract page and of the specification.
-        sentences: of the contract, that it tests.
         since: the version of the contract in which the check is required; ``None`` while it is provisional.
         rerun: the command line that runs this check alone.
         seconds: how long it took.
@@ -122,7 +109,6 @@ class CheckResult(Wire, frozen=True):
     level: Level
     since: str | None
     status: Status
-    sentences: tuple[Sentence, ...] = ()
     finding: Finding | None = None
     timeline: tuple[Moment, ...] = ()
     seconds: float = 0.0

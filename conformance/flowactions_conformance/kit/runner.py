@@ -14,7 +14,6 @@ from typing import Final, Literal
 import msgspec
 
 from flowactions_conformance.kit.baseline import Accepted, Baseline, refuse_unknown, stale_in
-from flowactions_conformance.kit.clauses import sentences
 from flowactions_conformance.kit.hosts.limits import CHECK_SECONDS, LIMITS, EffectTimeout, Late, Limits
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
@@ -109,7 +108,6 @@ class Runner:
             level=check.level,
             since=check.since,
             status=Status.PASS,
-            sentences=sentences(check.id),
             rerun=rerun,
         )
         if check.profile not in self.session.claims or check.needs & self.session.lacks:
@@ -159,8 +157,7 @@ class Runner:
 
 async def _judge(check: Check, trial: Trial, *, strict: bool) -> tuple[Status, Finding | None]:
     try:
-        host = None if check.alone else trial.host.running
-        await trial.session.patience.wait(check.run(trial), CHECK_SECONDS, host, is_one_thing=False)
+        await trial.session.patience.wait(check.run(trial), CHECK_SECONDS)
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise

@@ -19,8 +19,7 @@ from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import Running
 from flowactions_conformance.kit.hosts.in_process import InProcess
 from flowactions_conformance.kit.hosts.leftovers import run_folder
-from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits, Patience
-from flowactions_conformance.kit.hosts.machine import Machine
+from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits, Machine, Patience
 from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.hosts.processes import ChildProcess
 from flowactions_conformance.kit.hosts.served import Served
@@ -182,10 +181,7 @@ class Session(Bench):
                 factory = load_factory(factory)
             if self.mode == "in-process" and getattr(factory, MARK, False):
                 self.mode = "child"
-            # A host in the receiver's process could slow the receiver down: then the machine is not measured by it.
-            machine = Machine(None if self.mode == "in-process" else self.receiver_url, self._server)
-            await stack.enter_async_context(machine.running())
-            self.patience = Patience(machine.slowness, self.patience.scale)
+            self.patience = Patience(Machine().slowness, self.patience.scale)
             handler = LogLines(self.output)
             logging.getLogger().addHandler(handler)
             stack.callback(logging.getLogger().removeHandler, handler)

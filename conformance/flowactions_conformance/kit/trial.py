@@ -246,7 +246,7 @@ class Trial(Parts):
         async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=NO_TIMEOUT) as client:
             asking = client.request(method, url, headers=both, follow_redirects=False, **sending)
             try:
-                answer = await self.session.patience.wait(asking, REQUEST_SECONDS, host.running)
+                answer = await self.session.patience.wait(asking, REQUEST_SECONDS)
             except (httpx.TransportError, Late) as exc:
                 raise CheckFailed(
                     f"{method} {path} got no answer",
@@ -396,12 +396,8 @@ class Trial(Parts):
             NothingKnown: the machine was too slow to tell.
         """
         timeout = self.session.effect_timeout
-        running = None if self._host is None else self._host.running
         try:
-            # A host that answers may still be sending what comes before this: it has all the time of a slow machine.
-            came = await self.session.patience.wait(
-                waiting, max(timeout.seconds, at_least), running, is_one_thing=False
-            )
+            came = await self.session.patience.wait(waiting, max(timeout.seconds, at_least))
         except Late:
             timeout.expired()
             raise

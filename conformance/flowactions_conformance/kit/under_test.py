@@ -46,14 +46,16 @@ class Login(Wire, frozen=True):
         organization: the kit's id of the organization.
         id: the kit's id of the person or backend.
         may_change: whether the person may change anything.
-        agents: kit ids of the agents that a backend may address; ``None``: all agents of its organization.
+        agents: kit ids of the agents that a backend may address.
+        all_agents: whether a backend may address all agents of its organization.
     """
 
     kind: Literal["dashboard", "api"]
     organization: str
     id: str
     may_change: bool = True
-    agents: tuple[str, ...] | None = None
+    agents: tuple[str, ...] = ()
+    all_agents: bool = False
 
 
 class Organization(Wire, frozen=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -56,18 +55,9 @@ def create_app(
                 await load_sample(host.store, sample)
             yield
 
-    @asynccontextmanager
-    async def walking(_: Litestar) -> AsyncIterator[None]:
-        task = asyncio.create_task(walker.keep_catching_up())
-        try:
-            yield
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
     app = Litestar(
         route_handlers=[*own_routes(host, actions, walker), *actions.route_handlers],
-        lifespan=[own_lifespan, actions.lifespan, walking],
+        lifespan=[own_lifespan, actions.lifespan],
         openapi_config=OpenAPIConfig(title="Reference host", version="1", components=OPENAPI_COMPONENTS),
         logging_config=None,
     )

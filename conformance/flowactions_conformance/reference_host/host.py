@@ -15,15 +15,11 @@ from flowactions_hookspecs import (
     AuthEvent,
     DashboardPrincipal,
     ExperienceTriggerRef,
-    FlowNodeOrigin,
     Host,
     LogicAction,
-    LogicActionOrigin,
     LogicActionRef,
     Node,
     Operator,
-    Origin,
-    OriginGone,
     QuestionRequired,
     Request,
 )
@@ -73,8 +69,12 @@ class ReferenceHost(Host):
         found = await self.store.token("api", _bearer(request))
         if found is None:
             return None
-        agent_ids = None if found["agent_ids"] is None else frozenset(found["agent_ids"])
-        return ApiPrincipal(organization_id=found["organization_id"], agent_ids=agent_ids)
+        agent_ids = found["agent_ids"]
+        return ApiPrincipal(
+            organization_id=found["organization_id"],
+            agent_ids=frozenset(agent_ids or ()),
+            all_agents=agent_ids is None,
+        )
 
     async def agent(self, agent_id: str) -> Agent | None:
         """Look an agent up."""
@@ -114,21 +114,6 @@ class ReferenceHost(Host):
         return (
             msgspec.convert(actions[ref.action_index], LogicAction) if ref.action_index < len(actions) else None
         )
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """Return the secret that the node or action has now."""
-        if isinstance(origin, LogicActionOrigin):
-            action = await self.logic_action(origin.ref)
-            if action is None:
-                raise OriginGone
-            return action.secret
-        if not isinstance(origin, FlowNodeOrigin):
-            raise OriginGone  # this host enqueues no webhooks of its own
-        node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-        if node is None:
-            raise OriginGone
-        secret: str | None = node.config.get("webhookSecret")
-        return secret or None
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """Find the node in the flow as it is now."""

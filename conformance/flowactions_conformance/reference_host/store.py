@@ -98,7 +98,6 @@ results = Table(
     Column("run_id", String, index=True),
     Column("result", JSON),
 )
-owed = _table("owed", Column("session", String), Column("step_id", String))
 auth_events = _table("auth_events", Column("event", JSON))
 
 
@@ -257,13 +256,11 @@ class Store:
     async def delete_flow(self, flow_id: str, version: str) -> bool:
         """Delete a flow with its runs, so that a session that is under way ends; return whether it had this version."""
         own = select(runs.c.id).where(runs.c.flow_id == flow_id)
-        sessions = select(runs.c.session).where(runs.c.flow_id == flow_id)
         async with self._writing() as connection:
             deleted = delete(flows).where(flows.c.id == flow_id, flows.c.version == version)
             if (await connection.execute(deleted)).rowcount != 1:
                 return False
             await connection.execute(delete(results).where(results.c.run_id.in_(own)))
-            await connection.execute(delete(owed).where(owed.c.session.in_(sessions)))
             await connection.execute(delete(runs).where(runs.c.flow_id == flow_id))
         return True
 

@@ -64,7 +64,7 @@ class ServedDriver(HostDriver):
                 who.organization,
                 token=_token(who),
                 person_id=who.id,
-                agent_ids=None if who.agents is None else list(who.agents),
+                agent_ids=None if who.all_agents else list(who.agents),
             )
         for flow in world.flows:
             await self._store.save_flow(_stored(flow))

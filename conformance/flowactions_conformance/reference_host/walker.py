@@ -6,23 +6,16 @@ nodes are only recorded, each against the content step that follows it; they run
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
 import time
-from typing import Any, Final
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.store import Flow, Run, Store
 from flowactions_hookspecs import Deferred, FlowActions, Node, Walk
-
-log = logging.getLogger(__name__)
-
-CATCH_UP_SECONDS: Final = 10.0
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -118,34 +111,9 @@ class Walker:
             # Another request runs them (a doubled click), or did until its process was killed. Moving now could walk
             # past a node that halts: the turn stays where it is, and the browser asks again.
             return _turn(run)
-        if advanced.state == "unavailable":
-            # The user goes on, and `catch_up` asks for this step again.
-            await self._store.put(tables.owed, id=f"{run.id}/{position}", session=run.session, step_id=reached)
         halted = advanced.state == "halted"
         await self._store.move(run, position=position, done=reached is None, halted=halted)
         return _turn(await self._store.run(run.session) or run)
-
-    async def catch_up(self) -> None:
-        """Ask again for the steps whose nodes could not be run when the user came by."""
-        for row in await self._store.find(tables.owed):
-            run = await self._store.run(row["session"])
-            if run is None:
-                continue
-            advanced = await self._actions.advance(_walk(run), row["step_id"])
-            await self._store.add_results(run.id, advanced.results)
-            if advanced.state == "halted":
-                await self._store.move(run, position=run.position, done=True, halted=True)
-            if advanced.state in {"done", "halted"}:
-                await self._store.remove(tables.owed, row["id"])
-
-    async def keep_catching_up(self) -> None:
-        """Do that every few seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(CATCH_UP_SECONDS)
-            try:
-                await self.catch_up()
-            except Exception:
-                log.exception("unfinished steps could not be read; this is tried again")
 
 
 def _walk(run: Run) -> Walk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,11 +22,8 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     Deferred,
     FlowActions,
-    FlowNodeOrigin,
     Host,
     Node,
-    Origin,
-    OriginGone,
     Request,
     ScopeRequest,
     Walk,
@@ -52,7 +48,6 @@ tokens = _table("tokens", "kind", principal=sa.JSON)
 flows = _table("flows", "organization_id agent_id pacing", items=sa.JSON)
 # A run keeps the items as they were when it was opened. `position` is the step that is shown, -1 before the first one.
 runs = _table("runs", "state", walk=sa.JSON, items=sa.JSON, position=sa.Integer)
-owed = _table("owed", "run_id step_id")
 
 
 class ShopHost(Host):
@@ -93,15 +88,6 @@ class ShopHost(Host):
         flow = await self._get(flows, id=flow_id, organization_id=organization_id)
         items = flow["items"] if flow else []
         return next((_node(each) for each in items if each["id"] == node_id and each["kind"] == "action"), None)
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """The secret that the node has now: asked before each attempt, and stored with no delivery."""
-        node = None
-        if isinstance(origin, FlowNodeOrigin):  # this host enqueues nothing else
-            node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-        if node is None:
-            raise OriginGone
-        return node.config.get("webhookSecret") or None
 
     async def _principal(self, kind: str, request: Request, of: type[Principal]) -> Principal | None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -175,26 +161,8 @@ class Walker:
         advanced = await self.actions.advance(_walk(run), step)
         if advanced.state == "running":
             return run  # another request runs the nodes, and one of them may halt: the client asks again
-        if advanced.state == "unavailable":  # the user goes on, and `keep_catching_up` asks again
-            await self.host._put(owed, id=f"{run['id']}/{position}", run_id=run["id"], step_id=step)
         state = "halted" if advanced.state == "halted" else "done" if step is None else "open"
         return await self._move(run, position, state)
-
-    async def keep_catching_up(self) -> None:
-        """Asks again for the steps whose nodes could not be run when the user came by."""
-        while True:
-            await asyncio.sleep(10)
-            try:
-                for row in await self.host._find(owed):
-                    run = await self.host._get(runs, id=row["run_id"]) or {}
-                    advanced = await self.actions.advance(_walk(run), row["step_id"])
-                    if advanced.state == "halted":
-                        await self._move(run, run["position"], "halted")
-                    if advanced.state in {"done", "halted"}:
-                        async with self.host.database.begin() as connection:
-                            await connection.execute(sa.delete(owed).where(owed.c.id == row["id"]))
-            except Exception:
-                log.exception("steps that were left behind are asked for again")
 
     def turn(self, run: Data) -> Data:
         """Return what the end user's browser gets. It has no results of action nodes."""
@@ -215,9 +183,7 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with host._open():
-            catching_up = asyncio.create_task(walker.keep_catching_up())
             yield
-            catching_up.cancel()
 
     api = FastAPI(lifespan=lifespan)
     # The plugins' routes beside the app's, their lifespan inside the app's.
@@ -307,7 +273,12 @@ class ShopDriver(HostDriver):
             await put(agents, id=agent.id, name=agent.name, organization_id=agent.organization)
         for who in world.logins:
             person = {"userId": who.id, "userName": who.id, "mayChange": who.may_change}
-            principal = {"organizationId": who.organization, "agentIds": who.agents, **person}
+            principal = {
+                "organizationId": who.organization,
+                "agentIds": who.agents,
+                "allAgents": who.all_agents,
+                **person,
+            }
             await put(tokens, id=f"token-of-{who.id}", kind=who.kind, principal=principal)
         for flow in world.flows:
             row = {"organization_id": flow.organization, "agent_id": flow.agent, "pacing": flow.pacing}

@@ -22,12 +22,10 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     FlowActions,
     LogicAction,
-    LogicActionOrigin,
     LogicActionRef,
     Node,
     NodeDraft,
     NodeTriggerRef,
-    Origin,
     QuestionRequired,
     ScopeRequest,
 )
@@ -73,14 +71,6 @@ class FullHost(ShopHost):
                     seen.add(item["flow"])
                     waiting.append(item["flow"])
         return None
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """The secret that the node or the action has now."""
-        if isinstance(origin, LogicActionOrigin):
-            action = await self.logic_action(origin.ref)
-            if action is not None:
-                return action.secret
-        return await super().signing_secret(origin)
 
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
         """The action of the trigger that ``ref`` names."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from flowactions_hookspecs import DashboardPrincipal, Host, Origin, OriginGone, Request
+from flowactions_hookspecs import DashboardPrincipal, Host, Node, Request
 
 WEBHOOK = {"webhookUrl": "https://hooks.example.com/x", "webhookBody": '{"said": {{content}}}'}
 DATABASE = "all.db"
@@ -24,9 +24,8 @@ class SmallHost(Host):
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """Nobody signs in."""
 
-    async def signing_secret(self, origin: Origin) -> str | None:
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """Nothing is delivered here."""
-        raise OriginGone
 
 
 def outbox(folder: Path, database: str = DATABASE) -> list[tuple[str, str, str]]:

@@ -67,7 +67,7 @@ def _any_bearer(driver: ReferenceDriver) -> None:
 
 def _all_agents(driver: ReferenceDriver) -> None:
     async def change(_: Request, found: ApiPrincipal) -> ApiPrincipal:
-        return msgspec.structs.replace(found, agent_ids=None)
+        return msgspec.structs.replace(found, all_agents=True)
 
     backend(driver, change)
 

@@ -150,10 +150,10 @@ def clients_step_trusted(driver: ReferenceDriver) -> None:
     alter_walker(driver, Broken)
 
 
-def unavailable_is_done(driver: ReferenceDriver) -> None:
+def running_is_done(driver: ReferenceDriver) -> None:
     class Actions(AlteredActions):
         def advanced(self, advanced: Advanced) -> Advanced:
-            return replace(advanced, state="done") if advanced.state == "unavailable" else advanced
+            return replace(advanced, state="done") if advanced.state == "running" else advanced
 
     alter_actions(driver, Actions)
 
@@ -236,12 +236,12 @@ MUTANTS = [
         message="a client at step a that says it is at step c went on from there",
     ),
     mutant(
-        "unavailable-is-done",
-        "A step that could not be run is taken for one that was.",
-        changed(unavailable_is_done),
-        kills="PACING-12",
-        spares="PACING-5 PACING-8",
-        message="answered `unavailable` for a step, and was not called for that step again",
+        "running-is-done",
+        "A next beside one that still runs nodes moves on.",
+        changed(running_is_done),
+        kills="PACING-5",
+        spares="PACING-4 PACING-7",
+        message="`running` is taken for `done`",
     ),
     mutant(
         "secret-cached",

@@ -27,7 +27,7 @@ async def run(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) 
             Agent(id="agent-1", name="A", organization_id="acme"),
             Agent(id="agent-2", name="B", organization_id="globex"),
         ]
-        running.host.api = ApiPrincipal(organization_id="acme")
+        running.host.api = ApiPrincipal(organization_id="acme", all_agents=True)
         running.host.action = LogicAction(url="http://127.0.0.1:9/hook")
         await running.connect()
         yield running

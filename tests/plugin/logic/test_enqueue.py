@@ -59,7 +59,7 @@ class LogicHost(SmallHost):
             Agent(id="agent-2", name="Two", organization_id="acme"),
             Agent(id="agent-3", name="Three", organization_id="globex"),
         ]
-        self.api = ApiPrincipal(organization_id="acme")
+        self.api = ApiPrincipal(organization_id="acme", all_agents=True)
 
     async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
         self.asked.append(ref)

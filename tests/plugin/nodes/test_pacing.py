@@ -195,7 +195,7 @@ async def test_what_a_process_left_behind_is_taken_over(
     async with running(database_url) as second:
         await until(lambda: len(receiver.requests) == 2)
         await nothing_but(second, receiver, "a", "b")
-    assert "the expired lease of 2 deferred nodes is reclaimed" in caplog.text
+    assert "2 deferred nodes run without their user" in caplog.text
 
 
 async def test_what_ends_every_process_is_dropped(

@@ -1,4 +1,4 @@
-"""Leases of deferred nodes, and what an advance answers: done, running, halted or unavailable (§3.2)."""
+"""Leases of deferred nodes, and what an advance answers: done, running or halted (§3.2)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.nodes import pacing
 from flowactions_plugin.nodes.queries import DeferredQueries, step_of
 from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
 from flowactions_plugin.queue.enqueue import Outbox
@@ -21,12 +22,17 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.pacing import Paced, paced, ran
 from tests.support import a_walk
+from tests.waiting import until
 
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Paced]:
     async with paced(database_url) as made:
         yield made
+
+
+async def away(*_: Any) -> Any:
+    raise StorageUnavailable("the database failed: it is away")
 
 
 class TestStates:
@@ -136,7 +142,7 @@ class TestStates:
 
 class TestTheDatabaseFails:
     @pytest.mark.parametrize("method", ["lease", "pop", "find"])
-    async def test_what_did_not_run_is_unavailable_and_runs_at_the_next_call(
+    async def test_what_did_not_run_runs_at_the_next_call(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Results hold what ran; nothing is run twice, and no waiting for a lease is needed once it is back."""
@@ -157,11 +163,59 @@ class TestTheDatabaseFails:
         with monkeypatch.context() as patched:
             patched.setattr(owner, method, failing)
             first = await run.actions.advance(walk, "s")
-        assert (first.state, ran(first)) == ("unavailable", ["a"] if method == "pop" else [])
+        assert (first.state, ran(first)) == ("done", ["a"] if method == "pop" else [])
         second = await run.actions.advance(walk, "s")
         assert second.state == "done"
         assert ran(first) + ran(second) == ["a", "b", "c"]
         assert len(await run.query("SELECT id FROM flowactions_outbox")) == 3
+
+    async def test_the_plugin_repeats_what_it_could_not_read(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The host moves on, and calls for the step no more; it is told what has run."""
+        monkeypatch.setattr(pacing, "REPEAT_SECONDS", 0.01)
+        walk, other = a_walk(), a_walk()
+        for each in (walk, other):
+            await run.record(each, "a")
+        with monkeypatch.context() as patched:
+            patched.setattr(DeferredQueries, "find", away)
+            for each in (walk, walk, other):
+                assert await run.actions.advance(each, "s") == Advanced(state="done")
+        await until(lambda: len(run.host.told) == 2)
+        told = [(each.run_id, step, ran(advanced)) for each, step, advanced in run.host.told]
+        assert told == [(walk.run_id, "s", ["a"]), (other.run_id, "s", ["a"])]
+
+    @pytest.mark.parametrize("halts", [False, True])
+    async def test_steps_of_a_run_keep_their_order(
+        self, run: Paced, monkeypatch: pytest.MonkeyPatch, halts: bool
+    ) -> None:
+        """A later step is not run before one that could not be read, nor after its halt; one that nobody got to is not run."""
+        walk = a_walk()
+        for name, step in (("a", "s"), ("b", "t"), ("c", "u"), ("d", "never")):
+            await run.record(walk, name, step=step, halts=halts and name == "a")
+        with monkeypatch.context() as patched:
+            patched.setattr(DeferredQueries, "find", away)
+            for step in ("s", "t"):
+                assert await run.actions.advance(walk, step) == Advanced(state="done")
+        advanced = await run.actions.advance(walk, "u")
+        assert (advanced.state, ran(advanced)) == (("halted", ["a"]) if halts else ("done", ["a", "b", "c"]))
+
+    async def test_the_end_of_the_process_is_a_last_attempt(
+        self, database_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """What it cannot read either is told; its records stay, and a restarted host runs them when it advances again."""
+        walk = a_walk()
+        for fails in (True, False):
+            async with paced(database_url) as run:
+                await run.record(walk, "a")
+                monkeypatch.setattr(DeferredQueries, "find", away)
+                assert await run.actions.advance(walk, "s") == Advanced(state="done")
+                if not fails:
+                    monkeypatch.undo()
+            monkeypatch.undo()
+            assert ("1 steps could not be read until the end" in caplog.text) is fails
+            assert [ran(advanced) for _, _, advanced in run.host.told] == ([] if fails else [["a"]])
+            caplog.clear()
 
     async def test_a_lost_answer_to_a_lease_blocks_nobody(
         self, run: Paced, monkeypatch: pytest.MonkeyPatch
@@ -178,7 +232,7 @@ class TestTheDatabaseFails:
         for _ in range(2 * MAX_LEASES):
             with monkeypatch.context() as patched:
                 patched.setattr(DeferredStore, "lease", cut)
-                assert (await run.actions.advance(walk, "s")).state == "unavailable"
+                assert (await run.actions.advance(walk, "s")).state == "done"
             assert await run.pacing.recover() in {0, 1}
         assert await run.query("SELECT body FROM flowactions_outbox") == [(b'"a"',)]
 
@@ -189,13 +243,10 @@ class TestTheDatabaseFails:
         walk = a_walk()
         await run.record(walk, "a")
 
-        async def away(*_: Any) -> Any:
-            raise StorageUnavailable("the database failed: it is away")
-
         for _ in range(2 * MAX_LEASES):
             with monkeypatch.context() as patched:
                 patched.setattr(DeferredStore, "pop", away)
-                assert (await run.actions.advance(walk, "s")).state == "unavailable"
+                assert (await run.actions.advance(walk, "s")).state == "done"
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
     async def test_only_the_first_record_counts_leases(self, run: Paced) -> None:
@@ -227,9 +278,9 @@ class TestTypesNotOffered:
         assert (await both.reach(recorded, Node(id="f", type="fax"))).status == "recorded"
         await run.record(walk, "z")
         first = await run.actions.advance(walk, "s")
-        assert (first.state, ran(first)) == ("unavailable", ["a"])
+        assert (first.state, ran(first)) == ("done", ["a"])
         for _ in range(2 * MAX_LEASES):
-            assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
+            assert await run.actions.advance(walk, "s") == Advanced(state="done")
             assert await run.pacing.recover() == 0
         assert await run.query("SELECT holds FROM flowactions_deferred WHERE holds > 0") == []
         assert await both.recover() == 1
@@ -245,7 +296,7 @@ class TestTypesNotOffered:
         recorded = replace(walk, pacing=Deferred("s"))
         await both.reach(recorded, Node(id="f", type="fax"))
         await run.record(walk, "z", halts=True)
-        assert await run.actions.advance(walk, "s") == Advanced(state="unavailable")
+        assert await run.actions.advance(walk, "s") == Advanced(state="done")
         advanced = await both.advance(walk, "s")
         assert (advanced.state, ran(advanced)) == ("halted", ["f", "z"])
         assert await run.actions.advance(walk, "s") == Advanced(state="halted")

@@ -44,8 +44,8 @@ UNSIGNED = "The test was sent unsigned: "
 MARKED = UnsignedTestOrigin(organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="never-saved")
 
 
-class BareHost(SmallHost):
-    """A host whose secrets are found by all that an origin says, and that has no `Host.node`."""
+class SavingHost(SmallHost):
+    """A host whose nodes and secrets are found by all that an origin says."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         super().__init__(settings)
@@ -63,10 +63,6 @@ class BareHost(SmallHost):
             raise self.error
         assert isinstance(origin, FlowNodeOrigin)
         return str(self.nodes[origin.organization_id, origin.flow_id, origin.node_id].config["webhookSecret"])
-
-
-class SavingHost(BareHost):
-    """The same, with the method."""
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         return self.nodes.get((organization_id, flow_id, node_id))
@@ -105,7 +101,7 @@ class Forwarding:
 
 class Running:
     def __init__(
-        self, host: BareHost, actions: FlowActions, receiver: Recorder, client: httpx.AsyncClient
+        self, host: SavingHost, actions: FlowActions, receiver: Recorder, client: httpx.AsyncClient
     ) -> None:
         self.host, self.actions, self.receiver, self.client = host, actions, receiver, client
 
@@ -127,7 +123,7 @@ class Running:
 
 
 @asynccontextmanager
-async def running(database_url: str, kind: type[BareHost] = SavingHost) -> AsyncIterator[Running]:
+async def running(database_url: str, kind: type[SavingHost] = SavingHost) -> AsyncIterator[Running]:
     host = kind(development(database_url))
     actions = FlowActions.load(host, plugins=[Forwarding()])
     # What is not about the rate is not limited by it.
@@ -260,19 +256,12 @@ async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run
     assert len(run.receiver.requests) == 2
 
 
-@pytest.mark.parametrize("kind", [BareHost, SavingHost])
-async def test_an_unsigned_test_stays_unsigned(
-    database_url: str, kind: type[BareHost], capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The host is never asked for its secret: not for the test, not when it is retried, by itself or with others."""
-    async with running(database_url, kind) as run:
+    async with running(database_url) as run:
         run.receiver.answer = lambda number: status(500)
         outcome = await run.test("never-saved", webhookSecret="typed")
-        assert outcome.message == f"The receiver answered 500. {UNSIGNED}" + (
-            "save the node first."
-            if kind is SavingHost
-            else "save the node first. If you have saved it: this service does not look up saved nodes, so it signs no tests."
-        )
+        assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
         await run.has_ended(1)
         retries: list[tuple[str, dict[str, Any]]] = [
             (f"/{outcome.delivery_id}/retry", {}),

@@ -91,7 +91,7 @@ class Queued:
 async def run(database_url: str) -> AsyncIterator[Queued]:
     host = SmallHost(development(database_url, FLOWACTIONS_HOST_WORKER="off"))
     host.action = LogicAction(url=URL)
-    host.api = ApiPrincipal(organization_id="acme")
+    host.api = ApiPrincipal(organization_id="acme", all_agents=True)
     host.agents = [Agent(id="a1", name="A", organization_id="acme")]
     actions = FlowActions.load(host)
     transport = transport_of(actions)
@@ -258,7 +258,7 @@ class TestCalls:
         assert len(event_ids([await run.call(f"k{number}") for number in range(LIMIT)])) == LIMIT
         assert (await run.call("one more")).status_code == 429
         assert (await run.call("k0")).status_code == 204
-        run.host.api = ApiPrincipal(organization_id="globex")
+        run.host.api = ApiPrincipal(organization_id="globex", all_agents=True)
         run.host.agents = [Agent(id="a1", name="A", organization_id="globex")]
         await run.call("k0")
         rows = await run.query(

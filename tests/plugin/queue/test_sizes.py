@@ -115,7 +115,7 @@ class TestLogicAction:
         """The endpoint answers 400 with the code, dispatch skips with the reason, and the key stays free."""
         async with running(database_url) as (host, actions, receiver):
             host.agents = [Agent(id="a1", organization_id="acme", name="A")]
-            host.api = ApiPrincipal(organization_id="acme")
+            host.api = ApiPrincipal(organization_id="acme", all_agents=True)
             host.action = LogicAction(url=receiver.url, headers=[Header(key="x", value="y" * 8193)])
             ref = ExperienceTriggerRef(
                 organization_id="acme", agent_id="a1", experience_id="e1", trigger_row_id="t1", action_index=0

@@ -117,7 +117,7 @@ async def test_a_full_run_shows_no_secret(
         host = SmallHost(settings)
         host.secret = SIGNING
         host.agents = [Agent(id="agent-1", name="A", organization_id="acme")]
-        host.api = ApiPrincipal(organization_id="acme")
+        host.api = ApiPrincipal(organization_id="acme", all_agents=True)
         host.action = LogicAction(url=webhook(receiver).config["webhookUrl"], secret=SIGNING)
         recorded.listen_to(host)
         actions = FlowActions.load(host)

@@ -29,8 +29,6 @@ R = TypeVar("R")
 
 RUNNING_SECONDS: Final = 0.1
 """Between two questions whether another process has run the nodes of a step."""
-LATER_SECONDS: Final = 10
-"""Between two attempts to run the nodes of a step that could not be run, because the database did not answer."""
 
 
 class Halted(Exception):
@@ -38,7 +36,7 @@ class Halted(Exception):
 
 
 class ActionNodes:
-    """The action nodes of workflows. Make it before `DBOS.launch`, because it registers a workflow of its own.
+    """The action nodes of workflows.
 
     Args:
         actions: the plugins.
@@ -51,17 +49,6 @@ class ActionNodes:
 
     def __init__(self, actions: FlowActions) -> None:
         self._actions = actions
-
-        @DBOS.workflow(name="flowactions_later")
-        async def later(walk: Walk, step: str | None) -> None:
-            state = "unavailable"
-            while state == "unavailable":
-                await DBOS.sleep_async(LATER_SECONDS)
-                state = await DBOS.run_step_async({"name": "advance"}, self.advance, walk, step)
-            if state == "halted":
-                await DBOS.cancel_workflow_async(walk.run_id)
-
-        self.later = later
 
     @asynccontextmanager
     async def opened(self, config: DBOSConfig, engine: AsyncEngine) -> AsyncIterator[None]:
@@ -98,7 +85,7 @@ class ActionNodes:
         return (await self._actions.reach(walk, node, transaction)).halt
 
     async def advance(self, walk: Walk, step: str | None) -> str:
-        """Run what waits for a step, once, and return the state: ``done``, ``halted`` or ``unavailable``."""
+        """Run what waits for a step, once, and return the state: ``done`` or ``halted``."""
         while (advanced := await self._actions.advance(walk, step)).state == "running":  # noqa: ASYNC110
             await asyncio.sleep(RUNNING_SECONDS)  # an execution of this workflow that was taken over runs them
         return advanced.state
@@ -177,7 +164,7 @@ class Run:
         """
         reserved = DBOS.reserve_step()
         step = f"{name}@{reserved.step_id}{self._place}"
-        await self._arrive(step, await reserved.run_async({"name": step}, self._advance, step))
+        self._arrive(step, await reserved.run_async({"name": step}, self._advance, step))
         return step
 
     async def end(self) -> None:
@@ -186,7 +173,7 @@ class Run:
         Raises:
             Halted: a node stops the run.
         """
-        await self._arrive(None, await DBOS.run_step_async({"name": "end"}, self._advance, None))
+        self._arrive(None, await DBOS.run_step_async({"name": "end"}, self._advance, None))
 
     async def _advance(self, step: str | None) -> str:
         for number, (walk, node) in enumerate(self._waiting):
@@ -194,12 +181,10 @@ class Run:
             await self._nodes.reach(recorded, node, joins=False)
         return await self._nodes.advance(self.walk, step)
 
-    async def _arrive(self, step: str | None, state: str) -> None:
+    def _arrive(self, step: str | None, state: str) -> None:
         self._waiting.clear()
         if state == "halted":
             raise Halted(step)
-        if state == "unavailable":
-            await DBOS.start_workflow_async(self._nodes.later, self.walk, step)
 
     def _isolation(self) -> Literal["SERIALIZABLE", "READ COMMITTED"]:
         # A conflict would cost the node only: reach() does not raise it, and the step would commit without the webhook.

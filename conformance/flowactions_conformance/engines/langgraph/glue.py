@@ -1,6 +1,6 @@
 """Action nodes in a LangGraph graph, and steps at which they run when the user gets there.
 
-    nodes = ActionNodes(actions, walk_of, later)
+    nodes = ActionNodes(actions, walk_of)
     nodes.add_action(graph, "notify", "webhook", {"webhookUrl": "https://hooks.example/x"})
     graph.add_conditional_edges("notify", unless_halted("ask"))
 
@@ -25,7 +25,6 @@ from flowactions_hookspecs import Deferred, FlowActions, Node, Walk
 
 State: TypeAlias = Mapping[str, Any]
 Function: TypeAlias = Callable[[State, RunnableConfig], Awaitable[dict[str, Any]]]
-Later: TypeAlias = Callable[[Walk, str | None], Awaitable[None]]
 
 RUNNING_SECONDS: Final = 0.1
 """Between two questions whether another process has run the nodes of a step."""
@@ -61,18 +60,14 @@ class ActionNodes:
     Args:
         actions: the plugins.
         walk_of: makes the walk of a run from the state and the config of its thread. The ``run_id`` is the thread's id.
-        later: keeps a step whose nodes could not be run, because the database did not answer, to be advanced to again.
 
     Attributes:
-        nodes: node id → node, for `Host.node` and `Host.signing_secret`.
+        nodes: node id → node, for `Host.node`.
     """
 
-    def __init__(
-        self, actions: FlowActions, walk_of: Callable[[State, RunnableConfig], Walk], later: Later
-    ) -> None:
+    def __init__(self, actions: FlowActions, walk_of: Callable[[State, RunnableConfig], Walk]) -> None:
         self._actions = actions
         self._walk_of = walk_of
-        self._later = later
         self.nodes: dict[str, Node] = {}
 
     def action(self, name: str, kind: str, config: Mapping[str, Any], *, waits: bool = False) -> Function:
@@ -139,8 +134,6 @@ class ActionNodes:
                 await self._actions.reach(recorded, self.nodes[node])
             while (advanced := await self._actions.advance(walk, step)).state == "running":  # noqa: ASYNC110
                 await asyncio.sleep(RUNNING_SECONDS)  # another call with this thread runs them
-            if advanced.state == "unavailable":
-                await self._later(walk, step)
             waiting = dict.fromkeys(state["waiting"])
             return {"visits": {name: passage}, "waiting": waiting, "halted": advanced.state == "halted"}
 

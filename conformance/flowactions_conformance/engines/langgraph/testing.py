@@ -97,7 +97,6 @@ class GraphEngine(Engine):
         run = self._runs[run_id]
         if run.done or at != run.shown:
             return run  # a doubled click, or a step that the client made up
-        await self._catch_up(run)
         state = await self._graph(run).aget_state(config_of(run_id))
         return await self._go_on(run, going_on(state)) if at == shown(state)["step"] else run
 
@@ -109,10 +108,7 @@ class GraphEngine(Engine):
         return run
 
     def _graph(self, run: GraphRun) -> CompiledStateGraph[Any]:
-        async def later(_: Walk, step: str | None) -> None:
-            run.owed.append(step)  # `_catch_up` calls advance() with it again
-
-        nodes = ActionNodes(self._actions, lambda *_: run.walk, later)
+        nodes = ActionNodes(self._actions, lambda *_: run.walk)
         return graph_of(run.items, nodes, paced=run.paced).compile(checkpointer=self._checkpoints)
 
 

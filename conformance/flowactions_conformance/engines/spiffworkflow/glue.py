@@ -1,6 +1,6 @@
 """Action nodes in a BPMN process that SpiffWorkflow runs: service tasks whose operator is ``flowactions/webhook``, for example.
 
-    workflow.script_engine = ActionEngine(actions, walk_of, later)
+    workflow.script_engine = ActionEngine(actions, walk_of)
     workflow.script_engine.go_on(workflow)
 
 A process that is restored from its serialization runs again what had run since. The passages through each task are numbered in
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from msgspec.structs import replace
 from SpiffWorkflow.bpmn.script_engine import PythonScriptEngine
@@ -24,8 +24,6 @@ from SpiffWorkflow.util.task import TaskState
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Deferred, FlowActions, Node, Walk
-
-Later: TypeAlias = Callable[[Walk, str], None]
 
 OPERATOR: Final = "flowactions/"
 """Begins the operator of a service task that is an action node; behind it is the node's type."""
@@ -51,7 +49,6 @@ class ActionEngine(PythonScriptEngine):  # type: ignore[misc]
     Args:
         actions: the plugins.
         walk_of: makes the walk of a run, from a task of it.
-        later: keeps an arrival whose nodes could not be run, because the database did not answer, to be advanced to again.
         environment: SpiffWorkflow's, in which expressions are evaluated.
         transaction: joined by what action nodes write; the workflow is saved in it, too.
     """
@@ -60,7 +57,6 @@ class ActionEngine(PythonScriptEngine):  # type: ignore[misc]
         self,
         actions: FlowActions,
         walk_of: Callable[[Task], Walk],
-        later: Later,
         *,
         environment: Any = None,
         transaction: AsyncConnection | None = None,
@@ -68,7 +64,6 @@ class ActionEngine(PythonScriptEngine):  # type: ignore[misc]
         super().__init__(environment)
         self._actions = actions
         self._walk_of = walk_of
-        self._later = later
         self._transaction = transaction
         self._halted = False
 
@@ -117,8 +112,6 @@ class ActionEngine(PythonScriptEngine):  # type: ignore[misc]
         walk, step = self._walk_of(arrived[0]), _next_arrival(workflow)
         while (advanced := self._actions.call(self._actions.advance(walk, step))).state == "running":
             time.sleep(RUNNING_SECONDS)  # another call with this run runs them
-        if advanced.state == "unavailable":
-            self._later(walk, step)
         for each in arrived:
             each.internal_data[ARRIVAL] = int(step)
         if advanced.state == "halted":
@@ -132,7 +125,7 @@ def shown(workflow: BpmnWorkflow) -> list[Task]:
 
 
 def action_nodes(specs: Iterable[Any], environment: Any) -> dict[str, Node]:
-    """Return the action nodes of processes: id → node, for `Host.node` and `Host.signing_secret`.
+    """Return the action nodes of processes: id → node, for `Host.node`.
 
     Args:
         specs: of the process, and of those that it calls.

@@ -93,18 +93,13 @@ class ProcessEngine(Engine):
     async def next(self, run_id: str, at: str | None) -> Run:
         """Complete the task that the user has seen, and no other one."""
         run = self._runs[run_id]
-        if not run.done:
-            await self._catch_up(run)
         if run.done or at != run.shown:
             return run  # a doubled click, or a step that the client made up
         return await self._go_on(run)
 
     async def _go_on(self, run: ProcessRun) -> Run:
-        def later(_: Walk, step: str) -> None:
-            run.owed.append(step)  # `_catch_up` calls advance() with it again
-
         version, workflow = run.version, self._serializer.deserialize_json(run.state)
-        workflow.script_engine = engine = ActionEngine(self._actions, lambda _: run.walk, later)
+        workflow.script_engine = engine = ActionEngine(self._actions, lambda _: run.walk)
         await asyncio.to_thread(_go_on, engine, workflow)
         if run.version == version:  # otherwise another request has moved the run meanwhile
             run.version, run.state = version + 1, self._serializer.serialize_json(workflow)

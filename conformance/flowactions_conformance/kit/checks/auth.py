@@ -118,7 +118,7 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
 )
 async def the_wrong_kind_is_refused(trial: Trial) -> None:
     """A backend's credential does not open the dashboard's routes, nor a person's those for backends."""
-    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
     with_backends = provides(trial, "api_principal")
     await trial.seed(world=trial.world(logins=(backend,) if with_backends else ()))
     person = await trial.call("headers", trial.author)
@@ -133,8 +133,7 @@ async def the_wrong_kind_is_refused(trial: Trial) -> None:
     profile="core",
     clause="contract: What a host provides (api_principal, agent); spec 4.2, 5.1",
     causes=(
-        "api_principal leaves agent_ids out: without it a backend may address every agent of its organization",
-        "an empty set of agents is taken for none given, as by `agent_ids or None`: it means no agent",
+        "api_principal sets all_agents for a backend that may address only some agents, or none",
         "agent_ids holds other ids than those in the path: both are the host's",
         "Host.agent does not find the agent, or finds it in another organization",
     ),
@@ -145,8 +144,14 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
         return  # AUTH-1 and AUTH-3 have seen that nobody gets in
     second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
     logins = {
-        name: Login(kind="api", organization=trial.organization, id=trial.id(name), agents=agents)
-        for name, agents in (("first-only", (trial.agent,)), ("all", None), ("none", ()))
+        name: Login(
+            kind="api",
+            organization=trial.organization,
+            id=trial.id(name),
+            agents=(trial.agent,) if name == "first-only" else (),
+            all_agents=name == "all",
+        )
+        for name in ("first-only", "all", "none")
     }
     await trial.seed(world=trial.world(agents=(second,), logins=tuple(logins.values())))
     for name, allowed in (("first-only", {trial.agent}), ("all", {trial.agent, second.id}), ("none", set())):

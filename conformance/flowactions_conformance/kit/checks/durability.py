@@ -133,11 +133,11 @@ async def keeps_its_own_rows(trial: Trial) -> None:
 @check(
     "DURABILITY-5",
     profile="durability",
-    clause="contract: What a host provides (signing_secret); spec 5.3.6",
+    clause="contract: What a host provides (node, signing_secret); spec 5.3.6",
     alone=True,
     causes=(
-        "signing_secret catches the error of its database and returns None: let it out, and the delivery waits",
-        "signing_secret takes what it could not read for what is not there, and raises OriginGone: the delivery ends",
+        "node catches the error of its database and returns None, so the delivery ends: let it out, and it waits",
+        "signing_secret catches the error and returns None, or raises OriginGone",
     ),
 )
 async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
@@ -162,7 +162,7 @@ async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
     await trial.until(
         lambda: len(trial.arrivals("order")) > 1,
         "a webhook whose secret could not be read while the host's database failed was not sent afterwards",
-        expected="it waits until signing_secret answers again",
+        expected="it waits until the host answers again",
         at_least=RETRY_SECONDS,
     )
     signed = [trial.signature_of(arrival, secret) for arrival in trial.arrivals("order")]
@@ -171,7 +171,7 @@ async def sends_nothing_unsigned_during_an_outage(trial: Trial) -> None:
 
 def _raised(trial: Trial, node: Action) -> bool:
     return any(
-        event.data["method"] == "signing_secret"
+        event.data["method"] in {"node", "signing_secret"}
         and event.data["node"] == trial.of_host(node.id)
         and event.data["raised"] not in {"", "OriginGone"}
         for event in trial.reports("host_call")

@@ -184,8 +184,8 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
     profile="core",
     clause="contract: What a host provides (signing_secret), Ids; spec 5.3.6",
     causes=(
-        "signing_secret answers from a cache, or from what was loaded at the start: read the node's config at each call",
-        "signing_secret finds the node by its id alone, and not by organization, flow and node",
+        "node answers from a cache, or from what was loaded at the start: read the node's config at each call",
+        "node finds the node by its id alone, and not by organization, flow and node",
         "ids are compared without regard to upper and lower case: a column's collation",
         "the secret is trimmed or encoded: return it as it was saved",
     ),
@@ -221,8 +221,8 @@ async def signs_with_the_secret_of_now(trial: Trial) -> None:
     profile="core",
     clause="contract: What a host provides (signing_secret, OriginGone); spec 5.3.6",
     causes=(
-        "signing_secret returns None, or an old secret, for a node that is not there any more: raise OriginGone",
-        "signing_secret raises something else than OriginGone, so the delivery waits for ninety days",
+        "node returns a node that was deleted; an own signing_secret must raise OriginGone for it",
+        "node raises for a node that was deleted, so the delivery waits for ninety days: return None",
     ),
 )
 async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:

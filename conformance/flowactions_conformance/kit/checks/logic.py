@@ -186,9 +186,9 @@ async def fires_once_per_key(trial: Trial) -> None:
     profile="logic",
     clause="contract: What a host provides (signing_secret, OriginGone); spec 5.3.6",
     causes=(
-        "signing_secret answers from a cache, or from what was loaded at the start",
-        "signing_secret knows only the origins of flow nodes: a LogicActionOrigin has the reference of the action",
-        "signing_secret returns None for an action that is not there any more: raise OriginGone",
+        "logic_action answers from a cache, or from what was loaded at the start",
+        "an own signing_secret knows only the origins of flow nodes: a LogicActionOrigin has the reference of the action",
+        "logic_action returns an action that was deleted; an own signing_secret must raise OriginGone for it",
     ),
 )
 async def follows_the_config(trial: Trial) -> None:

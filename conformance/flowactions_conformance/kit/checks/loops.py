@@ -95,7 +95,7 @@ async def nested_loops_are_apart(trial: Trial) -> None:
     clause="contract: Ids (visit, sub-flows), What a host provides (signing_secret); spec 2.5",
     causes=(
         "visit does not name the place from which the sub-flow was entered",
-        "signing_secret and node look only into the flow, and not into its sub-flows: they get the ids that Walk and Node had",
+        "node looks only into the flow, and not into its sub-flows: it gets the ids that Walk and Node had",
         "the nodes of a sub-flow are recorded with its own flow_id, and advance() is called with the outer one's",
     ),
     needs=("subflow",),

@@ -263,7 +263,7 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
             async with slots:
                 url = f"{host.url}{host.prefix}{ROUTES}/enqueue"
                 asking = client.post(url, json=body, headers={TOKEN: trial.session.control.token})
-                return await trial.session.patience.wait(asking, REQUEST_SECONDS, host.running)
+                return await trial.session.patience.wait(asking, REQUEST_SECONDS)
 
         answers = await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))
     refused = [

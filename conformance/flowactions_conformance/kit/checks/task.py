@@ -203,7 +203,7 @@ async def _ask_everything(trial: Trial) -> None:
     """Has the plugin call each method of the host several times."""
     nodes = [trial.webhook(f"hook-{number}", webhookSecret=trial.id("secret")) for number in range(ROUNDS)]
     flow = trial.flow(*nodes)
-    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
     has = {name for name in OPTIONAL if provides(trial, name)}
     await trial.seed(world=trial.world(flow, logins=(backend,) if "api_principal" in has else ()))
     await trial.open(flow)

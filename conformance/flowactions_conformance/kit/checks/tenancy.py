@@ -49,7 +49,7 @@ class Pair:
 
     def backend(self, organization: str) -> Login:
         """Return an organization's backend, which may address all of its agents."""
-        return Login(kind="api", organization=organization, id=f"backend-of-{organization}")
+        return Login(kind="api", organization=organization, id=f"backend-of-{organization}", all_agents=True)
 
     def flow(self, node: Action, *, other: bool) -> Flow:
         """Return a flow of one of the two."""
@@ -222,7 +222,7 @@ async def an_install_is_its_organizations(trial: Trial) -> None:
     profile="tenancy",
     clause="contract: What a host does (Tenants), What a host provides (signing_secret, node); spec 5.3",
     causes=(
-        "signing_secret, or node, finds the node by flow and node, without the organization",
+        "node finds the node by flow and node, without the organization",
         "ids of flows and nodes are taken for unguessable",
     ),
 )

@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, PING, Call, Reply, Start
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
 from flowactions_conformance.kit.hosts.factories import load_factory
 from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live
 from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
@@ -86,7 +86,7 @@ class Child:
         self._stopping.set()  # the parent is gone
 
     async def _answer(self, call: Call) -> None:
-        if call.method == PING or self._host is None:
+        if self._host is None:
             self._reply(Reply(number=call.number))
             return
         try:

@@ -13,10 +13,6 @@ LEFT: Final = -1
 """The number of the reply that tells when the block of ``make_host`` had ended, in monotonic seconds."""
 
 
-PING: Final = ""
-"""The method of a call that the child itself answers: its event loop runs."""
-
-
 class Start(Wire, frozen=True):
     """What the parent tells the child first; ``listener`` is the descriptor of an open port."""
 

@@ -20,7 +20,6 @@ import httpx
 import msgspec
 
 from flowactions_conformance.kit import under_test
-from flowactions_conformance.kit.hosts.limits import Signs
 from flowactions_conformance.kit.hosts.making import one_host_at_a_time
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
@@ -104,7 +103,7 @@ class About(Wire, frozen=True):
     restarts: tuple[str, ...] = ()
 
 
-class Running(Signs, Protocol):
+class Running(Protocol):
     """A host that was started."""
 
     about: About
@@ -131,6 +130,10 @@ class Running(Signs, Protocol):
         Raises:
             DriverFault: it did not end in time.
         """
+        ...
+
+    async def echoes(self) -> bool:
+        """Return whether the probe's echo route answers."""
         ...
 
     async def kill(self) -> None:

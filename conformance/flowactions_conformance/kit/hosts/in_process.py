@@ -13,11 +13,9 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from flowactions_conformance.kit.hosts.hosting import (
-    ECHO_SECONDS,
     RESTARTS,
     About,
     call_driver,
@@ -84,9 +82,7 @@ class InProcess:
         self._thread = threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True)
         self._thread.start()
         try:
-            self.about = await self._patience.wait(
-                asyncio.shield(self._started), self._waiting.limits.start, self
-            )
+            self.about = await self._patience.wait(asyncio.shield(self._started), self._waiting.limits.start)
         except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
@@ -108,12 +104,11 @@ class InProcess:
             calling.close()
             raise DriverFault(f"{method}() was called on a host that does not run") from None
         try:
-            returned = await self._patience.wait(asyncio.wrap_future(running), seconds, self)
+            returned = await self._patience.wait(asyncio.wrap_future(running), seconds)
         except Late as late:
             self._waiting.hung += 1
             raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:g} seconds{late.how}"
-                f"{await self._place()}"
+                f"{method}() of the driver did not return within {late.seconds:g} seconds{await self._place()}"
             ) from None
         except asyncio.CancelledError:
             if is_being_cancelled():
@@ -131,16 +126,14 @@ class InProcess:
             self._loop.call_soon_threadsafe(self._stopping.set)
         try:
             patience = self._patience if is_judged else Patience(scale=self._patience.scale)
-            await patience.wait(self._has_ended(), self._waiting.stop, self)
+            await patience.wait(self._has_ended(), self._waiting.stop)
         except Late as late:
             place = await self._place()
             if self._loop is not None and self._task is not None:
                 # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
                 self._loop.call_soon_threadsafe(self._task.cancel)
                 await asyncio.to_thread(self._ended.wait, self._waiting.limits.hung_stop)
-            raise DriverFault(
-                f"the host did not stop within {late.seconds:g} seconds{late.how}{place}"
-            ) from None
+            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{place}") from None
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
 
@@ -149,30 +142,8 @@ class InProcess:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def echoes(self) -> bool:
-        """See `Signs.echoes`."""
-        if self.serves:
-            return await echo_answers(self)
-        if self._loop is None:
-            return False
-        with suppress(TimeoutError, RuntimeError):  # its loop may have been closed at this moment
-            async with asyncio.timeout(ECHO_SECONDS):
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop))
-            return True
-        return False
-
-    @property
-    def serves(self) -> bool:
-        """See `Signs.serves`."""
-        is_stopping = self._stopping is not None and self._stopping.is_set()
-        return self._started is not None and self._started.done() and not is_stopping
-
-    def processor_seconds(self) -> float | None:
-        """See `Signs.processor_seconds`: of the thread of the host's event loop."""
-        if self._thread is None or self._thread.ident is None or not self._thread.is_alive():
-            return None
-        if self._listener is None or not hasattr(time, "pthread_getcpuclockid"):
-            return None
-        return time.clock_gettime(time.pthread_getcpuclockid(self._thread.ident))
+        """See `Running.echoes`."""
+        return await echo_answers(self)
 
     async def kill(self) -> None:
         """See `Running.kill`."""

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, PING, Call, Reply, Start
-from flowactions_conformance.kit.hosts.hosting import ECHO_SECONDS, METHODS, About, echo_answers
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosts.hosting import METHODS, About, echo_answers
 from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
@@ -66,7 +66,6 @@ class ChildProcess:
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._reading: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
-        self._is_stopping = False
 
     @property
     def pid(self) -> int | None:
@@ -123,7 +122,7 @@ class ChildProcess:
             await self.kill()
             raise DriverFault(
                 f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan of "
-                f"its app, hangs{late.how.removesuffix(': it hangs')}"
+                "its app, hangs"
             ) from None
         except (DriverFault, NothingKnown):
             await self.kill()
@@ -152,7 +151,7 @@ class ChildProcess:
         except Late as late:
             self._limit.hung += 1
             raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:g} seconds{late.how}"
+                f"{method}() of the driver did not return within {late.seconds:g} seconds"
             ) from None
         self._limit.hung = 0
         returns = METHODS[method].returns
@@ -164,13 +163,12 @@ class ChildProcess:
             await self._close()
             return
         self._process.send_signal(signal.SIGTERM)
-        self._is_stopping = True
         try:
             patience = self._patience if is_judged else Patience(scale=self._patience.scale)
-            status = await patience.wait(self._has_ended(self._process), self._limit.stop, self)
+            status = await patience.wait(self._has_ended(self._process), self._limit.stop)
         except Late as late:
             await self.kill()
-            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{late.how}") from None
+            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds") from None
         await self._close()
         if status:
             raise DriverFault(
@@ -183,31 +181,8 @@ class ChildProcess:
         return status
 
     async def echoes(self) -> bool:
-        """See `Signs.echoes`."""
-        if self.serves:
-            return await echo_answers(self)
-        if self._writer is None:
-            return False
-        number = secrets.randbits(52) + 1
-        answered = self._waiting[number] = asyncio.get_running_loop().create_future()
-        with suppress(TimeoutError, ConnectionError):
-            self._writer.write(msgspec.json.encode(Call(number=number, method=PING, arguments=[])) + b"\n")
-            async with asyncio.timeout(ECHO_SECONDS):
-                return (await answered).error is None
-        return False
-
-    @property
-    def serves(self) -> bool:
-        """See `Signs.serves`."""
-        return 0 not in self._waiting and not self._is_stopping
-
-    def processor_seconds(self) -> float | None:
-        """See `Signs.processor_seconds`."""
-        try:
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return None
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """See `Running.echoes`."""
+        return await echo_answers(self)
 
     async def kill(self) -> None:
         """See `Running.kill`."""
@@ -235,7 +210,7 @@ class ChildProcess:
             task.cancel()
 
     async def _reply(self, waiting: asyncio.Future[Reply], seconds: float) -> Reply:
-        reply = await self._patience.wait(waiting, seconds, self)
+        reply = await self._patience.wait(waiting, seconds)
         if reply.missing is not None:
             raise NotImplementedError(reply.missing)
         if reply.error is not None:

@@ -40,9 +40,5 @@ class Served:
         await self._again("kill")
 
     async def echoes(self) -> bool:
-        """See `Signs.echoes`."""
+        """See `Running.echoes`."""
         return await echo_answers(self)
-
-    def processor_seconds(self) -> float | None:
-        """See `Signs.processor_seconds`: nobody here knows its processes."""
-        return None

@@ -24,8 +24,7 @@ class Event(NamedTuple):
         number: 1 for the first event of the session.
         at: monotonic seconds.
         kind: ``loaded``, ``opened``, ``closed``, ``task_started``, ``task_stopped``, ``task_crashed``, ``reach``,
-            ``reached``, ``recorded``, ``answered``, ``host_call`` (one that raised or took long) or ``advance``
-            (``unavailable``, or asked for again).
+            ``reached``, ``recorded``, ``answered`` or ``host_call`` (one that raised or took long).
         host: the ``PROBE_HOST`` of the host's settings; ``None`` if the settings did not reach it. Of a served host the
             name of the start that the process belongs to.
         pid: of the process; its own also among those of other containers.

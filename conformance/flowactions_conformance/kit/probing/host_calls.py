@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from flowactions_hookspecs import FlowActions, Host, provides
 
-REQUIRED: Final = ("dashboard_principal", "signing_secret")
+REQUIRED: Final = ("dashboard_principal", "node")
 OPTIONAL: Final = (
     "agent",
     "agents_using",
@@ -22,9 +22,9 @@ OPTIONAL: Final = (
     "delivery_alert",
     "delivery_finished",
     "logic_action",
-    "node",
     "nodes_recovered",
     "operator",
+    "signing_secret",
 )
 SLOW_SECONDS: Final = 0.1
 """From when on a method that does not give the event loop back is reported."""
@@ -43,7 +43,6 @@ class HostCalls:
         self._report = report
         self._calls: Counter[str] = Counter()
         self._slow: Counter[str] = Counter()
-        self._owed: set[tuple[str, str | None]] = set()
         self._spent = _Spent()
 
     def watch(self, host: Host) -> None:
@@ -52,13 +51,12 @@ class HostCalls:
             with suppress(AttributeError, TypeError):  # a host whose attributes cannot be set is not watched
                 setattr(host, name, self._watched(host, name))
 
-    def watch_steps(self, actions: FlowActions) -> None:
-        """Watch steps that the host asks for again, and nodes that it records whose config says ``told``.
+    def watch_records(self, actions: FlowActions) -> None:
+        """Watch nodes that the host records whose config says ``told``.
 
         The facade of a plugin is not the host's: the runtime is the same.
         """
         runtime: Any = actions._core.runtime  # noqa: SLF001  nothing public leads from a plugin to the host's calls
-        runtime.advance = self._advancing(runtime.advance)
         runtime.reach = self._recording(runtime.reach)
 
     def _watched(self, host: Host, name: str) -> Callable[..., Awaitable[Any]]:
@@ -81,7 +79,7 @@ class HostCalls:
                     await self._report(
                         "host_call",
                         method=name,
-                        node=getattr(arguments[0], "node_id", None),
+                        node=arguments[-1] if name == "node" else getattr(arguments[0], "node_id", None),
                         raised=raised,
                         seconds=steps.longest,
                         calls=self._calls[name],
@@ -89,18 +87,6 @@ class HostCalls:
                     )
 
         return call
-
-    def _advancing(self, advance: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        @functools.wraps(advance)
-        async def asked(walk: Any, step_id: str | None, *more: Any, **named: Any) -> Any:
-            advanced = await advance(walk, step_id, *more, **named)
-            asked_for = (walk.run_id, step_id)
-            if advanced.state == "unavailable" or asked_for in self._owed:
-                self._owed.add(asked_for)
-                await self._report("advance", run=walk.run_id, step=step_id, state=advanced.state)
-            return advanced
-
-        return asked
 
     def _recording(self, reach: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         @functools.wraps(reach)

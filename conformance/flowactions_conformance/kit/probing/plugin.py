@@ -299,7 +299,7 @@ class _State:
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
         """Report the palette at its start, and its end."""
-        self.host_calls.watch_steps(self.actions)
+        self.host_calls.watch_records(self.actions)
         palette = [node_type.describe() for node_type in self.actions.node_types.values()]
         await self.report(
             "opened",

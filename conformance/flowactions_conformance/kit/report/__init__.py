@@ -1,1 +1,1 @@
-"""Tells what came of a run: on the terminal, as JSON, as a page and as a badge."""
+"""Tells what came of a run: on the terminal, as JSON and as a page."""

@@ -20,7 +20,6 @@ from flowactions_conformance.kit.report.summary import (
 )
 
 SHOWN_MOMENTS: Final = 40
-SHOWN_SENTENCES: Final = 3
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 COLOUR_OF: Final = {
     Status.PASS: GREEN,
@@ -143,8 +142,6 @@ def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
     yield f"{paint(f'{word}  {result.id}', BOLD, colour)}  {printable(result.title)}"
     yield paint(f"  {result.profile}, {result.level}{provisional}", DIM)
     yield from _labelled("clause", result.clause, paint)
-    for sentence in result.sentences[:SHOWN_SENTENCES]:
-        yield from _labelled("", f"{sentence.section}: {sentence.text}", paint, DIM)
     finding = result.finding
     if finding is not None:
         yield from _labelled("what", finding.message, paint, BOLD)

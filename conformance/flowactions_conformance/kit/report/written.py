@@ -1,21 +1,16 @@
-"""The report as files: ``report.json``, with its schema in this package, ``report.html`` and ``badge.json``."""
+"""The report as files: ``report.json`` with its schema, and ``report.html``."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.outcomes import Report
-from flowactions_conformance.kit.report.badge import badge
 from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import ProfileSummary, Verdict, profiles, verdict
-
-SCHEMA: Final = Path(__file__).parent / "report.schema.json"
-COMMAND: Final = "python -m flowactions_conformance.kit.report.written"
 
 
 class WrittenReport(Report, frozen=True, kw_only=True):
@@ -54,9 +49,12 @@ def write_report(report: Report, folder: Path) -> Path:
         OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    json = msgspec.json.format(msgspec.json.encode(encodable(msgspec.to_builtins(written(report)))), indent=2)
-    (folder / "report.json").write_bytes(json + b"\n")
-    (folder / "badge.json").write_bytes(msgspec.json.encode(badge(report)) + b"\n")
+    for name, data in (
+        ("report", encodable(msgspec.to_builtins(written(report)))),
+        ("report.schema", schema()),
+    ):
+        json = msgspec.json.format(msgspec.json.encode(data), indent=2)
+        (folder / f"{name}.json").write_bytes(json + b"\n")
     path = folder / "report.html"
     path.write_text(page(report), encoding="utf-8", errors="backslashreplace")
     return path
@@ -70,13 +68,3 @@ def schema() -> dict[str, Any]:
         "title": "Report of the flowactions conformance kit",
         **made,
     }
-
-
-def main() -> int:
-    """Write the schema's file."""
-    SCHEMA.write_bytes(msgspec.json.format(msgspec.json.encode(schema()), indent=2) + b"\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -23,7 +23,9 @@ class Survey:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.id = trial.id("experience")
-        self.backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
+        self.backend = Login(
+            kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True
+        )
 
     async def seed(self, *triggers: Trigger) -> None:
         """Has the host make it, or replace it."""

@@ -13,7 +13,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_conformance.engines.dbos.glue import ActionNodes
-from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Node, Origin, OriginGone, Request, Walk
+from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Node, Request, Walk
 
 WEBHOOK = {"webhookUrl": "https://hooks.example.com/x", "webhookBody": '{"said": {{content}}}'}
 POLLING_SECONDS = 0.02
@@ -30,9 +30,8 @@ class SmallHost(Host):
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """Nobody signs in."""
 
-    async def signing_secret(self, origin: Origin) -> str | None:
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """Nothing is delivered here."""
-        raise OriginGone
 
 
 @asynccontextmanager

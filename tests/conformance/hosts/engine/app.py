@@ -20,15 +20,11 @@ from flowactions_hookspecs import (
     DashboardPrincipal,
     ExperienceTriggerRef,
     FlowActions,
-    FlowNodeOrigin,
     Header,
     Host,
     LogicAction,
-    LogicActionOrigin,
     LogicActionRef,
     Node,
-    Origin,
-    OriginGone,
     QuestionRequired,
     Request,
     ScopeRequest,
@@ -67,7 +63,7 @@ class EngineHost(Host):
             return None
         agents = backend.data["agents"]
         return ApiPrincipal(
-            organization_id=str(backend.tenant), agent_ids=None if agents is None else frozenset(agents)
+            organization_id=str(backend.tenant), agent_ids=frozenset(agents or ()), all_agents=agents is None
         )
 
     async def agent(self, agent_id: str) -> Agent | None:
@@ -106,20 +102,6 @@ class EngineHost(Host):
                 headers = [Header(key=key, value=value) for key, value in action["headers"].items()]
                 return LogicAction(url=action["url"], secret=action["secret"], headers=headers)
         return None
-
-    async def signing_secret(self, origin: Origin) -> str | None:
-        """Reads the secret as it is now."""
-        if isinstance(origin, LogicActionOrigin):
-            action = await self.logic_action(origin.ref)
-            if action is None:
-                raise OriginGone
-            return action.secret
-        if not isinstance(origin, FlowNodeOrigin):
-            raise OriginGone
-        node = await self.node(origin.organization_id, origin.flow_id, origin.node_id)
-        if node is None:
-            raise OriginGone
-        return node.config.get("webhookSecret") or None
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """Finds a node in a flow or one of its sub-flows."""

@@ -45,7 +45,7 @@ class EngineDriver(HostDriver):
             tenant = await tenant_of(agent.organization)
             ids[agent.id] = f"{tenant}.{await put('agent', agent.id, tenant, {'name': agent.name})}"
         for who in world.logins:
-            agents = None if who.agents is None else [await self._agent(each) for each in who.agents]
+            agents = None if who.all_agents else [await self._agent(each) for each in who.agents]
             login = {"kind": who.kind, "may_change": who.may_change, "agents": agents}
             ids[who.id] = str(await put("login", who.id, await tenant_of(who.organization), login))
         for flow in world.flows:

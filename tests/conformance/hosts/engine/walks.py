@@ -44,7 +44,7 @@ def places(items: Sequence[Item], passage: str = "") -> Iterator[Place]:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A run as it is stored; ``owed`` are steps that could not be advanced when the user came by."""
+    """A run as it is stored."""
 
     tenant: int
     agent: str
@@ -53,7 +53,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     content: str
     paced: bool
     items: list[Item]
-    owed: list[str | None] = []
 
 
 class Engine:
@@ -113,20 +112,15 @@ class Engine:
                 return _turn(session, done=True)
             target = next((n for n in range(row.cursor + 1, len(seq)) if seq[n].step_id), len(seq))
             step_id = seq[target].step_id if target < len(seq) else None
-            owed: list[str | None] = []
-            for each in [*run.owed, step_id]:
-                state = (await self.actions.advance(_walk(run, row.id, "1"), each)).state
-                if state == "halted":
-                    await self.store.move(row.id, row.cursor, done=True)
-                    return _turn(session, done=True)
-                if state == "running" and each == step_id:
-                    return _turn(session, seq[row.cursor] if row.cursor >= 0 else None)
-                if state != "done":
-                    owed.append(each)
+            state = (await self.actions.advance(_walk(run, row.id, "1"), step_id)).state
+            if state == "halted":
+                await self.store.move(row.id, row.cursor, done=True)
+                return _turn(session, done=True)
+            if state == "running":
+                return _turn(session, seq[row.cursor] if row.cursor >= 0 else None)
             await self._record(run, row.id, seq, target + 1)
-            data = msgspec.json.encode(replace(run, owed=owed)).decode()
             done = step_id is None
-            await self.store.move(row.id, row.cursor, cursor=target, done=done, data=data)
+            await self.store.move(row.id, row.cursor, cursor=target, done=done)
             return _turn(session, None if done else seq[target], done=done)
 
     async def _record(self, run: Run, run_id: int, seq: Sequence[Place], begin: int) -> None:

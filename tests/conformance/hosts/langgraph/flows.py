@@ -22,7 +22,7 @@ from langgraph.types import Command, Send, interrupt
 
 from flowactions_conformance.engines.langgraph.glue import ActionNodes, ActionState, handed_on, unless_halted
 from flowactions_hookspecs import FlowActions
-from tests.conformance.hosts.langgraph.small import never, walk_of
+from tests.conformance.hosts.langgraph.small import walk_of
 from tests.conformance.hosts.small_host import WEBHOOK, SmallHost, outbox
 
 
@@ -182,7 +182,7 @@ async def run(folder: Path, name: str) -> dict[str, list[tuple[str, str, str]]]:
     """Run a flow to its end, and again from its first checkpoint."""
     build, given, answers = FLOWS[name]
     actions = FlowActions.load(SmallHost(folder))
-    graph = build(ActionNodes(actions, walk_of, never))
+    graph = build(ActionNodes(actions, walk_of))
     thread: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
     found = {}
     async with (

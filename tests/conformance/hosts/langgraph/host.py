@@ -23,7 +23,7 @@ from flowactions_conformance.engines.langgraph.graphs import (
     with_sub_flows,
 )
 from flowactions_hookspecs import FlowActions, Walk
-from tests.conformance.hosts.fastapi_host import Data, Walker, flows, new_walk, owed, runs
+from tests.conformance.hosts.fastapi_host import Data, Walker, flows, new_walk, runs
 from tests.conformance.hosts.full_shop import FullDriver, FullHost
 
 
@@ -81,12 +81,9 @@ class GraphWalker(Walker):
         return self._turn(run, await graph.aget_state(config))
 
     def _graph(self, run: Data) -> CompiledStateGraph[Any]:
-        nodes = ActionNodes(self.actions, lambda *_: msgspec.convert(run["walk"], Walk), self._later)
+        nodes = ActionNodes(self.actions, lambda *_: msgspec.convert(run["walk"], Walk))
         graph = graph_of(run["items"], nodes, paced=run["state"] == "deferred")
         return graph.compile(checkpointer=self.host.checkpoints)
-
-    async def _later(self, walk: Walk, step_id: str | None) -> None:
-        await self.host._put(owed, id=f"{walk.run_id}/{step_id}", run_id=walk.run_id, step_id=step_id)
 
     def _turn(self, run: Data, state: Any) -> Data:
         return {"run": run["id"], **shown(state)}

@@ -27,7 +27,7 @@ from flowactions_conformance.engines.langgraph.glue import (
     unless_halted,
 )
 from flowactions_hookspecs import FlowActions
-from tests.conformance.hosts.langgraph.small import never, walk_of
+from tests.conformance.hosts.langgraph.small import walk_of
 from tests.conformance.hosts.small_host import DATABASE, WEBHOOK, SmallHost, outbox
 
 THREAD: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
@@ -83,7 +83,7 @@ def graph_of(nodes: ActionNodes) -> StateGraph[ActionState]:
 async def go(folder: Path, *, killed: bool) -> None:
     """Run the thread: to its first node, or to its end and then from its beginning again."""
     actions = FlowActions.load(SmallHost(folder))
-    graph = graph_of(ActionNodes(actions, walk_of, never))
+    graph = graph_of(ActionNodes(actions, walk_of))
     saver = Killing if killed else AsyncSqliteSaver
     async with actions.lifespan(tasks=False), saver.from_conn_string(str(folder / DATABASE)) as checkpoints:
         await checkpoints.setup()

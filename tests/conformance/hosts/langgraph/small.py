@@ -19,8 +19,3 @@ def walk_of(state: Mapping[str, Any], config: RunnableConfig) -> Walk:
         run_id=config["configurable"]["thread_id"],
         content=state.get("said", ""),
     )
-
-
-async def never(_: Walk, step_id: str | None) -> None:
-    """Fail: the database answers here."""
-    raise AssertionError(step_id)

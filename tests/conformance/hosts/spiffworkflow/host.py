@@ -16,7 +16,7 @@ from flowactions_conformance import Env
 from flowactions_conformance.engines.spiffworkflow.glue import ActionEngine, shown
 from flowactions_conformance.engines.spiffworkflow.processes import serializer, shown_step, workflow_of
 from flowactions_hookspecs import FlowActions, Walk
-from tests.conformance.hosts.fastapi_host import Data, Walker, _table, flows, new_walk, owed, runs
+from tests.conformance.hosts.fastapi_host import Data, Walker, _table, flows, new_walk, runs
 from tests.conformance.hosts.full_shop import FullDriver, FullHost
 
 workflows = _table("workflows", "", state=sa.Text, version=sa.Integer)
@@ -106,14 +106,8 @@ class ProcessWalker(Walker):
         self, run: Data, workflow: BpmnWorkflow, transaction: AsyncConnection | None = None
     ) -> ActionEngine:
         walk = msgspec.convert(run["walk"], Walk)
-        workflow.script_engine = ActionEngine(
-            self.actions, lambda _: walk, self._later, transaction=transaction
-        )
+        workflow.script_engine = ActionEngine(self.actions, lambda _: walk, transaction=transaction)
         return workflow.script_engine  # type: ignore[no-any-return]
-
-    def _later(self, walk: Walk, step_id: str) -> None:
-        row = {"id": f"{walk.run_id}/{step_id}", "run_id": walk.run_id, "step_id": step_id}
-        self.actions.call(self.host._put(owed, **row))
 
     def _turn(self, run: Data, workflow: BpmnWorkflow) -> Data:
         turn = shown_step(workflow)

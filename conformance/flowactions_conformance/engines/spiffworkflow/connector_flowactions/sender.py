@@ -44,6 +44,9 @@ class ConnectorHost(Host):
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         """Nobody signs in here."""
 
+    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+        """No flow is here."""
+
     async def signing_secret(self, origin: Origin) -> str | None:
         """Return the secret whose name is behind the node's type in its id."""
         if not isinstance(origin, FlowNodeOrigin):
