@@ -82,10 +82,10 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
             GONE if field.receiver.requests[-1].header("x-service-webhook-id").endswith("7") else OK
         )
         actions = Actions(database)
-        preview = await actions.preview(Scope(None), "replay", Filter(organization_id="acme"))
+        preview = await actions.preview(Scope(None), "retry", Filter(organization_id="acme"))
         assert preview.count == rows
         action = await actions.begin(
-            Scope(None), "replay", preview.token, OPERATOR, "receiver is back", rate=rate, undo_seconds=0
+            Scope(None), "retry", preview.token, OPERATOR, "receiver is back", rate=rate, delay_seconds=0
         )
         may_repeat: Counter[str] = Counter()
         for kill in ("acting:2", "acted:2", ""):
@@ -128,7 +128,7 @@ async def test_a_resend_that_is_killed_sends_each_row_again_once(field: Field) -
         actions = Actions(database)
         preview = await actions.preview(Scope(None), "resend", Filter(organization_id="acme", created_from=1))
         action = await actions.begin(
-            Scope(None), "resend", preview.token, OPERATOR, "they lost it", rate=3000.0, undo_seconds=0
+            Scope(None), "resend", preview.token, OPERATOR, "they lost it", rate=3000.0, delay_seconds=0
         )
         for kill in ("acting:2", "acted:2"):
             process = await field.start(kill, host=HOST)

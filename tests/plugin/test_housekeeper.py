@@ -257,8 +257,8 @@ async def test_bulk_actions_are_looked_for_less_often_while_there_is_none(queue:
     assert await act() is None
     await queue.put()
     await queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at - 1000")
-    preview = await Actions(queue.database).preview(ACME, "replay", Filter())
-    await Actions(queue.database).begin(ACME, "replay", preview.token, MAYA, "", undo_seconds=0)
+    preview = await Actions(queue.database).preview(ACME, "retry", Filter())
+    await Actions(queue.database).begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=0)
     busy = await act()
     assert busy is not None
     assert busy <= POLL_SECONDS

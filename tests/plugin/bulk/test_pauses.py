@@ -13,6 +13,7 @@ from flowactions_plugin.bulk import pauses as pauses_module
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.claimed import Return
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -62,7 +63,7 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     await pauses.pause(ACME, DOWN, MAYA)
     (claimed,) = await queue.store.claim(10)
     assert claimed.id == theirs
-    await queue.store.release([claimed])
+    await queue.store.give_back([Return(claimed)])
     await pauses.pause(ALL, DOWN, OLIVE, "maintenance")
     assert await claim_all(queue) == []
     assert await pauses.resume(ACME, DOWN, MAYA)

@@ -146,7 +146,8 @@ class TestProbes:
         first, second = await a_paused_queue(queue, 2)
         worker = probing(queue)
         await worker.look()
-        await worker.finish()
+        async with worker.none():  # all have ended
+            pass
         await worker._executor.completer.flush()
         row = await queue.row(first)
         assert (row.status, row.attempts, row.max_attempts) == ("retrying", 1, 5)
@@ -175,7 +176,8 @@ class TestProbes:
         while (row := await queue.row(row_id)).status != "dead":
             worker = probing(queue, answer)
             await worker.look()
-            await worker.finish()
+            async with worker.none():  # all have ended
+                pass
             await worker._executor.completer.flush()
             await queue.run("UPDATE flowactions_outbox SET next_attempt_at = 1")  # its backoff is over
             await make_due(queue)
@@ -226,7 +228,8 @@ class TestProbes:
             await make_due(queue)
         assert await rows_of(queue, "probes FROM flowactions_pauses") == [(1,)]
         slow.released.set()
-        await worker.finish()
+        async with worker.none():  # all have ended
+            pass
 
     async def test_none_is_in_flight_while_a_row_is_sent_alone(self, queue: Queue) -> None:
         """What ends its process in quarantine is not blamed on another."""
@@ -245,7 +248,7 @@ class TestProbes:
                 await asyncio.sleep(0.05)
                 assert len(slow.requests) == 1
 
-        looking: list[asyncio.Task[float]] = []
+        looking: list[asyncio.Task[None]] = []
         waiting = asyncio.create_task(send_alone())
         await asyncio.sleep(0.05)
         assert not alone.is_set()
@@ -253,4 +256,5 @@ class TestProbes:
         await waiting
         await looking[0]
         await until(lambda: len(slow.requests) == 2)
-        await worker.finish()
+        async with worker.none():  # all have ended
+            pass
