@@ -189,13 +189,16 @@ async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backl
             found = await store.scan()
             assert len(found) == 61 - paused
             assert await store.claim([Ask(due, 1) for due in found[:20]]) != []
-            await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
 
         work = []
         for backlog in (1000, 100_000):
             await queue.run("DELETE FROM flowactions_outbox WHERE next_attempt_at <= 1000")
             await copy(database, slow, backlog)
-            work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
+            measured = []
+            for _ in range(3):
+                measured.append(await seen.work(claim))
+                await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
+            work.append(sorted(measured)[1])
         assert work[0] > 5
         assert work[1] <= 2 * work[0], work
 
