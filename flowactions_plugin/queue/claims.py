@@ -102,7 +102,8 @@ WITH RECURSIVE lanes(lane) AS (
     FROM lanes WHERE lanes.lane IS NOT NULL
 )
 SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since
-FROM lanes JOIN flowactions_outbox AS oldest ON oldest.id = ({_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")})
+FROM lanes JOIN flowactions_outbox AS oldest
+    ON oldest.id {{among}}{_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
 WHERE {_UNPAUSED.format(row="oldest")}"""
 """Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
 
@@ -116,19 +117,13 @@ FROM (
 WHERE {_UNPAUSED.format(row="due")} GROUP BY lane"""
 """Find the lanes of rows that have become due within the last so many milliseconds."""
 
-_PEEK: Final = """
-SELECT oldest.lane, oldest.next_attempt_at, oldest.id
-FROM {asked} JOIN flowactions_outbox AS oldest ON oldest.id {among}"""
-PEEK: Final = {
-    "postgresql": _PEEK.format(
-        asked="json_to_recordset(CAST(:asked AS json)) AS asked (lane bigint, since bigint)",
-        among=f"= ANY (ARRAY({_OLDEST.format(lane='asked.lane', since='asked.since', rows=':rows', now='{now}')}))",
-    ),
-    "sqlite": _PEEK.format(
-        asked="(SELECT value ->> 'lane' AS lane, value ->> 'since' AS since FROM json_each(:asked)) AS asked",
-        among=f"IN ({_OLDEST.format(lane='asked.lane', since='asked.since', rows=':rows', now='{now}')})",
-    ),
+ASKED: Final = {
+    "postgresql": "json_to_recordset(CAST(:asked AS json)) AS asked (lane bigint, since bigint)",
+    "sqlite": "(SELECT value ->> 'lane' AS lane, value ->> 'since' AS since FROM json_each(:asked)) AS asked",
 }
+PEEK: Final = f"""
+SELECT oldest.lane, oldest.next_attempt_at, oldest.id FROM {{asked}} JOIN flowactions_outbox AS oldest
+    ON oldest.id {{among}}{_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")}{{end}}"""
 """Read when the oldest rows of lanes were due."""
 
 HELD: Final = {
@@ -172,8 +167,11 @@ def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     columns = f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size"
     by_index = " INDEXED BY ix_flowactions_outbox_quarantined" if sql.one_writer else ""
     locked = "" if sql.one_writer else " FOR UPDATE SKIP LOCKED"
-    held = HELD[sql.name]
-    made = text(written.format(now=sql.now_text, columns=columns, by_index=by_index, locked=locked, held=held))
+    # With an equality, SQLite may read the whole table for a filter beside its index.
+    among, end = {"postgresql": ("= ANY (ARRAY(", "))"), "sqlite": ("IN (", ")")}[sql.name]
+    parts = {"now": sql.now_text, "columns": columns, "among": among, "end": end, "held": HELD[sql.name]}
+    parts |= {"asked": ASKED[sql.name], "by_index": by_index, "locked": locked}
+    made = text(written.format(**parts))
     kinds = {
         "grace": BigInteger,
         "lease": BigInteger,
@@ -384,7 +382,7 @@ class ClaimStore:
         # The oldest rows are in the lanes with the oldest heads.
         lanes = {due.lane: due for due in islice(_within(heads, most), limit)}
         asked = self.database.sql.json_rows([{"lane": due.lane, "since": due.since} for due in lanes.values()])
-        made = self.database.built(statement, PEEK[self.database.sql.name])
+        made = self.database.built(statement, PEEK)
         rows = await self.database.rows(made, {**self.free(), "asked": asked, "rows": limit}) if lanes else []
         ordered = sorted(rows, key=lambda row: (row.next_attempt_at, row.id))
         wanted = islice(_within((lanes[row.lane] for row in ordered), most), limit)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
+from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.crash.workers import Field, field_on
 from tests.recorder import OK
 from tests.waiting import until
@@ -92,8 +94,8 @@ async def test_a_row_that_ends_its_worker_is_dead_and_the_others_are_delivered(
     assert b"poison" in bytes(dead.body)
     assert "its worker ended each of the 3 times that it was sent alone" in dead.last_error
     assert dead.takeovers == 0
-    # Three groups, each smaller than the one before, and three rounds alone; the first two deaths are anybody's.
-    assert killed == died == 8
+    # Once, three times as it was reclaimed, and three rounds alone.
+    assert killed == died == 1 + QUARANTINE_AFTER + QUARANTINE_ROUNDS
     said = [line for line in field.logs().splitlines() if "is dead" in line]
     assert len(said) == 1
     assert "127.0.0.1" in said[0]

@@ -252,7 +252,7 @@ class Claims:
         after = s._replace(rows=rows)
         if self.world.patience is not None and found:
             after = after._replace(
-                passed=(s.passed + bool(left_behind)) * (last not in found),
+                passed=(s.passed + bool(left_behind) * len(found)) * (last not in found),
                 turn=(everywhere.index(self.lane(found[-1])) + 1) % len(everywhere),
             )
         if self.world.signals:

@@ -247,7 +247,7 @@ class Model(Claims):
     def wrong(self, s: State) -> str | None:
         """Return which promise a state breaks."""
         if self.world.patience is not None and s.passed > self.world.patience:
-            return f"{s.passed} claims have left a row behind that is due"
+            return f"{s.passed} rows were claimed, which left a row behind that is due"
         found = (
             *(self._wrong_row(s.rows[r], r) for r in range(len(s.rows))),
             *(self._wrong_worker(s, w) for w in range(len(s.workers))),

@@ -186,7 +186,7 @@ class State(NamedTuple):
         database: -1: it is away since this tick; 0: for longer; 1: it came back in this tick; 2: it is there.
         pause: of destination ``x``; ``new``: since this tick.
         turn: which lane was served last.
-        passed: how many claims have left the last row behind that was due and free.
+        passed: how many rows were claimed before the last one, which was due and free.
         faults: what may still happen, by the order of `FAULTS`.
     """
 
@@ -225,7 +225,7 @@ class World(NamedTuple):
         polls: whether a worker claims once a tick at least, as in continuous mode: fewer states than with ticks without claims.
         once: whether a row that has arrived is never sent again: it must not be by an outage alone.
         signals: whether workers claim from lanes only of which they have heard; elsewhere they hear of all.
-        patience: how many claims may leave the last row behind; ``None``: it is not watched.
+        patience: how many rows may be claimed before the last one; ``None``: it is not watched.
     """
 
     rows: tuple[Kind, ...]
@@ -271,7 +271,7 @@ WORLDS: Final = {
     "organizations": World(
         tuple(Kind(organization=name, destination=name, is_endless=name < "d") for name in "abcd"),
         workers=1,
-        patience=2,
+        patience=3,
     ),
     "one destination": World(
         (*(Kind(organization="a", is_endless=True),) * 3, Kind(organization="b")),
@@ -281,6 +281,6 @@ WORLDS: Final = {
         patience=2,
     ),
     "lanes": World(
-        (*(Kind(destination="x", is_endless=True),) * 3, Kind(destination="y")), workers=1, patience=2
+        (*(Kind(destination="x", is_endless=True),) * 3, Kind(destination="y")), workers=1, patience=1
     ),
 }

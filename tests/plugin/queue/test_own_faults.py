@@ -251,7 +251,7 @@ class TestShortages:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("broken", ["claim", "complete", "give_back"])
+@pytest.mark.parametrize("broken", ["_lanes", "complete", "give_back"], ids=["look", "complete", "give back"])
 @pytest.mark.parametrize("delivery", ["scheduled", "continuous"])
 async def test_a_crash_of_the_delivery_task_costs_no_attempt(
     database_url: str, delivery: str, broken: str, monkeypatch: pytest.MonkeyPatch
@@ -286,7 +286,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         async with before.lifespan():
             for _ in range(count):
                 await before.reach(a_walk(), node)
-        store = services._delivery.claims if broken == "claim" else services._delivery.outcomes
+        store = services._delivery.claims if broken == "_lanes" else services._delivery.outcomes
         method, failures = getattr(store, broken), 0
 
         async def fail_in_flight(*arguments: Any, **others: Any) -> Any:
@@ -299,7 +299,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         monkeypatch.setattr(store, broken, fail_in_flight)
         async with actions.lifespan():
             await until(lambda: arrived == count)
-            if delivery == "continuous" and broken == "claim":
+            if delivery == "continuous" and broken == "_lanes":
                 await until(lambda: failures)
             answer.set()
 

@@ -75,7 +75,10 @@ def queries(store: OutboxStore) -> Deliveries:
     return Deliveries(store._database)
 
 
-SCANNED = re.compile(r"(?:Seq Scan on|SCAN) (flowactions\w*)")
+# To find the first lane, SQLite begins a scan of the index, which ends after a row.
+SCANNED = re.compile(
+    r"(?:Seq Scan on|SCAN) (flowactions\w*)\b(?! USING INDEX ix_flowactions_outbox_lane$)", re.MULTILINE
+)
 
 
 def listed(
@@ -144,6 +147,7 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
         for plan in plans:
             scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses", "flowactions_actions"}  # few rows
             assert not scanned, (name, plan)
+            assert "BLOOM" not in plan, (name, plan)  # made of all rows
     for plan in (*found["claim"], *found["scan of all lanes"]):
         assert "ix_flowactions_outbox_lane" in plan, plan
     assert "ix_flowactions_outbox_due" in found["look for what has become due"][0]
@@ -186,13 +190,16 @@ async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backl
             found = await store.scan()
             assert len(found) == 61 - paused
             assert await store.claim([Ask(due, 1) for due in found[:20]]) != []
-            await queue.expire_claims()
 
         work = []
         for backlog in (1000, 100_000):
             await queue.run("DELETE FROM flowactions_outbox WHERE next_attempt_at <= 1000")
             await copy(database, slow, backlog)
-            work.append(sorted([await seen.work(claim) for _ in range(3)])[1])
+            measured = []
+            for _ in range(3):
+                measured.append(await seen.work(claim))
+                await queue.run("UPDATE flowactions_outbox SET claimed_by = NULL, claimed_until = NULL")
+            work.append(sorted(measured)[1])
         assert work[0] > 5
         assert work[1] <= 2 * work[0], work
 
