@@ -17,6 +17,7 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.retention import prune_actions, prune_audit
 from flowactions_plugin.errors import ActionInvalid, SetChanged
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.claimed import Return
 from tests.queueing import Queue
 
 ALL = Scope(None)
@@ -193,7 +194,7 @@ async def test_a_cancellation_ends_its_rows_when_the_time_for_undoing_has_passed
     preview = await actions.preview(ACME, "cancel", EVERYTHING)
     assert preview.count == 3
     action = await actions.begin(ACME, "cancel", preview.token, MAYA, "wrong customer", undo_seconds=60.0)
-    await queue.store.release([claimed])
+    await queue.store.give_back([Return(claimed)])
     late = await queue.put()
     await queue.run(f"UPDATE flowactions_outbox SET created_at = {preview.as_of + 1} WHERE id = '{late}'")  # noqa: S608
     await queue.run("UPDATE flowactions_actions SET starts_at = 0")

@@ -15,6 +15,7 @@ from flowactions_plugin.bulk.pauses import Pauses, parking_loop
 from flowactions_plugin.deliveries.views import row_of
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
 from flowactions_plugin.operators.scope import Actor, Scope
+from flowactions_plugin.queue.claimed import Return
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.rules import PAUSED_OFFSET_MS, due_time
 from flowactions_plugin.settings.model import read_settings
@@ -65,7 +66,7 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     await park(queue)
     (claimed,) = await queue.store.claim(10)
     assert claimed.id == theirs
-    await queue.store.release([claimed])
+    await queue.store.give_back([Return(claimed)])
     await pauses.pause(ALL, DOWN, OLIVE, "maintenance")
     await park(queue)
     assert await claim_all(queue) == []
