@@ -43,7 +43,7 @@ ROOMS: Final = {
     "flowactions_plugin/cli": Weight(python=3988, other=0, files=21),
     "flowactions_plugin/deliveries": Weight(python=3148, other=0, files=15),
     "flowactions_plugin/egress": Weight(python=3155, other=0, files=22),
-    "flowactions_plugin/health": Weight(python=2679, other=0, files=14),
+    "flowactions_plugin/health": Weight(python=2676, other=0, files=14),
     "flowactions_plugin/http": Weight(python=1028, other=0, files=10),
     "flowactions_plugin/inbound": Weight(python=727, other=0, files=5),
     "flowactions_plugin/logic": Weight(python=589, other=0, files=5),

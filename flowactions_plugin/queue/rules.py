@@ -18,7 +18,6 @@ from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
 from flowactions_plugin.log_text import CONTROL
 from flowactions_plugin.log_text import size as size_text
-from flowactions_plugin.settings.readers import MOST_DELAY_SECONDS
 
 Status: TypeAlias = Literal["pending", "retrying", "delivered", "dead"]
 
@@ -47,15 +46,9 @@ WAIT_LIMIT_SECONDS: Final = 90 * 24 * 3600
 """How long a row waits for the host, or for a process that can read it, before it is dead."""
 
 BACKOFF_CAP_SECONDS: Final = 300
-LONGEST_WAIT_SECONDS: Final = max(BACKOFF_CAP_SECONDS, WAIT_CAP_SECONDS) + CLAIM_SECONDS
-"""The longest delay that any rule gives a row, retry schedules of operators apart."""
-
 JITTER: Final = 0.1
 """The part of a schedule's delay by which it is longer or shorter at the most, so that rows that failed together do not
 come back together."""
-
-LONGEST_SCHEDULED_SECONDS: Final = MOST_DELAY_SECONDS * (1 + JITTER) + CLAIM_SECONDS
-"""The longest delay that any retry schedule gives a row."""
 
 GONE_STATUS: Final = 410
 
@@ -143,11 +136,6 @@ class Timing(NamedTuple):
     deadline_seconds: float = DEADLINE_SECONDS
     quarantine_seconds: float = 10.0
 
-    @property
-    def margin_seconds(self) -> float:
-        """The rest of a lease after the deadline of the attempt that began last."""
-        return START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
-
     def is_too_late(self, now: float, lease_end: float) -> bool:
         """Return whether the rest of a lease is too short for an attempt.
 
@@ -155,7 +143,8 @@ class Timing(NamedTuple):
             now: seconds, by the clock of leases.
             lease_end: when the lease ends, by the same clock.
         """
-        return now + self.deadline_seconds + self.margin_seconds > lease_end
+        margin = START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
+        return now + self.deadline_seconds + margin > lease_end
 
 
 class Transition(NamedTuple):

@@ -78,7 +78,7 @@ class TestGivenBack:
             patched.setattr(queue.store, "give_back", away)
             executor.abandon([claim])
             await tried.wait()
-            second = await queue.put()
+            second = await queue.put(url="http://127.0.0.1/second")
             with pytest.raises(StorageUnavailable):
                 await worker.run_once()
             assert (await queue.row(second)).claimed_by is None

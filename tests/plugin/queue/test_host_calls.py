@@ -15,7 +15,7 @@ import pytest
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.host_calls import SecretSource
-from flowactions_plugin.queue.rules import LONGEST_WAIT_SECONDS, WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
+from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
 from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from tests.queueing import ORIGIN, Queue, a_schedule
 from tests.rings import sampled
@@ -123,7 +123,6 @@ async def test_the_wait_doubles_and_ends_after_ninety_days(
         row = await queue.row(row_id)
         pauses.append(round((row.next_attempt_at - row.updated_at) / 1000))
     assert pauses == pytest.approx([5, 5, 5, 10, 40, 300, 599, WAIT_CAP_SECONDS, WAIT_CAP_SECONDS], abs=2)
-    assert max(pauses) < LONGEST_WAIT_SECONDS
     since = int(time.time() - WAIT_LIMIT_SECONDS - 1) * 1000
     await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 0, waiting_since = {since}")  # noqa: S608
     await claims.tick()
