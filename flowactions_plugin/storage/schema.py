@@ -445,7 +445,7 @@ actions: Final = Table(
     # The last row that was done: the others follow in the order of ids.
     Column("position", String(36)),
     Column("done", BigInteger, nullable=False),
-    # The rows of a canary that were done, as JSON; NULL: there is none, or it has passed.
+    # The rows of a canary that were done, as JSON. NULL: none was ordered, or it has ended.
     Column("canary_ids", Text),
     # When workers have given back what they had claimed of a cancellation and not begun.
     Column("withdrawn_at", BigInteger),
