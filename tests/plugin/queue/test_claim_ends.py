@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from flowactions_plugin.queue.contact import token_prefix
 from msgspec.structs import replace
 
 from flowactions_plugin.bulk.purge import PurgeStore
@@ -19,6 +18,7 @@ from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
 from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import LARGE_BYTES, Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS

@@ -10,15 +10,15 @@ from typing import Any
 
 import httpx
 import pytest
-from flowactions_plugin.queue.claim_store import full_scan_interval
-from flowactions_plugin.queue.slots import LEAST_DEMAND
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.queue import claim_store, continuous
+from flowactions_plugin.queue.claim_store import full_scan_interval
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.queue.slots import LEAST_DEMAND
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
 from tests.bulk import copy

@@ -5,9 +5,9 @@ import logging
 
 import httpx
 import pytest
-from flowactions_plugin.queue.contact import Contact
 
 from flowactions_hookspecs import FlowActions, Node, OriginGone
+from flowactions_plugin.queue.contact import Contact
 from flowactions_plugin.queue.worker import outage_delay
 from tests.outages import Outage
 from tests.queueing import Queue, a_schedule, a_worker
