@@ -40,7 +40,7 @@ ROOMS: Final = {
     "flowactions_plugin/alerts": Weight(python=729, other=0, files=5),
     "flowactions_plugin/bulk": Weight(python=2225, other=0, files=11),
     "flowactions_plugin/chat": Weight(python=3289, other=0, files=18),
-    "flowactions_plugin/cli": Weight(python=3988, other=0, files=21),
+    "flowactions_plugin/cli": Weight(python=3945, other=0, files=21),
     "flowactions_plugin/deliveries": Weight(python=3148, other=0, files=15),
     "flowactions_plugin/egress": Weight(python=3155, other=0, files=22),
     "flowactions_plugin/health": Weight(python=2676, other=0, files=14),

@@ -40,7 +40,7 @@ NO_FLOW: Final = "(no flow)"
 
 @click.group("outbox", context_settings=SETTINGS, no_args_is_help=False)
 def outbox() -> None:
-    """List, show, retry, replay, resend, cancel and delete deliveries.
+    """List, show, retry, resend, cancel and delete deliveries.
 
     Without --organization, the deliveries of all organizations.
     """

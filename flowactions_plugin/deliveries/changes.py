@@ -1,7 +1,7 @@
 """What people do to deliveries: make dead ones due again, end those that wait, delete dead ones.
 
 A cancellation ends also what a worker has claimed. If the worker has not begun it, it gives it back within `WITHDRAWN_SECONDS`. If
-its request is on its way, it ends as delivered all the same if it is answered so; until then its reason says that it may be.
+its request is on its way, it ends as delivered if it is answered so; until then its reason says that it may be.
 """
 
 from __future__ import annotations

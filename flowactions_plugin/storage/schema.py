@@ -372,7 +372,7 @@ pauses: Final = Table(
     Column("paused_at", BigInteger, nullable=False),
     Column("paused_by", Text, nullable=False),
     Column("reason", Text, nullable=False),
-    # How who paused it acted: what operators and commands paused is ended by operators only. NULL: it is not known.
+    # How who paused it acted: what operators and commands paused, operators end only. NULL: not known.
     Column("paused_role", String(16)),
     # Of an automatic pause: when the next probe is due. NULL: it is of a person.
     Column("probe_at", BigInteger),
@@ -440,13 +440,12 @@ actions: Final = Table(
     Column("state", String(16), nullable=False),
     Column("state_reason", Text),
     Column("created_at", BigInteger, nullable=False),
-    # When it begins: stopped before, it changes nothing.
     Column("starts_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
     # The last row that was done: the others follow in the order of ids.
     Column("position", String(36)),
     Column("done", BigInteger, nullable=False),
-    # The rows of a canary that were done, as JSON; NULL: there is none, or it has passed.
+    # The rows of a canary that were done, as JSON. NULL: none was ordered, or it has ended.
     Column("canary_ids", Text),
     # When workers have given back what they had claimed of a cancellation and not begun.
     Column("withdrawn_at", BigInteger),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
@@ -21,7 +24,9 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import Return
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
-from tests.queueing import Queue
+from tests.plugin.bulk.holding import a_worker_that_holds, look_again
+from tests.queueing import Queue, an_executor
+from tests.waiting import until
 
 ALL = Scope(None)
 ACME = Scope("acme")
@@ -212,6 +217,29 @@ class TestCancellationOfClaimedRows:
         assert done is not None
         assert (done.state, done.counted, done.done) == ("done", 4, 4)
         assert queue.database.clock() - before >= 2 * HELD_SECONDS
+
+    async def test_a_worker_sends_what_it_has_begun_and_nothing_else(self, queue: Queue) -> None:
+        """Two of twelve are delivered; two that it has claimed, and eight that it has not, are cancelled."""
+        going_on, sent = asyncio.Event(), list[httpx.Request]()
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            sent.append(request)
+            await going_on.wait()
+            return httpx.Response(200)
+
+        await put(queue, 12)
+        claims = await a_worker_that_holds(queue, an_executor(queue, answer), 12)
+        await until(lambda: len(sent) == 2)
+        action = await begun(Actions(queue.database), "cancel")
+        assert (action.state, action.done) == ("done", 12)
+        await look_again(claims)
+        assert claims._lanes.waiting == 0
+        going_on.set()
+        await claims.quiesce()
+        await claims._executor.completer.flush()
+        assert len(sent) == 2
+        found = Counter((row.status, row.last_error, row.claimed_by) for row in await rows(queue))
+        assert found == {("delivered", None, None): 2, ("dead", "receiver is back", None): 10}
 
     @pytest.mark.parametrize("single", [False, True])
     async def test_its_reason_says_that_it_may_have_been_sent_until_that_is_known(
