@@ -38,7 +38,7 @@ class Weight(NamedTuple):
 
 ROOMS: Final = {
     "flowactions_plugin/alerts": Weight(python=719, other=0, files=5),
-    "flowactions_plugin/bulk": Weight(python=2483, other=0, files=11),
+    "flowactions_plugin/bulk": Weight(python=2214, other=0, files=11),
     "flowactions_plugin/chat": Weight(python=3289, other=0, files=18),
     "flowactions_plugin/cli": Weight(python=3988, other=0, files=21),
     "flowactions_plugin/deliveries": Weight(python=3148, other=0, files=15),
@@ -50,7 +50,7 @@ ROOMS: Final = {
     "flowactions_plugin/nodes": Weight(python=3304, other=0, files=14),
     "flowactions_plugin/operators": Weight(python=142, other=0, files=3),
     "flowactions_plugin/pages": Weight(python=1819, other=1256, files=28),
-    "flowactions_plugin/queue": Weight(python=6757, other=0, files=34),
+    "flowactions_plugin/queue": Weight(python=5642, other=0, files=26),
     "flowactions_plugin/settings": Weight(python=690, other=0, files=4),
     "flowactions_plugin/storage": Weight(python=3988, other=0, files=17),
     "flowactions_plugin/telemetry": Weight(python=645, other=0, files=5),
