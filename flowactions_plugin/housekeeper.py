@@ -116,21 +116,8 @@ class Housekeeper:
                 raise
             self._failures[entry.name] += 1
             delay = restart_delay(self._failures[entry.name])
-            if limit.expired():
-                log.error(  # noqa: TRY400
-                    "%s took longer than %s s and was cancelled; again in %s s",
-                    entry.name,
-                    entry.bound,
-                    delay,
-                    extra={"event": "housekeeper.too_long"},
-                )
-            else:
-                log.exception(
-                    "%s failed unexpectedly; again in %s s",
-                    entry.name,
-                    delay,
-                    extra={"event": "housekeeper.failed"},
-                )
+            how = f"was cancelled after {entry.bound} s" if limit.expired() else "failed unexpectedly"
+            log.exception("%s %s; again in %s s", entry.name, how, delay, extra={"event": "housekeeper.failed"})
             return delay
         del self._failures[entry.name]
         self._outage_log.worked(entry.name)
