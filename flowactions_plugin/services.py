@@ -311,6 +311,8 @@ class Services:
         _enable_loggers()
         await self._open.enter_async_context(self._database)
         self._open.push_async_callback(self._pacing.aclose)
+        self._open.push_async_callback(self._writes.aclose)
+        self._open.push_async_callback(self._health.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Literal, TypeAlias
 
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
-from flowactions_plugin.health.writes import Writes, look
+from flowactions_plugin.health.writes import Writes, look, over
 from flowactions_plugin.storage.database import Database
 
 Word: TypeAlias = Literal["ready", "starting", "database", "tables", "unwritable"]
@@ -60,6 +60,10 @@ class Health:
             self._looking = asyncio.create_task(self._look())
         # Callers of the same moment share one look, and one that goes away leaves it to the others.
         return await asyncio.shield(self._looking)
+
+    async def aclose(self) -> None:
+        """Wait for a look that is under way: who asked for it may have left, and it uses the database."""
+        await over(self._looking)
 
     async def _look(self) -> Word:
         word: Word = "ready"

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import delete, insert, literal, select
 
@@ -65,6 +65,10 @@ class Writes:
         await asyncio.shield(self._trying)
         return self.refusal
 
+    async def aclose(self) -> None:
+        """Wait for a try that is under way: who asked for it may have left, and it uses the database."""
+        await over(self._trying)
+
     async def _try(self) -> None:
         try:
             async with asyncio.timeout(TRY_SECONDS):
@@ -78,6 +82,12 @@ class Writes:
             self.refusal = None
         finally:
             self._until, self._trying = self._timer() + KEPT_SECONDS, None
+
+
+async def over(task: asyncio.Task[Any] | None) -> None:
+    """Wait until a task of this loop has ended, whatever came of it."""
+    if task is not None and task.get_loop() is asyncio.get_running_loop():
+        await asyncio.wait({task})
 
 
 async def look(database: Database) -> None:

@@ -17,7 +17,6 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, Return
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.contact import token_prefix
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
