@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -13,8 +12,7 @@ import httpx
 
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.testing import ReferenceDriver
-from flowactions_hookspecs import FlowActions, Origin
-from tests.conformance.mutants.altered import alter_host
+from flowactions_hookspecs import FlowActions
 from tests.conformance.mutants.mutant import changed, mutant
 
 _never_left: list[Any] = []
@@ -67,15 +65,6 @@ def _needs_chat(driver: ReferenceDriver) -> None:
     driver.made.host.settings["CHAT_CLIENT_ID"]
 
 
-def _sleeps(driver: ReferenceDriver) -> None:
-    class Broken(ReferenceHost):
-        async def signing_secret(self, origin: Origin) -> str | None:
-            time.sleep(0.15)  # noqa: ASYNC251  that is the fault
-            return await super().signing_secret(origin)
-
-    alter_host(driver, Broken)
-
-
 class _Repeating(httpx.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
@@ -123,14 +112,6 @@ MUTANTS = [
         kills="TASK-4",
         spares="TASK-1 TASK-3",
         message="CHAT_CLIENT_ID",
-    ),
-    mutant(
-        "sleeps",
-        "The secret is fetched with a library that is not asynchronous.",
-        changed(_sleeps),
-        kills="TASK-5",
-        spares="TASK-1 EAGER-6 AUTH-5",
-        message="Host.signing_secret keeps the event loop for",
     ),
     mutant(
         "transport-repeats",

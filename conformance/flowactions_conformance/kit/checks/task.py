@@ -220,16 +220,13 @@ async def _ask_everything(trial: Trial) -> None:
         await trial.request("POST", path, who=signed_in, json={**action, "actionIndex": 0})
         if "agents_using" in has:
             await trial.request("GET", "/integrations/chat/connection", who=trial.author)
-        if "node" in has:
-            # What the plugin compares with the node as it is saved: the URL.
-            tested = {**node.config, "webhookUrl": trial.hook("tested")}
-            draft = {
-                "agentId": agent,
-                "node": {"type": node.type, "id": trial.of_host(node.id), "config": tested},
-            }
-            await trial.request(
-                "POST", "/integrations/nodes/test", who=trial.author, json={**draft, "walk": walk}
-            )
+        # What the plugin compares with the node as it is saved: the URL.
+        tested = {**node.config, "webhookUrl": trial.hook("tested")}
+        draft = {
+            "agentId": agent,
+            "node": {"type": node.type, "id": trial.of_host(node.id), "config": tested},
+        }
+        await trial.request("POST", "/integrations/nodes/test", who=trial.author, json={**draft, "walk": walk})
         if "auth_event" in has and "inbound" in trial.session.claims:
             await send_event(trial, trial.id(f"event-{number}"))
         await trial.until_arrived(f"hook-{number}")
