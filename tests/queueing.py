@@ -53,7 +53,7 @@ def a_delivery(url: str = "http://127.0.0.1/", **changes: Any) -> NewDelivery:
         "max_attempts": 4,
     }
     values |= changes
-    lane = lane_of(values["organization_id"], values["destination"], values["url"])
+    lane = lane_of(str(values["organization_id"]), values["destination"], values["url"])
     return NewDelivery(**{"lane": lane, **values})
 
 
