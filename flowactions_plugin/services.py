@@ -247,23 +247,29 @@ class Services:
         """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
         gauges = Gauges(self._telemetry.meters, self._operators.status, lambda: self._delivery.load)
         task = BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
-        return [*(self._worker_tasks() if self._settings.host_worker else []), task]
+        return [*([] if self._settings.host_worker == "off" else self._delivery_tasks()), task]
 
     def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
-        """Return what `background_tasks` does not hold: ``flowactions worker`` runs it."""
-        return [] if self._settings.host_worker else self._worker_tasks()
+        """Have this process claim whatever is due, and return what `background_tasks` does not hold.
 
-    def _worker_tasks(self) -> Sequence[BackgroundTask]:
-        reach = self._delivery.claims.touch
-        housekeeper = Housekeeper(self.housekeeping(), self._database.outage_log, reach)
+        ``flowactions worker`` calls it before anything runs.
+        """
+        self._delivery.claims_all = True
+        return self._delivery_tasks() if self._settings.host_worker == "off" else []
+
+    def _delivery_tasks(self) -> Sequence[BackgroundTask]:
         return [
             BackgroundTask(
                 name="flowactions delivery",
                 run=self._delivery.deliver,
                 drain_seconds=min(STOP_SECONDS, self._timing.lease_seconds),
             ),
-            BackgroundTask(name="flowactions housekeeper", run=housekeeper.run),
+            BackgroundTask(name="flowactions housekeeper", run=self._keep_house),
         ]
+
+    async def _keep_house(self) -> None:
+        reach = self._delivery.claims.touch
+        await Housekeeper(self.housekeeping(), self._database.outage_log, reach).run()
 
     def housekeeping(self) -> Sequence[Entry]:
         """Return what a worker does beside delivering: name, seconds, work, and how many seconds it may take at the most.
@@ -274,6 +280,10 @@ class Services:
         entries = [
             Entry("contact with the queue", delivery.contact.seconds, delivery.claims.keep_in_contact, 90),
             Entry("statistics", 5, self._monitor.report, 300),
+        ]
+        if not delivery.claims_all:
+            return entries
+        entries += [
             Entry("probes", 5, delivery.probe, 300),
             Entry("automatic pauses", 5, self._automatic.look, 300),
             Entry("bulk actions", 2, acting(self._database), 600),

@@ -89,9 +89,9 @@ def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
         checks.fail("settings", str(exc), "correct them; docs/reference/settings.md describes each")
         return None
     settings = context.settings
-    who = (
-        "the host's processes" if settings.host_worker else "'flowactions worker', not by the host's processes"
-    )
+    apart = "'flowactions worker', not by the host's processes"
+    own = "'flowactions worker'; the host's processes send what they enqueue"
+    who = {"on": "the host's processes", "own": own, "off": apart}[settings.host_worker]
     checks.ok("settings", f"{settings.environment}, {settings.delivery} delivery by {who}")
     if settings.environment == "development":
         advice = "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used"

@@ -47,6 +47,7 @@ class ContinuousClaims:
         per_destination: of these, how many of one organization to one destination.
         timing: what is claimed ahead is given back after a third of the lease, so that another worker can send it, and
             this one sends nothing near the end of a lease.
+        claims_all: whether to claim whatever is due, or to send only what this process enqueues and can send soon.
 
     Attributes:
         lease_seconds: how long a claim holds.
@@ -60,7 +61,9 @@ class ContinuousClaims:
         slots: int,
         per_destination: int,
         timing: Timing = Timing(),  # noqa: B008  immutable
+        claims_all: bool = True,
     ) -> None:
+        self._claims_all = claims_all
         self._store = store
         self._executor = executor
         self._held_seconds = timing.lease_seconds / 3
@@ -134,6 +137,8 @@ class ContinuousClaims:
         while self._executor.behind:
             await self.settle()
         self._claiming = True
+        if not self._claims_all:
+            return HELD_SECONDS
         await self._look()
         self._claimed_at = clock()
         asks = self._lanes.asks()

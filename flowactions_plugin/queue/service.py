@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -62,6 +63,7 @@ class OutboxService:
         outbox: enqueues.
         guard: decides at enqueue where requests may go.
         load: how busy this process's worker is.
+        claims_all: whether this process claims whatever is due, or sends only what it enqueues.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class OutboxService:
             standard_webhooks=settings.standard_webhooks,
             retry_schedule=settings.retry_schedule,
         )
+        self.claims_all = settings.host_worker != "own"
         if settings.delivery == "continuous":
             self.outbox.on_commit = self._committed
         self._notifier: Notifier | None = None
@@ -102,7 +105,7 @@ class OutboxService:
 
     def _committed(self, delivery: NewDelivery) -> None:
         """Wake whoever delivers: this process's worker, or those of others."""
-        if self._claiming is not None:
+        if self._claiming is not None and self.claims_all:
             self._claiming.enqueued(Due(delivery.lane, delivery.organization_id, delivery.destination))
         elif self._notifier is not None:
             self._notifier.notify(delivery.lane)
@@ -121,6 +124,7 @@ class OutboxService:
     async def deliver(self) -> None:
         """Deliver what is in the outbox until cancelled."""
         settings = self._settings
+        timing = self._timing if self.claims_all else self._timing._replace(quarantine_seconds=math.inf)
         self.load = load = Load()
         finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
         observers: list[Observe] = [self._observer.record, DeliveryTelemetry(self._telemetry)]
@@ -141,7 +145,7 @@ class OutboxService:
                 async with self._observer.watching(load) as worker_id, self._claims(executor) as strategy:
                     self.contact.prefix = token_prefix(worker_id)
                     self._probes = probes
-                    await Worker(self.claims, executor, strategy, self._timing, probes=probes).run()
+                    await Worker(self.claims, executor, strategy, timing, probes=probes).run()
             finally:
                 self._probes = None
                 await sender.aclose()
@@ -205,7 +209,15 @@ class OutboxService:
             slots=settings.slots,
             per_destination=settings.per_destination or settings.slots,
             timing=self._timing,
+            claims_all=self.claims_all,
         )
+        if not self.claims_all:
+            self._claiming = self.outbox.claimant = claims
+            try:
+                yield claims
+            finally:
+                self._claiming = self.outbox.claimant = None
+            return
         if self._notifier is None:
             listen = partial(self._database.watch_inserts, claims.wake)
         else:

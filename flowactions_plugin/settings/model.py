@@ -56,8 +56,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
         database_connections: ``FLOWACTIONS_DATABASE_CONNECTIONS``; how many connections a process opens to that PostgreSQL at
             the most.
-        host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on`` or ``off``: whether the host's own processes deliver, or
-            only those of ``flowactions worker``.
+        host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on``: the host's own processes deliver; ``off``: only those of
+            ``flowactions worker``; ``own``: the host's send what they enqueue, if they can at once, and claim nothing else.
         delivery: ``FLOWACTIONS_DELIVERY``; ``scheduled``: a tick at a time; ``continuous``: as fast as slots become
             free.
         concurrency: ``FLOWACTIONS_CONCURRENCY``; slots of a worker that delivers continuously.
@@ -113,7 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     environment: Literal["production", "development"] = "production"
     database_url: str = "sqlite+aiosqlite:///flowactions.db"
     database_connections: int = 15
-    host_worker: bool = True
+    host_worker: str = "on"
     delivery: Literal["scheduled", "continuous"] = "scheduled"
     concurrency: int = 100
     destination_limit: int | None = None
@@ -171,7 +171,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "FLOWACTIONS_ENVIRONMENT": ("environment", one_of("production", "development")),
     "FLOWACTIONS_DATABASE_URL": ("database_url", parse_database_url),
     "FLOWACTIONS_DATABASE_CONNECTIONS": ("database_connections", number(int, 2, 1000)),
-    "FLOWACTIONS_HOST_WORKER": ("host_worker", on_or_off),
+    "FLOWACTIONS_HOST_WORKER": ("host_worker", one_of("on", "own", "off")),
     "FLOWACTIONS_DELIVERY": ("delivery", one_of("scheduled", "continuous")),
     "FLOWACTIONS_CONCURRENCY": ("concurrency", number(int, 1, 1000)),
     "FLOWACTIONS_DESTINATION_LIMIT": ("destination_limit", number(int, 1, 1000)),
@@ -230,18 +230,27 @@ def read_settings(mapping: Mapping[str, str]) -> Settings:
                 values[field] = value
             else:
                 wrong.append(f"{name} {reason}")
+    wrong += _contradictions(mapping, values)
+    if wrong:
+        raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
+    return Settings(**values)
+
+
+def _contradictions(mapping: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
+    """Return what settings need of each other and do not have."""
+    wrong: list[str] = []
     if not str(mapping.get("FLOWACTIONS_EGRESS_PROXY", "")).strip():
         if values.get("egress_resolve") == "proxy":
             wrong.append("FLOWACTIONS_EGRESS_RESOLVE must be local unless FLOWACTIONS_EGRESS_PROXY is set")
         if values.get("egress_proxy_tunnel") == "all":
             wrong.append("FLOWACTIONS_EGRESS_PROXY_TUNNEL must be https unless FLOWACTIONS_EGRESS_PROXY is set")
+    if values.get("host_worker") == "own" and values.get("delivery") != "continuous":
+        wrong.append("FLOWACTIONS_HOST_WORKER must be on or off unless FLOWACTIONS_DELIVERY is continuous")
     if "alerts_url" in values and not str(mapping.get("FLOWACTIONS_ALERTS_SECRET", "")).strip():
         wrong.append(
             "FLOWACTIONS_ALERTS_URL must have a FLOWACTIONS_ALERTS_SECRET beside it: 'flowactions keygen --signing' makes one"
         )
-    if wrong:
-        raise SettingsInvalid("these settings cannot be used: " + "; ".join(sorted(wrong)))
-    return Settings(**values)
+    return wrong
 
 
 def settings_of(host: Host) -> Settings:

@@ -39,12 +39,12 @@ _UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-def one_of(first: str, second: str) -> Callable[[str], str]:
-    """Return a reader of one of two words."""
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return a reader of one of some words."""
 
     def read(text: str) -> str:
-        if text not in {first, second}:
-            raise ValueError(f"must be {first} or {second}")
+        if text not in words:
+            raise ValueError(f"must be {', '.join(words[:-1])} or {words[-1]}")
         return text
 
     return read

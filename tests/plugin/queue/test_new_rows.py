@@ -16,7 +16,8 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES
 from flowactions_plugin.queue.lanes import Due
-from flowactions_plugin.queue.rules import NewDelivery
+from flowactions_plugin.queue.rules import HELD_SECONDS, NewDelivery
+from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.schema import pauses
 from tests.queueing import Queue, a_delivery, an_executor
 from tests.waiting import until
@@ -90,6 +91,31 @@ async def process(queue: Queue) -> AsyncIterator[Process]:
 
 def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.queue.store, "claim", None)
+
+
+async def test_a_host_that_sends_its_own_claims_nothing_else(queue: Queue) -> None:
+    """Whatever is due stays for workers; what it cannot send at once does, too."""
+    process = Process(queue, 1, 1)
+    process.claims = ContinuousClaims(
+        queue.store, process.executor, slots=1, per_destination=1, claims_all=False
+    )
+    process.outbox.claimant = process.claims
+    other = await queue.put()
+    worker = asyncio.create_task(Worker(queue.store, process.executor, process.claims).run())
+    await until(lambda: process.claims._claiming)
+    process.answers.clear()
+    await process.enqueue(body=b"own")
+    await until(lambda: process.asked)
+    for _ in range(3):
+        await process.enqueue()
+    process.claims.wake()
+    await asyncio.sleep(2 * HELD_SECONDS)
+    process.answers.set()
+    await process.is_done()
+    worker.cancel()
+    await asyncio.wait({worker})
+    assert (process.asked[0], (await queue.row(other)).claimed_by) == (b"own", None)
+    assert [each.body for each in process.woken] != []
 
 
 async def test_what_can_be_sent_at_once_needs_no_claim(
