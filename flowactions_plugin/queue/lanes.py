@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from flowactions_plugin.queue.claimed import SMALL_BYTES
 from flowactions_plugin.queue.limits import Standing
@@ -96,29 +96,30 @@ class Ask(NamedTuple):
     rows: int
 
 
-class Load(Counter[tuple[str | None, str | None]]):
-    """How many rows there are of each organization, at each destination, and of each organization at each destination.
+class Load:
+    """How many rows there are of each organization, at each destination, and of each organization at each destination."""
 
-    Attributes:
-        organizations: of how many organizations.
-        destinations: at how many destinations.
-    """
+    __slots__ = ("destinations", "organizations", "pairs")
 
-    organizations = 0
-    destinations = 0
+    def __init__(self) -> None:
+        self.organizations: dict[str, int] = {}
+        self.destinations: dict[str, int] = {}
+        self.pairs: dict[tuple[str, str], int] = {}
 
     def add(self, row: Claimed | Due, number: int = 1) -> None:
         """Count rows of an organization at a destination; a negative number takes them off."""
         organization, destination = row.organization_id, row.destination
-        self.organizations += self._add((organization, None), number)
-        self.destinations += self._add((None, destination), number)
-        self._add((organization, destination), number)
+        _count(self.organizations, organization, number)
+        _count(self.destinations, destination, number)
+        _count(self.pairs, (organization, destination), number)
 
-    def _add(self, key: tuple[str | None, str | None], number: int) -> int:
-        before = self.pop(key, 0)
-        if before + number:
-            self[key] = before + number
-        return (before + number > 0) - (before > 0)
+
+def _count(counts: dict[Any, int], key: Hashable, number: int) -> None:
+    found = counts.get(key, 0) + number
+    if found:
+        counts[key] = found
+    else:
+        counts.pop(key, None)
 
 
 class Lane(Generic[Row]):
@@ -306,18 +307,18 @@ class Lanes(Generic[Row]):
         """Return how many more rows of a lane this worker should hold."""
         organization, destination = lane.due.organization_id, lane.due.destination
         held = self._held
-        here = held[organization, destination]
+        here = held.pairs.get((organization, destination), 0)
         if not self._standing.answers(lane.due):
             if lane.held:
                 return 0
-            may = len(self._silent) < self._half or not held[organization, None]
+            may = len(self._silent) < self._half or organization not in held.organizations
             return min(1, self._per_destination - here) if may or self._standing.lends(lane.due) else 0
         most = AHEAD * self._per_destination
         wanted = min((most if lane.moves else self._per_destination) - lane.held, most - here)
-        if held.organizations > 1:
-            wanted = min(wanted, AHEAD * self._half - held[organization, None])
-        if held.destinations > 1:
-            wanted = min(wanted, AHEAD * self._half - held[None, destination])
+        if len(held.organizations) > 1:
+            wanted = min(wanted, AHEAD * self._half - held.organizations.get(organization, 0))
+        if len(held.destinations) > 1:
+            wanted = min(wanted, AHEAD * self._half - held.destinations.get(destination, 0))
         return wanted
 
     def answer(self, asks: Sequence[Ask], rows: Sequence[Row], admitted: Sequence[Row]) -> None:
@@ -332,17 +333,19 @@ class Lanes(Generic[Row]):
         """
         found = Counter(row.lane for row in rows)
         oldest = {row.lane: row.due_at for row in reversed(rows)}
+        for row in admitted:
+            self._place(row)
+        placed = Counter(row.lane for row in admitted)
         for due, number in asks:
             lane = self._lanes[due.lane]
-            self._unask(lane, number)
+            lane.asked -= number
+            self._asked -= number
+            self._hold(lane, due, placed[due.lane] - number)
             if found[due.lane] >= number:
                 lane.due = due._replace(since=max(due.since, oldest[due.lane] - SINCE_MARGIN_MS))
             if (found[due.lane] >= number or lane.due_again) and not lane.is_due:
                 self._make_due(lane)
-        for row in admitted:
-            self.insert(row)
-        for due, _ in asks:
-            self._forget(self._lanes.get(due.lane))
+            self._forget(lane)
 
     def fail(self, asks: Sequence[Ask]) -> None:
         """Record that a claim has failed: its lanes stay due."""
@@ -404,6 +407,10 @@ class Lanes(Generic[Row]):
 
     def insert(self, row: Row) -> None:
         """Take a row that was claimed."""
+        self._hold(self._place(row), row)
+
+    def _place(self, row: Row) -> Lane[Row]:
+        """Have a row wait in its lane."""
         lane = self._lanes.get(row.lane)
         if lane is None:
             lane = self._lanes[row.lane] = Lane(Due(row.lane, row.organization_id, row.destination))
@@ -414,7 +421,7 @@ class Lanes(Generic[Row]):
         lane.waiting.append(row)
         self.waiting += 1
         self._waiting_at[row.destination] += 1
-        self._hold(lane, row)
+        return lane
 
     def start(self, most: int) -> list[Row]:
         """Return the rows that begin now, by turns.
@@ -453,11 +460,11 @@ class Lanes(Generic[Row]):
         flying = self._flying
         if lane.in_flight >= (self._per_destination if self._standing.answers(row) else 1):
             return False
-        if flying[organization, destination] >= self._per_destination:
+        if flying.pairs.get((organization, destination), 0) >= self._per_destination:
             return False
-        if len(self._ready) > 1 and flying[organization, None] >= self._half:
+        if len(self._ready) > 1 and flying.organizations.get(organization, 0) >= self._half:
             return False
-        if len(self._waiting_at) > 1 and flying[None, destination] >= self._half:
+        if len(self._waiting_at) > 1 and flying.destinations.get(destination, 0) >= self._half:
             return False
         return row.size <= SMALL_BYTES or self._fits(lane, row.size)
 

@@ -86,7 +86,7 @@ async def process(queue: Queue) -> AsyncIterator[Process]:
     await made.claims.run_once()
     yield made
     await made.claims.quiesce()
-    assert (made.claims._lanes.expected, dict(made.claims._lanes._held)) == (0, {})
+    assert (made.claims._lanes.expected, made.claims._lanes._held.pairs) == (0, {})
 
 
 def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
