@@ -56,11 +56,11 @@ _UNPAUSED: Final = (
     "NOT EXISTS (SELECT 1 FROM flowactions_pauses AS pause WHERE"
     " pause.destination = {row}.destination AND pause.organization_id IN ('', {row}.organization_id))"
 )
-# A condition on the lane that is an equality would let PostgreSQL search the index of all rows that are due.
+# Both ends of a part of the lane's index. With an equality, PostgreSQL may search the index of all rows that are due.
 _OLDEST: Final = f"""
-    SELECT id FROM flowactions_outbox
-    WHERE (lane, next_attempt_at) >= ({{lane}}, {{since}}) AND lane <= {{lane}}
-      AND {LIVE} AND next_attempt_at <= {{now}} AND {FREE}
+    SELECT {{{{key}}}} FROM flowactions_outbox{{{{by_lane}}}}
+    WHERE (lane, next_attempt_at) >= ({{lane}}, {{since}}) AND (lane, next_attempt_at) <= ({{lane}}, {{now}})
+      AND {LIVE} AND {FREE}
     ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
 
 _CLAIMED: Final = ", ".join(
@@ -72,25 +72,33 @@ _SETS: Final = (
     " takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
 )
 
-CLAIM: Final = {
-    # An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table.
-    "postgresql": f"""
+# An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table.
+CLAIM_LANES: Final = f"""
 UPDATE flowactions_outbox SET {_SETS}
 WHERE id = ANY (ARRAY(
     SELECT oldest.id
-    FROM json_to_recordset(CAST(:asked AS json)) AS asked
-        (lane bigint, rows int, since bigint, organization_id text, destination text, probe boolean)
+    FROM ({{asked}}) AS asked
     CROSS JOIN LATERAL ({_OLDEST.format(lane="asked.lane", since="asked.since", rows="asked.rows", now="{now}")}
     FOR UPDATE SKIP LOCKED) AS oldest
     WHERE asked.probe OR {_UNPAUSED.format(row="asked")}))
-RETURNING {{columns}}""",
-    "sqlite": f"""
+RETURNING {{columns}}"""
+"""Claim the oldest rows of all lanes of ``asked``, on PostgreSQL."""
+
+CLAIM_LANE: Final = f"""
 UPDATE flowactions_outbox SET {_SETS}
-WHERE id IN ({_OLDEST.format(lane=":lane", since=":since", rows=":rows", now="{now}")})
+WHERE rowid IN ({_OLDEST.format(lane=":lane", since=":since", rows=":rows", now="{now}")})
   AND (:probe OR {_UNPAUSED.format(row="flowactions_outbox")})
-RETURNING {{columns}}""",
+RETURNING {{columns}}"""
+"""Claim the oldest rows of one lane, on SQLite."""
+
+ASKED: Final = {
+    "lane": "bigint",
+    "rows": "int",
+    "since": "bigint",
+    "organization_id": "text",
+    "destination": "text",
+    "probe": "boolean",
 }
-"""Claim the oldest rows of lanes: on PostgreSQL of all lanes of ``asked``, on SQLite of one."""
 
 SCAN: Final = f"""
 WITH RECURSIVE lanes(lane) AS (
@@ -102,9 +110,9 @@ WITH RECURSIVE lanes(lane) AS (
     FROM lanes WHERE lanes.lane IS NOT NULL
 )
 SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since
-FROM lanes JOIN flowactions_outbox AS oldest
-    ON oldest.id {{among}}{_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
-WHERE {_UNPAUSED.format(row="oldest")}"""
+FROM lanes CROSS JOIN flowactions_outbox AS oldest
+WHERE oldest.{{key}} {{among}}{_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
+  AND {_UNPAUSED.format(row="oldest")}"""
 """Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
 
 LOOK: Final = f"""
@@ -117,22 +125,15 @@ FROM (
 WHERE {_UNPAUSED.format(row="due")} GROUP BY lane"""
 """Find the lanes of rows that have become due within the last so many milliseconds."""
 
-ASKED: Final = {
-    "postgresql": "json_to_recordset(CAST(:asked AS json)) AS asked (lane bigint, since bigint)",
-    "sqlite": "(SELECT value ->> 'lane' AS lane, value ->> 'since' AS since FROM json_each(:asked)) AS asked",
-}
 PEEK: Final = f"""
-SELECT oldest.lane, oldest.next_attempt_at, oldest.id FROM {{asked}} JOIN flowactions_outbox AS oldest
-    ON oldest.id {{among}}{_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")}{{end}}"""
+SELECT oldest.lane, oldest.next_attempt_at, oldest.id FROM ({{asked}}) AS asked CROSS JOIN flowactions_outbox AS oldest
+WHERE oldest.{{key}} {{among}}{_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")}{{end}}"""
 """Read when the oldest rows of lanes were due."""
 
-HELD: Final = {
-    "postgresql": "json_to_recordset(CAST(:held AS json)) AS held (id text, token text, organization_id text, destination text)",
-    "sqlite": "(SELECT value ->> 'id' AS id, value ->> 'token' AS token, value ->> 'organization_id' AS organization_id,"
-    " value ->> 'destination' AS destination FROM json_each(:held)) AS held",
-}
+HELD: Final = dict.fromkeys(("id", "token", "organization_id", "destination"), "text")
+
 WITHDRAWN: Final = f"""
-SELECT held.id FROM {{held}}
+SELECT held.id FROM ({{held}}) AS held
 WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.id AND mine.claimed_by = held.token
     AND mine.status IN ('pending', 'retrying'))
    OR NOT {_UNPAUSED.format(row="held")}"""
@@ -163,14 +164,25 @@ TOUCH: Final = "UPDATE flowactions_outbox SET updated_at = updated_at WHERE 1 = 
 
 def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     """Return one of the statements above for a database, with the types that a driver cannot guess."""
-    size = {"postgresql": "octet_length", "sqlite": "length"}[sql.name]
+    size = "octet_length" if sql.is_server else "length"
     columns = f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size"
     by_index = " INDEXED BY ix_flowactions_outbox_quarantined" if sql.one_writer else ""
     locked = "" if sql.one_writer else " FOR UPDATE SKIP LOCKED"
-    # With an equality, SQLite may read the whole table for a filter beside its index.
-    among, end = {"postgresql": ("= ANY (ARRAY(", "))"), "sqlite": ("IN (", ")")}[sql.name]
-    parts = {"now": sql.now_text, "columns": columns, "among": among, "end": end, "held": HELD[sql.name]}
-    parts |= {"asked": ASKED[sql.name], "by_index": by_index, "locked": locked}
+    # SQLite may plan by figures of when the queue was empty: a CROSS JOIN keeps the order. With an equality, it may read the whole
+    # table for a filter.
+    key, among, end = ("id", "= ANY (ARRAY(", "))") if sql.is_server else ("rowid", "IN (", ")")
+    by_lane = " INDEXED BY ix_flowactions_outbox_lane" if sql.one_writer else ""
+    parts = {
+        "now": sql.now_text,
+        "columns": columns,
+        "key": key,
+        "by_lane": by_lane,
+        "among": among,
+        "end": end,
+        "by_index": by_index,
+        "locked": locked,
+    }
+    parts |= {"held": sql.rows_text("held", HELD), "asked": sql.rows_text("asked", ASKED)}
     made = text(written.format(**parts))
     kinds = {
         "grace": BigInteger,
@@ -302,7 +314,7 @@ class ClaimStore:
         lease_end = lease_clock() + self.contact.lease_seconds
         began = self.contact.now()
         sql = self.database.sql
-        made = self.database.built(statement, CLAIM[sql.name])
+        made = self.database.built(statement, CLAIM_LANE if sql.one_writer else CLAIM_LANES)
         given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
         each = [
             {

@@ -153,14 +153,8 @@ _WRITES: Final = {
 def ending(sql: Dialect, name: str) -> Executable:
     """Return one of the statements above, on the rows of its parameter; all but ``log`` return ids and states."""
     given, written = _WRITES[name]
-    columns = _COLUMNS[given]
-    if sql.is_server:
-        kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
-        rows = f"SELECT * FROM json_to_recordset(CAST(:{given} AS json)) AS {given} ({kinds})"
-        response = "convert_to(done.response, 'UTF8')"
-    else:
-        values = ", ".join(f"value ->> '{column}' AS {column}" for column in columns)
-        rows, response = f"SELECT {values} FROM json_each(:{given})", "CAST(done.response AS BLOB)"
+    rows = sql.rows_text(given, _COLUMNS[given])
+    response = "convert_to(done.response, 'UTF8')" if sql.is_server else "CAST(done.response AS BLOB)"
     return statement(sql, f"WITH {given} AS ({rows}) {written.replace('{response}', response)}")
 
 

@@ -34,12 +34,12 @@ BY_ITSELF: Final = and_(pauses.c.paused_role == inline(AUTOMATIC.role), pauses.c
 
 PROBES: Final = f"""
 SELECT pause.organization_id, pause.destination, pause.probe_at, pause.probes, oldest.lane
-FROM flowactions_pauses AS pause JOIN flowactions_outbox AS oldest ON oldest.id {{among}}
-    SELECT id FROM flowactions_outbox
+FROM flowactions_pauses AS pause CROSS JOIN flowactions_outbox AS oldest WHERE oldest.{{key}} {{among}}
+    SELECT {{key}} FROM flowactions_outbox
     WHERE destination = pause.destination AND organization_id = pause.organization_id
       AND {LIVE} AND next_attempt_at <= {{now}} AND {FREE}
     ORDER BY next_attempt_at, id LIMIT 1{{end}}
-WHERE pause.paused_role = '{AUTOMATIC.role}' AND pause.probe_at <= {{now}}
+  AND pause.paused_role = '{AUTOMATIC.role}' AND pause.probe_at <= {{now}}
   AND NOT EXISTS (SELECT 1 FROM flowactions_pauses AS other WHERE other.destination = pause.destination
       AND other.organization_id = '')
 ORDER BY pause.probe_at LIMIT {AT_ONCE}"""

@@ -75,6 +75,10 @@ class Dialect(ABC):
             columns: each column's SQLAlchemy type.
         """
 
+    @abstractmethod
+    def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
+        """Return the same as text: a query of the rows in the parameter; its columns have types of PostgreSQL."""
+
     @staticmethod
     def json_rows(rows: Sequence[Mapping[str, Any]]) -> str:
         """Return the parameter of a `values_table` with these rows."""
@@ -92,7 +96,3 @@ class Dialect(ABC):
     @abstractmethod
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         """Return about how many bytes a value takes, without reading it."""
-
-    @abstractmethod
-    def by_index(self, table: Table, index: str) -> str:
-        """Return what a query selects from to search a table by this index, where the planner would choose another."""

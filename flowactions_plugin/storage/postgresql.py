@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -121,6 +121,10 @@ class PostgreSQL(Dialect):
         made = func.json_to_recordset(given).table_valued(*(column(key, kind) for key, kind in columns.items()))
         return made.render_derived(name=name, with_types=True)
 
+    def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
+        kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
+        return f"SELECT * FROM json_to_recordset(CAST(:{name} AS json)) AS {name} ({kinds})"  # noqa: S608  names only
+
     bytes_value = staticmethod(bytes.hex)  # type: ignore[assignment]  # it can have more arguments
 
     def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
@@ -128,9 +132,6 @@ class PostgreSQL(Dialect):
 
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.octet_length(column, type_=Integer)
-
-    def by_index(self, table: Table, index: str) -> str:  # noqa: ARG002  its planner finds the index
-        return table.name
 
 
 def own_engine(url: URL, statement_seconds: float | None, connections: int) -> AsyncEngine:

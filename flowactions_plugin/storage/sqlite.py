@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -86,6 +86,10 @@ class SQLite(Dialect):
         )
         return select(*values).subquery(name)
 
+    def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
+        values = ", ".join(f"value ->> '{column}' AS {column}" for column in columns)
+        return f"SELECT {values} FROM json_each(:{name})"  # noqa: S608  names only
+
     @staticmethod
     def bytes_value(value: bytes) -> str | None:
         try:
@@ -98,9 +102,6 @@ class SQLite(Dialect):
 
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.length(column, type_=Integer)
-
-    def by_index(self, table: Table, index: str) -> str:
-        return f"{table.name} INDEXED BY {index}"
 
 
 class Deadline:

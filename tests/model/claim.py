@@ -181,7 +181,7 @@ class Claims:
         return with_worker(s, w, items=tuple(sorted((*worker.items, item._replace(left=left)))))
 
     def is_free(self, s: State, w: int, row: Row, *, probe: bool = False) -> bool:
-        """The conditions of `claims.CLAIM`, apart from what is in quarantine."""
+        """The conditions of `claims.CLAIM_LANES`, apart from what is in quarantine."""
         if not row.is_live or (row.due and self.has("due")):
             return False
         if s.pause and not probe and self.has("no pause"):
@@ -204,7 +204,7 @@ class Claims:
         return kind.organization, kind.destination
 
     def eligible(self, s: State, w: int) -> list[int]:
-        """`Lanes.asks` and `claims.CLAIM`: which rows a claim takes. Of each lane the oldest, which are the first."""
+        """`Lanes.asks` and `claims.CLAIM_LANES`: which rows a claim takes. Of each lane the oldest, which are the first."""
         world, items = self.world, s.workers[w].items
         left = world.holds - len(items)
         due = [r for r, row in enumerate(s.rows) if self.is_free(s, w, row)]
@@ -237,7 +237,7 @@ class Claims:
         return [*later, *(lane for lane in lanes if lane not in later)]
 
     def claimed(self, s: State, w: int) -> tuple[State, tuple[Item, ...]]:
-        """`claims.CLAIM`: the rows with their new claims, and what the statement returns."""
+        """`claims.CLAIM_LANES`: the rows with their new claims, and what the statement returns."""
         rows, found = s.rows, self.eligible(s, w)
         for r in found:
             row = s.rows[r]

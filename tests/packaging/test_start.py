@@ -197,7 +197,7 @@ def test_completion_imports_what_declares_the_commands(tmp_path: Path) -> None:
     """A shell asks at each key."""
     asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_WORDS": "flowactions outbox re", "COMP_CWORD": "2"}
     ended = run("-X", "importtime", "-m", "flowactions_plugin.cli", cwd=tmp_path, settings=asked)
-    assert ended.stdout.split() == ["plain,replay", "plain,resend", "plain,retry"]
+    assert ended.stdout.split() == ["plain,resend", "plain,retry"]
     lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
     assert strangers(line.rpartition("|")[2].strip() for line in lines) == COMMAND_LINE
 

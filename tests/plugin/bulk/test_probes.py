@@ -198,7 +198,9 @@ class TestProbes:
         """It also writes the outcome of the probe, which uses no slot."""
         (row_id,) = await a_paused_queue(queue)
         slow = SlowAnswer()
-        running = asyncio.create_task(a_worker(queue, slow).run())
+        worker = a_worker(queue, slow)
+        running = asyncio.create_task(worker.run())
+        await worker._probes.look()
         await slow.arrived.wait()
         running.cancel()
         await asyncio.sleep(0.05)
