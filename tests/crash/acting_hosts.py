@@ -24,7 +24,7 @@ async def make() -> SmallHost:
     def note(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         # Of the batches, those alone that have changed rows.
         requeues = "UPDATE flowactions_outbox SET" in statement and "action_id=" in statement
-        if requeues or ("INSERT INTO flowactions_outbox" in statement and "SELECT" in statement):
+        if requeues or "INSERT INTO flowactions_outbox" in statement:
             changing.add(connection)
 
     def before_commit(connection: Any) -> None:

@@ -62,7 +62,7 @@ async def make() -> SmallHost:
     outcomes: set[Any] = set()
 
     def of_outcomes(statement: str) -> bool:
-        return "UPDATE flowactions_outbox SET" in statement and "delivered_started_at=" in statement
+        return "UPDATE flowactions_outbox SET" in statement and "delivered_started_at =" in statement
 
     def before(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         if of_outcomes(statement) and connection.dialect.name == "postgresql":
