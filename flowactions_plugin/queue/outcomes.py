@@ -16,7 +16,7 @@ from sqlalchemy import Executable, String, bindparam, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from flowactions_plugin.egress.attempt import NOTES, PROBE, SLOW_MS
+from flowactions_plugin.egress.attempt import NOTES, PROBE, RESPONSE_KEPT_BYTES, SLOW_MS
 from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
@@ -241,6 +241,12 @@ class OutcomeStore:
         return End("changed" if (holder or row.settled_token or token) == token else "reclaimed", row.status)
 
 
+def _kept(response: bytes) -> str:
+    """Return a response as text, of no more bytes than a response may have: what is not text takes three bytes."""
+    shown = response.decode(errors="replace").replace("\0", "\ufffd").encode()
+    return shown[:RESPONSE_KEPT_BYTES].decode(errors="ignore")
+
+
 def is_logged(completion: Completion) -> bool:
     """Return whether an outcome is one of the attempts log: the attempt that delivers is kept in its row."""
     return completion.attempted and completion.change.status != "delivered"
@@ -289,7 +295,7 @@ def _values(completion: Completion) -> dict[str, Any]:
         "started_at": outcome.started_at,
         "duration_ms": outcome.duration_ms,
         # No database takes a zero byte in JSON.
-        "response": outcome.response.decode(errors="replace").replace("\0", "\ufffd"),
+        "response": _kept(outcome.response),
         "phases": phases_text(completion),
     }
 
