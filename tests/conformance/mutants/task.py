@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -12,7 +13,8 @@ import httpx
 
 from flowactions_conformance.reference_host.host import ReferenceHost
 from flowactions_conformance.reference_host.testing import ReferenceDriver
-from flowactions_hookspecs import FlowActions
+from flowactions_hookspecs import FlowActions, Node
+from tests.conformance.mutants.altered import alter_host
 from tests.conformance.mutants.mutant import changed, mutant
 
 _never_left: list[Any] = []
@@ -29,6 +31,15 @@ def _loaded_twice(driver: ReferenceDriver) -> None:
     made = driver.made
     again = FlowActions.load(ReferenceHost(made.host.settings, made.host.store))
     made.app._lifespan_managers.append(lambda _: again.lifespan())
+
+
+def _sleeps_in_node(driver: ReferenceDriver) -> None:
+    class Broken(ReferenceHost):
+        async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
+            time.sleep(0.15)  # noqa: ASYNC251  that is the fault
+            return await super().node(organization_id, flow_id, node_id)
+
+    alter_host(driver, Broken)
 
 
 def _never_closed(driver: ReferenceDriver) -> None:
@@ -88,6 +99,14 @@ MUTANTS = [
         kills="LOAD-1 TASK-1",
         spares="EAGER-1",
         message="a process of the host runs 2 lifespans of the plugins",
+    ),
+    mutant(
+        "sleeps-in-node",
+        "A node is looked up with a library that is not asynchronous.",
+        changed(_sleeps_in_node),
+        kills="TASK-5",
+        spares="TASK-1 EAGER-6",
+        message="Host.node keeps the event loop for 0.2 s at each call",
     ),
     mutant(
         "lifespan-never-closed",

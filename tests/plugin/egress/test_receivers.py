@@ -68,7 +68,8 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
             took[name] = attempt.duration_ms
             assert len(attempt.response or b"") <= 2048, name
             if name == "gzip bomb":
-                assert attempt.response == BOMB[:2048]  # as it came, nothing unpacked
+                shown = BOMB[:2048].decode(errors="replace").replace("\0", "\ufffd").encode()
+                assert attempt.response == shown[:2048].decode(errors="ignore").encode()  # nothing unpacked
         # One deadline for all: none outlasts the one whose receiver did nothing but wait. A pause of this process
         # between the ends of two attempts makes a difference, and those that go on would do so without end.
         assert max(took.values()) <= 1.5 * took["accepts and never answers"], took
