@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeAlias
 
 from flowactions_hookspecs import DeliveryAlert
@@ -81,9 +81,14 @@ class Monitor:
 
         It gives the id of the process.
         """
+        worker_id = self._fleet.begin()
         self._load, self._beat_at = load, 0.0
+        # Before anything is claimed: a process that is killed at once was there.
+        with suppress(StorageUnavailable, TimeoutError):
+            async with asyncio.timeout(LAST_SECONDS):
+                await self.report()
         try:
-            yield self._fleet.begin()
+            yield worker_id
         finally:
             self._load = None
             try:
