@@ -67,7 +67,7 @@ TEXTS: Final = {"words of docs": 117_894, "decisions": 29, "lines of the changel
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 12, "functions": 256, "files": 50, "records": 18}
+PASSAGE: Final = {"insert_stops": 13, "functions": 264, "files": 50, "records": 18}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."
