@@ -82,11 +82,12 @@ class Monitor:
         It gives the id of the process.
         """
         worker_id = self._fleet.begin()
-        self._load, self._beat_at = load, 0.0
+        self._beat_at = 0.0
         # Before anything is claimed: a process that is killed at once was there.
         with suppress(StorageUnavailable, TimeoutError):
             async with asyncio.timeout(LAST_SECONDS):
-                await self.report()
+                await self._beat(load)
+        self._load = load
         try:
             yield worker_id
         finally:
@@ -113,12 +114,15 @@ class Monitor:
         load = self._load
         if load is None:
             return
-        clock, limited = asyncio.get_running_loop().time, load.limits.limited()
-        if clock() >= self._beat_at or self._fleet.is_news(limited):
-            if await self._fleet.beat(load.in_flight, load.claimed, limited):
-                load.limits.forget()
-            self._beat_at = clock() + BEAT_SECONDS
+        if asyncio.get_running_loop().time() >= self._beat_at or self._fleet.is_news(load.limits.limited()):
+            await self._beat(load)
         await self.write()
+
+    async def _beat(self, load: Load) -> None:
+        """Write that this process is alive."""
+        if await self._fleet.beat(load.in_flight, load.claimed, load.limits.limited()):
+            load.limits.forget()
+        self._beat_at = asyncio.get_running_loop().time() + BEAT_SECONDS
 
     async def write(self) -> None:
         """Write what was counted, and tell the host what follows from it.
