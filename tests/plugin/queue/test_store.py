@@ -83,3 +83,12 @@ class TestClaims:
             (claimed,) = await queue.store.claim(1)
             await queue.complete(claimed, OK, Transition(status))
         assert await queue.store.claim(10) == []
+
+
+async def test_an_end_without_an_attempt_counts_as_none(queue: Queue) -> None:
+    """What nobody has sent has used up nothing."""
+    row_id = await queue.put()
+    (claim,) = await queue.store.claim(1)
+    assert await queue.store.mark_dead(claim, "its node is gone")
+    row = await queue.row(row_id)
+    assert (row.status, row.attempts) == ("dead", 0)
