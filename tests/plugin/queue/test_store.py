@@ -89,6 +89,6 @@ async def test_an_end_without_an_attempt_counts_as_none(queue: Queue) -> None:
     """What nobody has sent has used up nothing."""
     row_id = await queue.put()
     (claim,) = await queue.store.claim(1)
-    assert await queue.store.mark_dead(claim, "its node is gone")
+    assert await queue.mark_dead(claim, "its node is gone")
     row = await queue.row(row_id)
     assert (row.status, row.attempts) == ("dead", 0)
