@@ -163,7 +163,7 @@ class _Step:
     def _send(self, selection: Selection) -> float | None:
         """Make the next dead rows due, or send the next delivered ones again, as many as pace and canary allow."""
         row = self._row
-        first: list[str] | None = None  # the rows of the canary; ``None``: there is none, or it has ended
+        first: list[str] | None = None  # rows of the canary; ``None`` without one, and after it
         if row.done < row.canary or row.canary_ids:
             first = msgspec.json.decode(row.canary_ids or "[]", type=list[str])
             found = self._store.results(self._connection, first, row.id) if first else {}

@@ -94,7 +94,7 @@ class ActionStore:
             return await connection.run_sync(self._database.time_on)
 
     async def count(self, selection: Selection) -> int:
-        """Return how many rows a set has now; of what is sent again, one more row than is allowed at the most."""
+        """Return how many rows a set has now. For a resend, it counts to one more than are allowed."""
         rows = select(outbox.c.id).where(*_of_set(selection))
         if selection.kind == "resend":
             rows = rows.limit(inline(MOST_RESENT + 1))

@@ -85,7 +85,7 @@ class Writes:
 
 
 async def over(task: asyncio.Task[Any] | None) -> None:
-    """Wait until a task of this loop has ended, whatever came of it."""
+    """Wait until a task of this loop has ended, with or without an error."""
     if task is not None and task.get_loop() is asyncio.get_running_loop():
         await asyncio.wait({task})
 

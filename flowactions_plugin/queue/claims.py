@@ -67,10 +67,8 @@ _CLAIMED: Final = ", ".join(
     f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body" if name == "body" else name
     for name in COLUMNS
 )
-_SETS: Final = (
-    "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now},"
-    " takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
-)
+_LEASE: Final = "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now}"
+_SETS: Final = f"{_LEASE}, takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
 
 # An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table.
 CLAIM_LANES: Final = f"""
@@ -148,7 +146,7 @@ ORDER BY next_attempt_at, id LIMIT 1"""
 """Find the oldest row that may be sent in quarantine only."""
 
 CLAIM_QUARANTINED: Final = f"""
-UPDATE flowactions_outbox SET {_SETS.partition(", takeovers")[0]}
+UPDATE flowactions_outbox SET {_LEASE}
 WHERE id = ({QUARANTINED}{{locked}})
 RETURNING {{columns}}"""
 """Of such a row, the rounds that were begun are counted, and not the reclaims."""

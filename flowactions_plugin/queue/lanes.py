@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from flowactions_plugin.queue.claimed import SMALL_BYTES
-from flowactions_plugin.queue.limits import Standing
+from flowactions_plugin.queue.limits import InLane, Standing
 
 AHEAD: Final = 2
 """Rows that a worker holds for each row that may be in flight: what is claimed while requests are on their way. A worker that is
@@ -55,15 +55,9 @@ def lane_of(organization_id: str, destination: str, url: str) -> int:
     return int.from_bytes(digest.digest()[:8], "big", signed=True)
 
 
-class Claimed(Protocol):
+class Claimed(InLane, Protocol):
     """A row as a claim returns it: its lane, about how many bytes it takes, and since when it was due."""
 
-    @property
-    def lane(self) -> int: ...  # noqa: D102
-    @property
-    def organization_id(self) -> str: ...  # noqa: D102
-    @property
-    def destination(self) -> str: ...  # noqa: D102
     @property
     def size(self) -> int: ...  # noqa: D102
     @property
@@ -106,7 +100,7 @@ class Load:
         self.destinations: dict[str, int] = {}
         self.pairs: dict[tuple[str, str], int] = {}
 
-    def add(self, row: Claimed | Due, number: int = 1) -> None:
+    def add(self, row: InLane, number: int = 1) -> None:
         """Count rows of an organization at a destination; a negative number takes them off."""
         organization, destination = row.organization_id, row.destination
         _count(self.organizations, organization, number)
