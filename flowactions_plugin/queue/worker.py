@@ -148,14 +148,21 @@ class Worker:
         self._quarantine_at = clock() + self._timing.quarantine_seconds
 
     async def _shielded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await a piece of work to its end even when cancelled meanwhile, then raise the cancellation."""
+        """Await a piece of work to its end even when cancelled meanwhile, then raise the cancellation.
+
+        A second cancellation, by a process that ends without it, cancels the work; it is never left behind unfinished.
+        """
         task = asyncio.ensure_future(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             self._executor.stopping = True
             self._stop_now.set()
-            await asyncio.wait({task})
+            while not task.done():
+                try:
+                    await asyncio.wait({task})
+                except asyncio.CancelledError:
+                    task.cancel()
             if not task.cancelled() and (error := task.exception()) is not None:
                 log.warning(
                     "stopping although not all is done: %s",

@@ -47,7 +47,7 @@ MISTAKE_CLASSES: Final = ("22", "23")
 """SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
 them, and a retry may succeed after an operator has repaired that."""
 
-AWAY: Final = ("08", "25006", "28", "3D", "53", "55P03", "57", "58", "XX", "SQLITE_BUSY", "SQLITE_LOCKED")
+AWAY: Final = ("08", "25006", "28", "3D", "53", "55", "57", "58", "XX", "SQLITE_BUSY", "SQLITE_LOCKED")
 """Codes of a server that is not there for now, or has no room: one outage, in which several of them may come."""
 
 OUTAGES: Final = (

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,8 +16,9 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.queue import continuous
+from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.lanes import Due, lane_of
+from flowactions_plugin.queue.lanes import Ask, Due, lane_of
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
@@ -28,7 +29,7 @@ from tests.queueing import Queue, a_schedule, an_executor
 from tests.recorder import recorder
 from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, services_of
-from tests.waiting import until
+from tests.waiting import SAFETY_SECONDS, until
 
 
 def ok(_request: httpx.Request) -> httpx.Response:
@@ -272,6 +273,35 @@ async def test_after_a_stall_nothing_that_was_sent_is_sent_again(
     assert len(arrived) == 1
     assert (await queue.row(row_id)).status == "delivered"
     assert "reclaimed" not in caplog.text
+
+
+async def test_a_second_cancellation_ends_what_does_not_end(queue: Queue) -> None:
+    """A process that goes without its worker cancels it once more, in the middle of a claim that takes a while to be cancelled."""
+    asked, held, cancelled = asyncio.Event(), asyncio.Event(), list[object]()
+
+    async def claim(asks: Sequence[Ask], *, probe: bool = False) -> list[ClaimedDelivery]:
+        asked.set()
+        try:
+            await held.wait()
+        except asyncio.CancelledError:
+            cancelled.append(asks)
+            await asyncio.sleep(0.05)
+            raise
+        return []
+
+    await queue.put()
+    worker = a_continuous_worker(queue, ok)
+    worker._store.claim = claim  # type: ignore[method-assign]
+    running = asyncio.create_task(worker.run())
+    await asked.wait()
+    running.cancel()
+    await asyncio.sleep(0.02)
+    assert not running.done()
+    assert cancelled == []
+    running.cancel()
+    async with asyncio.timeout(SAFETY_SECONDS):
+        await asyncio.wait({running})
+    assert len(cancelled) == 1
 
 
 async def test_an_unexpected_failure_affects_its_delivery_only(
