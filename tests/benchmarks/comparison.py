@@ -76,6 +76,7 @@ class Load(NamedTuple):
         retries: the share of rows that are answered with 503 once.
         settings: further settings of the workers.
         tls: whether the receivers take https.
+        paths: to how many paths of each receiver: each is a lane.
     """
 
     database: str
@@ -85,6 +86,7 @@ class Load(NamedTuple):
     retries: float
     settings: Mapping[str, str]
     tls: bool = False
+    paths: int = 1
 
 
 class Cost(NamedTuple):
@@ -248,7 +250,9 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
     load, processes = field.load, field.workers
     before_delivered, before_attempts, _ = await database.row(ENDED_SQL)
     with _stopped(processes, field.url) as resume:
-        field.tree.fill(field.url, load.rows, receivers)
+        field.tree.fill(
+            field.url, load.rows, [f"{each}/{path}" for path in range(load.paths) for each in receivers]
+        )
         await database.prepare()
 
         def processor_times() -> tuple[float, float | None, float]:

@@ -133,6 +133,9 @@ def main() -> None:
     comparing = parser.add_argument_group("comparisons: with another revision, of numbers of destinations")
     comparing.add_argument("--against", metavar="REVISION", help="a commit, tag or branch of this clone")
     comparing.add_argument("--rounds", type=int, default=5, help="of one drain each (default: 5)")
+    comparing.add_argument(
+        "--paths", type=int, default=1, help="of each destination, each a lane of its own (default: 1)"
+    )
     comparing.add_argument("--tls", action="store_true", help="the receivers take https")
     comparing.add_argument("--loop", choices=LOOPS, help="the event loop of this tree's workers")
     comparing.add_argument("--against-loop", choices=LOOPS, help="of the revision's (default: what they take)")
@@ -159,11 +162,18 @@ def main() -> None:
         "machine": machine(),
     }
     if compares:
-        compared = ("against", "rounds", "loop", "against_loop", "workers", "retries", "tls")
+        compared = ("against", "rounds", "loop", "against_loop", "workers", "retries", "tls", "paths")
         found |= {name: getattr(options, name) for name in compared if getattr(options, name)}
     settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
     load = Load(
-        options.database, options.rows, many, options.workers, options.retries, settings, tls=options.tls
+        options.database,
+        options.rows,
+        many,
+        options.workers,
+        options.retries,
+        settings,
+        tls=options.tls,
+        paths=options.paths,
     )
     if options.against:
         found |= against(options, load)

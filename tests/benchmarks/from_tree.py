@@ -1,8 +1,8 @@
 """Run a module, or call a coroutine function, with the packages of one source tree.
 
-    python tests/benchmarks/from_tree.py [--without MODULE] TREE (MODULE ARGUMENT … | MODULE:FUNCTION JSON …)
+    python tests/benchmarks/from_tree.py [--without MODULE] TREE (MODULE ARGUMENT … | MODULE:FUNCTION)
 
-`revisions` runs it as a script, so that it needs nothing of the tree whose packages are used. It ends with an error when
+A function gets its arguments as JSON from standard input. `revisions` runs it as a script, so that it needs nothing of the tree whose packages are used. It ends with an error when
 a package comes from elsewhere, as from an editable install of another tree.
 """
 
@@ -73,7 +73,7 @@ def main() -> None:
     module, _, function = options.run.partition(":")
     if function:
         call = getattr(importlib.import_module(module), function)
-        asyncio.run(call(*map(json.loads, options.arguments)))
+        asyncio.run(call(*json.load(sys.stdin)))
     else:
         sys.argv = [module, *options.arguments]
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -53,9 +53,10 @@ class Tree(NamedTuple):
 
     def fill(self, url: str, rows: int, receivers: Sequence[str]) -> None:
         """Make the tables where they are missing, and enqueue so many webhooks."""
-        arguments = [json.dumps(each) for each in (url, rows, list(receivers))]
         subprocess.run(
-            self._command("tests.benchmarks.field:fill", *arguments),
+            self._command("tests.benchmarks.field:fill"),
+            input=json.dumps([url, rows, list(receivers)]),
+            text=True,
             cwd=self.folder,
             env=self._environment({}),
             check=True,
