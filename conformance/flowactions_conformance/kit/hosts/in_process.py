@@ -64,6 +64,7 @@ class InProcess:
         self._host: HostUnderTest | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._is_asked_to_stop = False
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -122,6 +123,7 @@ class InProcess:
         """See `Running.stop`."""
         if self._ended.is_set():
             return
+        self._is_asked_to_stop = True
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
         try:
@@ -183,6 +185,8 @@ class InProcess:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._stopping = asyncio.Event()
+        if self._is_asked_to_stop:  # before its thread had come so far
+            self._stopping.set()
 
         await live(self._factory, self.env, self._listener, self._serving, started, self.output)
         self.left_at = time.monotonic()
