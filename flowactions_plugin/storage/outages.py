@@ -61,8 +61,6 @@ MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError,
 """The same for errors without an SQLSTATE, as those of SQLite's driver."""
 
 FAILURES: Final = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
-"""Errors of SQLAlchemy and of SQLite's driver; `_failures` adds those of PostgreSQL's."""
-
 MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
 
 ADVICE: Final = {
@@ -97,9 +95,6 @@ SEARCH_PATH: Final = "search_path"
 
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
-
-LOST: Final = "the connection was lost while it was used"
-NO_ANSWER: Final = "it did not answer in time"
 
 
 class Refusal(NamedTuple):
@@ -262,7 +257,7 @@ def code_of(exc: BaseException) -> str | None:
     if isinstance(exc, StorageUnavailable):
         return exc.code
     for each in _causes(exc):
-        if isinstance(each, ValueError) and isinstance(each, _asyncpg_errors()):
+        if isinstance(each, ValueError) and isinstance(each, _failures()):
             return UNUSABLE_URL
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
@@ -276,51 +271,6 @@ def is_mistake(exc: BaseException) -> bool:
     if code is None or code.startswith("SQLITE_"):
         return isinstance(exc, MISTAKES) and _own_words(_reason(exc)) is None
     return code.startswith(MISTAKE_CLASSES)
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-    return (*FAILURES, *_asyncpg_errors())
-
-
-def _asyncpg_errors() -> tuple[type[BaseException], ...]:
-    # The driver is imported with the first engine of a PostgreSQL. It has raised nothing where it is not.
-    asyncpg = sys.modules.get("asyncpg")
-    if asyncpg is None:
-        return ()
-    return asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
-
-
-def _own_words(reason: BaseException) -> str | None:
-    """Return what an error of PostgreSQL's driver means, where its message is about the driver's own state."""
-    if isinstance(reason, TimeoutError):
-        return NO_ANSWER
-    asyncpg = sys.modules.get("asyncpg")
-    if asyncpg is None:
-        return None
-    # Subclasses are about something else, for example a wrong value.
-    about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
-    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
-    return LOST if is_lost else None
-
-
-def _reason(exc: BaseException) -> BaseException:
-    """Return the driver's own error, which is the most precise."""
-    return list(_causes(exc))[-1]
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    yield exc
-    if isinstance(exc, DBAPIError) and exc.orig is not None:
-        yield exc.orig
-        # SQLAlchemy wraps asyncpg's error in one of its own.
-        if isinstance(exc.orig.__cause__, _asyncpg_errors()):
-            yield exc.orig.__cause__
-
-
-def _pattern(secret: str) -> str:
-    # A short secret is removed only as a whole word: not each "a" of a message.
-    inner = re.escape(secret)
-    return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
 
 
 def is_outage(exc: BaseException) -> bool:
@@ -337,3 +287,44 @@ def is_outage(exc: BaseException) -> bool:
     if code is None:
         return isinstance(exc, DBAPIError) and exc.connection_invalidated
     return code.startswith(OUTAGES)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return the errors of SQLAlchemy and of the drivers; PostgreSQL's is imported with the first engine of one."""
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is None:
+        return FAILURES
+    return *FAILURES, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+
+
+def _own_words(reason: BaseException) -> str | None:
+    """Return what an error of PostgreSQL's driver means, where its message is about the driver's own state."""
+    if isinstance(reason, TimeoutError):
+        return "it did not answer in time"
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is None:
+        return None
+    # Subclasses are about something else, for example a wrong value.
+    about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
+    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
+    return "the connection was lost while it was used" if is_lost else None
+
+
+def _reason(exc: BaseException) -> BaseException:
+    """Return the driver's own error, which is the most precise."""
+    return list(_causes(exc))[-1]
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    yield exc
+    if isinstance(exc, DBAPIError) and exc.orig is not None:
+        yield exc.orig
+        # SQLAlchemy wraps asyncpg's error in one of its own.
+        if isinstance(exc.orig.__cause__, _failures()):
+            yield exc.orig.__cause__
+
+
+def _pattern(secret: str) -> str:
+    # A short secret is removed only as a whole word: not each "a" of a message.
+    inner = re.escape(secret)
+    return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
