@@ -15,9 +15,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.engine import Engine, ExceptionContext
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransaction
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.errors import TransactionEnded
@@ -76,7 +76,7 @@ class Transactions:
         self._sql = sql
         self._in_use: set[SyncConnection] = set()
         self._after_commit: WeakKeyDictionary[SyncConnection, _AfterCommit] = WeakKeyDictionary()
-        self._listening: set[AsyncEngine] = set()
+        self._listening: set[Engine] = set()
 
     @property
     def _patience(self) -> float | None:
@@ -86,7 +86,7 @@ class Transactions:
     def close(self) -> None:
         """Remove the listeners from the hosts' engines."""
         while self._listening:
-            event.remove(self._listening.pop().sync_engine, "handle_error", self._keep)
+            event.remove(self._listening.pop(), "handle_error", self._keep)
 
     @asynccontextmanager
     async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
@@ -157,7 +157,7 @@ class Transactions:
             return
         calls: list[Call] = []
         with self.using(transaction):
-            self._listen(transaction.engine)
+            self._listen(transaction.sync_engine)
             try:
                 async with AsyncExitStack() as stack:
                     if self._sql.one_writer:
@@ -245,9 +245,9 @@ class Transactions:
             )
         return opened
 
-    def _listen(self, engine: AsyncEngine) -> None:
+    def _listen(self, engine: Engine) -> None:
         if engine not in self._listening:
-            event.listen(engine.sync_engine, "handle_error", self._keep)
+            event.listen(engine, "handle_error", self._keep)
             self._listening.add(engine)
 
     def _keep(self, context: ExceptionContext) -> None:
