@@ -26,10 +26,10 @@ from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions.alerts")
 

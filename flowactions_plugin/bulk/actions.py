@@ -39,9 +39,9 @@ from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.keys import KeyUse
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.storage.waiting import repeated
 
 DELAY_SECONDS: Final = 10.0
 """So long after its order an action begins that can be stopped before it changes anything."""

@@ -22,9 +22,9 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.scope import NOBODY, Actor
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import FAILURE_SECONDS
+from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions.actions")
 

@@ -16,9 +16,9 @@ from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, recording
 from flowactions_plugin.operators.scope import AUTOMATIC, OPEN, Actor, Scope
 from flowactions_plugin.queue.rules import PROBE_FIRST_MS
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, pauses
+from flowactions_plugin.storage.waiting import repeated
 
 MOST_PAUSES: Final = 500
 """How many destinations may be paused for one organization, and how many for all."""

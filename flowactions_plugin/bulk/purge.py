@@ -19,7 +19,6 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import PURGE, Entry, recording
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.limits import PURGED
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
@@ -39,6 +38,7 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
+from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions.actions")
 

@@ -25,11 +25,11 @@ from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.operators.scope import NOBODY, Scope
 from flowactions_plugin.queue.keys import KeyUse, Use
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
 from flowactions_plugin.storage.schema import OPEN_ACTION, actions, outbox, statistics
+from flowactions_plugin.storage.waiting import repeated
 
 ActionRow: TypeAlias = Row[Any]
 """An action as it is stored."""

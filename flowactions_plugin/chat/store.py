@@ -13,9 +13,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from flowactions_plugin.chat.app import read_scopes, write_scopes
 from flowactions_plugin.errors import ConnectionChanged
 from flowactions_plugin.inbound import store as inbound_store
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.schema import chat_connections, oauth_states
+from flowactions_plugin.storage.waiting import repeated
 
 
 class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):

@@ -167,7 +167,7 @@ async def _clock(checks: Checks, context: CommandContext) -> None:
 
 async def _transactions(checks: Checks, context: CommandContext) -> None:
     name, database = "transactions", context.database
-    if not database.sql.keeps_index_entries:
+    if not database.sql.is_server:
         checks.skip(name, "SQLite keeps no old versions of rows")
         return
     async with database.read() as connection:

@@ -35,10 +35,10 @@ from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.waiting import repeated
 
 Change: TypeAlias = Literal["retry", "cancel", "delete"]
 

@@ -18,10 +18,10 @@ from flowactions_plugin.deliveries.results import Resent
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import KeyUse
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import outbox
+from flowactions_plugin.storage.waiting import repeated
 
 RESENT_FROM: Final = "resentFrom"
 """The field of a stored origin that names the delivered row."""

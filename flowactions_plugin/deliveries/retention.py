@@ -7,10 +7,10 @@ from typing import Any, Final
 from sqlalchemy import Column, ColumnElement, delete, exists, select
 
 from flowactions_plugin.clock import id_at
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, OPEN_ACTION, actions, attempts, audit, outbox
+from flowactions_plugin.storage.waiting import repeated
 
 KEPT_MS: Final = 365 * 24 * 3600 * 1000
 """For how long actions and the audit are kept."""

@@ -169,7 +169,7 @@ class DeliverySearch:
     ) -> list[tuple[Any, Any]]:
         """Return organizations, and ids that a query finds, the first of each organization."""
         sql = self._sql
-        if sql.has_lateral:
+        if sql.is_server:
             given = sql.values_table("organizations", organization=Text)
             mine = (
                 ids.where(outbox.c.organization_id == given.c.organization).limit(inline(limit)).lateral("mine")

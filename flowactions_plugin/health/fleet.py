@@ -12,10 +12,10 @@ from sqlalchemy import BigInteger, Insert, insert, literal, null, select, update
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.queue.limits import NOTHING_LIMITED, PURGED, Limited
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import workers
+from flowactions_plugin.storage.waiting import repeated
 
 BEAT_SECONDS: Final = 10.0
 """How often a process writes that it is alive."""

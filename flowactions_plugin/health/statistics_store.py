@@ -12,11 +12,11 @@ from flowactions_plugin.clock import to_utc
 from flowactions_plugin.health.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION, Counts, alert_of
 from flowactions_plugin.operators.audit import purged_since
 from flowactions_plugin.queue.rules import GONE_STATUS
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, statistics
+from flowactions_plugin.storage.waiting import repeated
 
 KEPT_MS: Final = 8 * DAY_MS
 """How long statistics are kept."""

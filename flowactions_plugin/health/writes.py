@@ -12,11 +12,11 @@ from sqlalchemy import delete, insert, literal, select
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import refusal_of
 from flowactions_plugin.storage.schema import outbox, workers
 from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.storage.waiting import repeated
 
 KEPT_SECONDS: Final = 10.0
 """For how long an answer is given again: each try is a transaction."""

@@ -22,9 +22,9 @@ from flowactions_plugin.inbound.requests import (
     event_object,
     outside_window,
 )
-from flowactions_plugin.storage.conflicts import CONFLICTS, repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import code_of
+from flowactions_plugin.storage.waiting import CONFLICTS, repeated
 
 if TYPE_CHECKING:
     from svix.webhooks import Webhook
@@ -213,12 +213,13 @@ class AuthEvents:
         """
         after_commit = None
         async with self._database.write(as_host=True) as transaction:
-            if not await store.record(self._database, transaction, PROVIDER, parsed.event_id, parsed.type):
-                return True
-            if (parsed.kind, parsed.action) == ("organization", "deleted"):
-                organization_id = parsed.data.get("id")
-                if isinstance(organization_id, str):
-                    after_commit = await self._on_organization_deleted(organization_id, transaction)
+            async with self._database.write(transaction) as joined:
+                if not await store.record(self._database, joined, PROVIDER, parsed.event_id, parsed.type):
+                    return True
+                if (parsed.kind, parsed.action) == ("organization", "deleted"):
+                    organization_id = parsed.data.get("id")
+                    if isinstance(organization_id, str):
+                        after_commit = await self._on_organization_deleted(organization_id, joined)
             event = AuthEvent(
                 provider=PROVIDER,
                 event_id=parsed.event_id,
@@ -229,7 +230,8 @@ class AuthEvents:
                 transaction=transaction if self._host.database is not None else None,
             )
             try:
-                async with asyncio.timeout(HANDLER_SECONDS), self._database.lend_to_host(transaction):
+                # A SAVEPOINT cannot be released when the handler has ignored an error, or has ended the transaction.
+                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
                     await ask(self._host, "auth_event", Any, event)
             except Exception as exc:
                 if code_of(exc) in CONFLICTS:

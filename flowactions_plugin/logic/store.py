@@ -10,10 +10,10 @@ from sqlalchemy import Executable, bindparam, select, update
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.queue.keys import IdempotencyKeys, api_owner
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
+from flowactions_plugin.storage.waiting import repeated
 
 LIMIT: Final = 60
 WINDOW_MS: Final = 60_000

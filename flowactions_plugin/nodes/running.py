@@ -31,9 +31,9 @@ from flowactions_plugin.nodes.queries import LEASE_SECONDS, Record
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.queue.prepared import PreparedDelivery, result_of
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import is_outage
+from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions")
 
@@ -173,7 +173,7 @@ class NodeRunner:
                 result: object = await action.write(connection)
             else:
                 seconds = LONE_WRITE_SECONDS if self._database.sql.one_writer else WRITE_SECONDS
-                async with asyncio.timeout(seconds), self._database.guarded(connection) as given:
+                async with asyncio.timeout(seconds), self._database.lent(connection) as given:
                     result = await action.write(given)
             return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)
         except (NodeFailed, StorageUnavailable, TransactionInvalid):
@@ -250,7 +250,7 @@ async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | In
 
 
 def _delivery(action: InTransaction) -> PreparedDelivery | None:
-    """Return the delivery that is all that an action writes: the plugin's own statements need no guard."""
+    """Return the delivery that is all that an action writes: the plugin's own statements need no SAVEPOINT of their own."""
     found = getattr(action.write, "__self__", None)
     return found if isinstance(found, PreparedDelivery) else None
 

@@ -29,9 +29,9 @@ from flowactions_plugin.nodes.queries import (
     read_record,
     step_of,
 )
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
+from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions")
 

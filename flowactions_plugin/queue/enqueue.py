@@ -31,10 +31,10 @@ from flowactions_plugin.queue.rules import (
     method_name,
 )
 from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
-from flowactions_plugin.storage.conflicts import repeated
 from flowactions_plugin.storage.database import Connection, Database, Transaction
 from flowactions_plugin.storage.outages import reason_of
 from flowactions_plugin.storage.schema import NO_AGENT
+from flowactions_plugin.storage.waiting import repeated
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 

@@ -183,7 +183,7 @@ class OutcomeStore:
             StorageUnavailable: the database failed.
         """
         database = self._database
-        logs, at_once = any(map(is_logged, completions)), database.sql.writes_two_tables
+        logs, at_once = any(map(is_logged, completions)), database.sql.is_server
         completing = database.built(ending, "complete and log" if logs and at_once else "complete")
         logging = database.built(ending, "log") if logs and not at_once else None
         given = {"done": database.sql.json_rows([_values(each) for each in completions])}

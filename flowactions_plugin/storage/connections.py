@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy import create_engine, event
@@ -20,22 +20,15 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
 from flowactions_plugin.storage.outages import ADVICE, code_of
 from flowactions_plugin.storage.postgresql import IDLE_SECONDS
-from flowactions_plugin.storage.sqlite import (
-    WAIT_SECONDS,
-    Deadline,
-    prepare_connection,
-    restore_wait,
-    shorten_wait,
-    switch_to_wal,
-)
+from flowactions_plugin.storage.sqlite import Deadline, prepare_connection, restore_wait, shorten_wait
 from flowactions_plugin.storage.waiting import shielded
 
 T = TypeVar("T")
 
-READ_COMMITTED: Final = {"isolation_level": "READ COMMITTED"}
+READ_COMMITTED: Final = "READ COMMITTED"
 """The isolation of the plugin's own transactions, for which its statements are written."""
 
-OWN_SCHEMA: Final = {"schema_translate_map": None}
+OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
 """That of a host's engine or transaction is for the host's tables."""
 
 MOST_KEPT: Final = 4
@@ -49,6 +42,14 @@ RETRY_SECONDS: Final = 0.25
 """How long to wait for a connection of this process before the server is asked for another one again."""
 
 
+class _Kept(NamedTuple):
+    """A connection in autocommit mode, what its driver calls one, and when it was used last."""
+
+    connection: AsyncConnection
+    driver: Any
+    used_at: float
+
+
 class Engines:
     """Opens, uses and closes the engines of one database.
 
@@ -59,19 +60,23 @@ class Engines:
     Attributes:
         current: the engine in use; ``None`` while the database is closed.
         shared: as given.
+        own_options: execution options of the connections of the plugin's own transactions.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
         unlisten: set when LISTEN has to give its connection up.
     """
 
     def __init__(self, url: URL, shared: AsyncEngine | None) -> None:
+        is_sqlite = url.get_backend_name() == "sqlite"
         self._url = url
         self.shared = shared
-        self._own_sqlite = shared is None and url.get_backend_name() == "sqlite"
+        self._own_sqlite = shared is None and is_sqlite
+        self.own_options = OWN_SCHEMA if is_sqlite else {**OWN_SCHEMA, "isolation_level": READ_COMMITTED}
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self.unlisten = asyncio.Event()
-        self._autocommit: AutocommitConnections | None = None
-        self._conflicted = False
+        # Kept for the next statement: to check one out of the pool and back in costs more than a small statement.
+        self._kept: list[_Kept] = []
+        self._most_kept = 0
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
 
@@ -79,11 +84,7 @@ class Engines:
     def reads_committed(self) -> bool:
         """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
         known = None if self.current is None else getattr(self.current.dialect, "default_isolation_level", None)
-        return not self._conflicted and known in {None, *READ_COMMITTED.values()}
-
-    def note_conflict(self) -> None:
-        """Record that a statement in autocommit mode was not READ COMMITTED: the default was changed meanwhile."""
-        self._conflicted = True
+        return known in {None, READ_COMMITTED}
 
     def open(self, statement_seconds: float | None, connections: int) -> None:
         """Create the engines. No connection is opened yet.
@@ -95,29 +96,27 @@ class Engines:
         Raises:
             OSError: a file that the URL names cannot be read.
         """
-        if self._url.get_backend_name() == "sqlite":
-            # What is stored stays out of the log: the driver logs each statement with its values at debug level.
-            # Whoever wants these lines sets the level of its logger before, or after.
-            driver = logging.getLogger("aiosqlite")
-            if driver.level == logging.NOTSET:
-                driver.setLevel(logging.INFO)
+        driver = logging.getLogger("aiosqlite")
+        if self._url.get_backend_name() == "sqlite" and driver.level == logging.NOTSET:
+            # It logs each statement with its values at debug level. Whoever wants these lines sets the level of its logger.
+            driver.setLevel(logging.INFO)
         if self.shared is not None:
             self.current = self.shared
         elif self._own_sqlite:
-            self.current = create_async_engine(self._url, hide_parameters=True, pool_timeout=WAIT_SECONDS)
+            self.current = create_async_engine(
+                self._url, hide_parameters=True, pool_timeout=sqlite.WAIT_SECONDS
+            )
             event.listen(self.current.sync_engine, "connect", prepare_connection)
             self.thread = SQLiteThread(self._url)
         else:
             self.current = postgresql.own_engine(self._url, statement_seconds, connections)
-            self._autocommit = AutocommitConnections(self, min(MOST_KEPT, connections - 2))
+            self._most_kept = min(MOST_KEPT, connections - 2)
 
     async def close(self) -> None:
         """Close the plugin's own engines and stop using the host's."""
         # First, so that a later caller gets an error and does not open a pool that is never closed.
-        engine, self.current = self.current, None
-        kept, self._autocommit = self._autocommit, None
-        if kept is not None:
-            await kept.close()
+        engine, self.current, self._most_kept = self.current, None, 0
+        await self._give_back()
         if self.shared is None and engine is not None:
             await engine.dispose()
         if self.thread is not None:
@@ -132,63 +131,88 @@ class Engines:
             sqlite3.Error: the file cannot be used, or others kept it locked.
         """
         if self._own_sqlite and self.current is not None:
-            await asyncio.to_thread(switch_to_wal, self.current, deadline)
+            await asyncio.to_thread(sqlite.switch_to_wal, self.current, deadline)
+
+    @asynccontextmanager
+    async def connect(self, options: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncConnection]:
+        """Check a connection out of the pool while the block runs.
+
+        Args:
+            options: its execution options; ``None``: `own_options`.
+
+        Raises:
+            StorageUnavailable: the database is not open, or no connection became free.
+        """
+        connection = await self._check_out()
+        try:
+            # No round trip: BEGIN names the isolation. The pool puts back what the host has set.
+            await connection.execution_options(**(self.own_options if options is None else options))
+            yield connection
+        except DBAPIError as exc:
+            # A failed statement of SQLite's leaves a cursor behind. The thread that collects it waits until the
+            # connection is idle, which does not happen while it waits for a lock.
+            if self._own_sqlite:
+                # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
+                await shielded(_roll_back_and_close(connection))
+            await self._note_search_path(exc)
+            raise
+        finally:
+            await self._check_in(connection)
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
         """Open a connection to PostgreSQL of which each statement is a transaction, while the block runs.
 
-        Raises:
-            StorageUnavailable: the database is not open.
-        """
-        if self._autocommit is not None and self.current is not None:
-            async with self._using(), self._autocommit.connect() as connection:
-                yield connection
-            return
-        async with self.connect() as connection:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            yield connection
-
-    @asynccontextmanager
-    async def connect(self, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
-        """Check a connection out of the pool while the block runs.
-
-        Args:
-            as_host: whether its transactions have the default isolation of the host's engine.
+        After an error it returns to the pool, which knows what to do with it.
 
         Raises:
             StorageUnavailable: the database is not open, or no connection became free.
         """
-        async with self._using(), AsyncExitStack() as stack:
-            connection = await self.check_out()
-            stack.push_async_exit(connection)
-            # No round trip: BEGIN says so. The pool puts back what the host has set.
-            is_isolated = connection.dialect.name == "postgresql" and not as_host
-            if is_isolated or OWN_SCHEMA.keys() & connection.sync_engine.get_execution_options():
-                await connection.execution_options(
-                    **(OWN_SCHEMA | READ_COMMITTED if is_isolated else OWN_SCHEMA)
-                )
-            try:
-                yield connection
-            except DBAPIError:
-                # A failed statement of SQLite's leaves a cursor behind. The thread that collects it waits until the
-                # connection is idle, which does not happen while it waits for a lock.
-                if self._own_sqlite:
-                    # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
-                    await shielded(_roll_back_and_close(connection))
-                raise
+        kept, is_kept = await self._take(), False
+        try:
+            yield kept.connection
+            if self.current is None:
+                await kept.connection.invalidate()  # the pool that it would return to is closed
+            is_kept = len(self._kept) < self._most_kept and not self.is_crowded
+        except DBAPIError as exc:
+            await self._note_search_path(exc)
+            raise
+        finally:
+            if is_kept:
+                self._kept.append(kept._replace(used_at=time.monotonic()))
+                self._returned.set()
+            else:
+                await self._check_in(kept.connection)
 
     @property
     def is_crowded(self) -> bool:
         """Whether callers wait for a connection because the server has none to spare."""
         return self._turn.locked()
 
-    async def check_out(self) -> AsyncConnection:
-        """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first.
+    async def _take(self) -> _Kept:
+        """Return the connection that was used last, or another one of the pool's, which tests what was idle for long."""
+        now = time.monotonic()
+        while self._kept:
+            kept = self._kept.pop()
+            if now - kept.used_at <= IDLE_SECONDS and not kept.driver.is_closed():
+                return kept
+            await kept.connection.close()
+        connection = await self._check_out()
+        try:
+            await connection.execution_options(**{**self.own_options, "isolation_level": "AUTOCOMMIT"})
+            driver = (await connection.get_raw_connection()).driver_connection
+        except BaseException:
+            await self._check_in(connection)
+            raise
+        return _Kept(connection, driver, now)
 
-        Raises:
-            StorageUnavailable: the database is not open, or no connection became free within `WAIT_SECONDS`.
-        """
+    async def _give_back(self) -> None:
+        """Return what is kept to the pool."""
+        while self._kept:
+            await self._kept.pop().connection.close()
+
+    async def _check_out(self) -> AsyncConnection:
+        """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first."""
         found = None if self.is_crowded else await self._spare()
         if found is not None:
             return found
@@ -196,8 +220,7 @@ class Engines:
             async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
                 while True:
                     self._returned.clear()
-                    if self._autocommit is not None:
-                        await self._autocommit.give_back()
+                    await self._give_back()
                     found = await self._spare()
                     if found is not None:
                         return found
@@ -219,18 +242,17 @@ class Engines:
                 return None
             raise
 
-    @asynccontextmanager
-    async def _using(self) -> AsyncIterator[None]:
-        """Tell callers that wait when a connection is free; note on an error about missing tables where the server looks."""
+    async def _check_in(self, connection: AsyncConnection) -> None:
+        """Return a connection to the pool, and tell callers that wait for one."""
         try:
-            yield
-        except DBAPIError as exc:
-            if self.current is not None:
-                # On another connection: a rollback has undone what the host had set on that one.
-                await postgresql.note_search_path(exc, self.current.connect())
-            raise
+            await shielded(connection.close())
         finally:
             self._returned.set()
+
+    async def _note_search_path(self, exc: DBAPIError) -> None:
+        if self.current is not None:
+            # On another connection: a rollback has undone what the host had set on that one.
+            await postgresql.note_search_path(exc, self.current.connect())
 
 
 async def _roll_back_and_close(connection: AsyncConnection) -> None:
@@ -238,76 +260,6 @@ async def _roll_back_and_close(connection: AsyncConnection) -> None:
     with suppress(Exception):
         await connection.rollback()
     await connection.invalidate()
-
-
-class _Kept(NamedTuple):
-    """A connection, what its driver calls one, and when it was used last."""
-
-    connection: AsyncConnection
-    driver: Any
-    used_at: float
-
-
-class AutocommitConnections:
-    """Connections to PostgreSQL that run one statement after the other, each as a transaction of its own.
-
-    They are kept for the next statement: to check one out of the pool and back in costs more than a small statement.
-
-    Args:
-        engines: of the plugin's own engine: a host's pool is not held back from the host.
-        most: how many are kept at the most.
-    """
-
-    def __init__(self, engines: Engines, most: int) -> None:
-        self._engines = engines
-        self._most = most
-        self._kept: list[_Kept] = []
-        self._closed = False
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """Open a connection for the block; each of its statements is a transaction.
-
-        After an error it returns to the pool, which knows what to do with it.
-        """
-        kept, is_kept = await self._take(), False
-        try:
-            yield kept.connection
-            if self._closed:
-                await kept.connection.invalidate()  # the pool that it would return to is gone
-            is_kept = not self._closed and len(self._kept) < self._most and not self._engines.is_crowded
-        finally:
-            if is_kept:
-                self._kept.append(kept._replace(used_at=time.monotonic()))
-            else:
-                await kept.connection.close()
-
-    async def close(self) -> None:
-        """Return what is kept to the pool, and keep nothing from now on."""
-        self._closed = True
-        await self.give_back()
-
-    async def give_back(self) -> None:
-        """Return what is kept to the pool."""
-        while self._kept:
-            await self._kept.pop().connection.close()
-
-    async def _take(self) -> _Kept:
-        """Return the connection that was used last, or another one of the pool's, which tests what was idle for long."""
-        now = time.monotonic()
-        while self._kept:
-            kept = self._kept.pop()
-            if now - kept.used_at <= IDLE_SECONDS and not kept.driver.is_closed():
-                return kept
-            await kept.connection.close()
-        connection = await self._engines.check_out()
-        try:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            driver = (await connection.get_raw_connection()).driver_connection
-        except BaseException:
-            await connection.close()
-            raise
-        return _Kept(connection, driver, now)
 
 
 class SQLiteThread:

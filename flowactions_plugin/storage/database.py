@@ -6,14 +6,8 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-    nullcontext,
-)
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
@@ -27,7 +21,6 @@ from flowactions_hookspecs import HostInvalid
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite, waiting
-from flowactions_plugin.storage.conflicts import CONFLICTS, SERIALIZATION_FAILURE, repeated
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import (
@@ -42,7 +35,14 @@ from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
-from flowactions_plugin.storage.waiting import STATEMENT_SECONDS, TRANSACTION_SECONDS, answering, committing
+from flowactions_plugin.storage.waiting import (
+    STATEMENT_SECONDS,
+    TRANSACTION_SECONDS,
+    answering,
+    before_repetition,
+    committing,
+    repeated,
+)
 
 log = logging.getLogger("flowactions.storage")
 
@@ -66,6 +66,9 @@ ONE_CONNECTION: Final = (AssertionPool, StaticPool)
 
 class Database:
     """One database, shared with the host or the plugin's own; an async context manager, which opens it.
+
+    Where a method uses the database, it raises `StorageUnavailable` when the database fails or does not answer, and where it
+    is given a transaction, `TransactionInvalid` when the host's transaction cannot be joined.
 
     Args:
         url: opened when ``engine`` is ``None``; parsed by `parse_database_url`.
@@ -103,11 +106,7 @@ class Database:
         self._bind()
 
     def _bind(self) -> None:
-        """Read which database it is: a host may set its engine as late as its own startup.
-
-        Raises:
-            HostInvalid: the host's engine is of a database in memory, or has one connection for all.
-        """
+        """Read which database it is: a host may set its engine as late as its own startup."""
         engine = self._given()
         self._url = make_url(self._own_url) if engine is None else engine.url
         is_sqlite = self._url.get_backend_name() == SQLite.name
@@ -221,35 +220,9 @@ class Database:
             with self._outages.translated():
                 self._engines.open(None, self._connections)
                 async with self._schema_transaction(Deadline()) as transaction:
-                    revisions = await upgrade_tables(transaction, dry=dry)
+                    return await upgrade_tables(transaction, dry=dry)
         finally:
             await self.__aexit__()
-        return revisions
-
-    @repeated
-    async def prune(self, moment: Column[int], older_than_ms: int, limit: int) -> int:
-        """Delete the rows whose time is longer ago than this, oldest first, by an index.
-
-        Args:
-            moment: a column of times.
-            older_than_ms: the age, in milliseconds.
-            limit: about how many rows at most, so that the transaction is short. Rows of one millisecond are deleted
-                together.
-
-        Returns:
-            The number of deleted rows.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        old = select(moment).where(moment < self.now() - older_than_ms).order_by(moment).limit(limit)
-        # Read without a lock: usually there is nothing to delete, and SQLite has only one writer.
-        async with self.read() as connection:
-            times = (await connection.execute(old)).scalars().all()
-        if not times:
-            return 0
-        async with self.write() as transaction:
-            return (await transaction.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
     def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
         """Check a host's transaction, if it gave one, and reserve it for the call that came with it.
@@ -257,7 +230,7 @@ class Database:
         Raises:
             TransactionInvalid: it cannot be joined; the message says what it has to be.
         """
-        return nullcontext() if transaction is None else self._transactions.reserved(transaction)
+        return nullcontext() if transaction is None else self._transactions.using(transaction)
 
     @asynccontextmanager
     async def read(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -266,17 +239,12 @@ class Database:
         Args:
             transaction: one that `write` gave, or the host's, to see what it has written. The block then runs in a
                 SAVEPOINT: on PostgreSQL a failed SELECT ends a transaction, too.
-
-        Raises:
-            StorageUnavailable: the database failed.
-            TransactionInvalid: the host's transaction cannot be joined.
         """
+        if transaction is not None:
+            async with self.write(transaction) as joined:
+                yield joined
+            return
         with self._outages.translated():
-            if transaction is not None:
-                self._check_file()
-                async with self._transactions.joined(transaction) as joined:
-                    yield joined
-                return
             await self._prepare(Deadline())
             async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
                 yield connection
@@ -296,12 +264,8 @@ class Database:
                 whoever began it commits it.
             deadline: until when SQLite's lock is waited for by a transaction of its own; ``None``: `WAIT_SECONDS` from
                 now.
-            as_host: whether its isolation is the default of the host's engine, which matters to what the host writes in
-                it.
-
-        Raises:
-            StorageUnavailable: the database failed.
-            TransactionInvalid: the host's transaction cannot be joined.
+            as_host: whether it is as the host's own on its engine: its isolation is the engine's default, and the plugin,
+                too, joins it in SAVEPOINTs.
         """
         if transaction is not None:
             self._check_file()
@@ -310,7 +274,7 @@ class Database:
                     yield joined
             return
         deadline = deadline or Deadline()
-        with _repeatable(), self._outages.translated():
+        with self._outages.translated(is_own=True):
             await self._prepare(deadline)
             async with (
                 answering(self._limit(TRANSACTION_SECONDS)),
@@ -318,23 +282,39 @@ class Database:
             ):
                 yield opened
 
-    @asynccontextmanager
-    async def lend_to_host(self, transaction: AsyncConnection) -> AsyncIterator[None]:
-        """Let the host write in a transaction of `write` while the block runs.
+    def lent(self, transaction: AsyncConnection) -> AbstractAsyncContextManager[AsyncConnection]:
+        """Give a transaction of `write` to code of others, which cannot commit it; see `Transactions.lent`."""
+        return self._transactions.lent(transaction)
 
-        When the host passes it back to the plugin meanwhile, the plugin's statements run in a SAVEPOINT, as in a
-        transaction of the host's own.
+    async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
+        """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
-        Raises:
-            StorageUnavailable: the host has left it in a state in which it cannot be committed.
+        On PostgreSQL the work may execute one statement only, because each would be its own transaction. Several rows
+        that are given to one ``execute`` are one statement. The work is run again when it has conflicted with another one.
+
+        Args:
+            work: executes statements; called in another thread on SQLite.
+            deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
         """
-        with self._outages.translated():
-            async with self._transactions.lend_to_host(transaction):
-                yield
-
-    def guarded(self, transaction: AsyncConnection) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Give a transaction of `write` to another plugin, which cannot end it; see `Transactions.guarded`."""
-        return self._transactions.guarded(transaction)
+        deadline = deadline or Deadline()
+        repetition = 0
+        while True:
+            try:
+                with self._outages.translated(is_own=True):
+                    await self._prepare(deadline)
+                    if self._engines.thread is not None:
+                        async with self._transactions.writer.turn(deadline):
+                            return await self._engines.thread.run(work, deadline)
+                    async with answering(self._limit(STATEMENT_SECONDS)):
+                        if self.sql.one_writer or not self._engines.reads_committed:
+                            async with self._transactions.begin(deadline) as transaction:
+                                return await transaction.run_sync(work)
+                        async with self._engines.autocommit() as connection:
+                            with committing():
+                                return await connection.run_sync(work)
+            except StorageUnavailable as exc:
+                repetition += 1
+                await before_repetition(repetition, exc)
 
     async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
         """Return the rows of one query, with as few thread switches and round trips as possible.
@@ -344,15 +324,12 @@ class Database:
         Args:
             query: a SELECT, best one of `built`.
             given: its parameters.
-
-        Raises:
-            StorageUnavailable: the database failed.
         """
 
         def work(connection: SyncConnection) -> Sequence[Row[Any]]:
             return connection.execute(query, given).all()
 
-        if not self.sql.one_writer:
+        if self.sql.is_server:
             return await self.in_transaction(work)
         with self._outages.translated():
             await self._prepare(Deadline())
@@ -362,33 +339,23 @@ class Database:
             return await connection.run_sync(work)
 
     @repeated
-    async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
-        """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
-
-        On PostgreSQL the work may execute one statement only, because each would be its own transaction. Several rows
-        that are given to one ``execute`` are one statement.
+    async def prune(self, moment: Column[int], older_than_ms: int, limit: int) -> int:
+        """Delete the rows whose time is longer ago than this, oldest first, by an index; return their number.
 
         Args:
-            work: executes statements; called in another thread on SQLite.
-            deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
-
-        Raises:
-            StorageUnavailable: the database failed.
+            moment: a column of times.
+            older_than_ms: the age, in milliseconds.
+            limit: about how many rows at most, so that the transaction is short. Rows of one millisecond are deleted
+                together.
         """
-        deadline = deadline or Deadline()
-        with _repeatable(self._engines.note_conflict), self._outages.translated():
-            await self._prepare(deadline)
-            thread = self._engines.thread
-            if thread is not None:
-                async with self._transactions.writer.turn(deadline):
-                    return await thread.run(work, deadline)
-            async with answering(self._limit(STATEMENT_SECONDS)):
-                if self.sql.one_writer or not self._engines.reads_committed:
-                    async with self._transactions.begin(deadline) as transaction:
-                        return await transaction.run_sync(work)
-                async with self._engines.autocommit() as connection:
-                    with committing():
-                        return await connection.run_sync(work)
+        old = select(moment).where(moment < self.now() - older_than_ms).order_by(moment).limit(limit)
+        # Read without a lock: usually there is nothing to delete, and SQLite has only one writer.
+        async with self.read() as connection:
+            times = (await connection.execute(old)).scalars().all()
+        if not times:
+            return 0
+        async with self.write() as transaction:
+            return (await transaction.execute(delete(moment.table).where(moment <= times[-1]))).rowcount
 
     def answering(self, more: float = 0.0) -> AbstractAsyncContextManager[None]:
         """Limit what a caller waits for within the block on PostgreSQL; on SQLite each wait for the lock is limited.
@@ -408,12 +375,8 @@ class Database:
         return seconds if self.sql.is_server and self._engines.shared is not None else None
 
     async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
-        """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        if not self.sql.one_writer:
+        """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks."""
+        if self.sql.is_server:
             await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
 
     async def lock_table(
@@ -422,19 +385,12 @@ class Database:
         """Lock a table until a transaction of `write` ends; on SQLite such a transaction is alone anyway.
 
         ``SHARE`` waits for transactions that have written to it or hold ``ROW EXCLUSIVE``, and these wait for it.
-
-        Raises:
-            StorageUnavailable: the database failed.
         """
-        if not self.sql.one_writer:
+        if self.sql.is_server:
             await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
     async def time(self) -> float:
-        """Return the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Return the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's."""
         async with self.read() as connection:
             return await connection.run_sync(self.time_on) / 1000
 
@@ -443,20 +399,12 @@ class Database:
         return int(connection.execute(select(self.sql.now())).scalar_one())
 
     async def notify(self, channel: str, payload: str) -> None:
-        """Send a payload of up to 8000 bytes to the listeners of a channel of PostgreSQL.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Send a payload of up to 8000 bytes to the listeners of a channel of PostgreSQL."""
         notifying = select(func.pg_notify(channel, payload))
         await self.in_transaction(lambda connection: connection.execute(notifying))
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
-        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it."""
         with self._outages.translated():
             async with self._engines.connect() as connection:
                 self._engines.unlisten = asyncio.Event()
@@ -477,7 +425,7 @@ class Database:
 
     def oldest_snapshot(self, connection: SyncConnection) -> Snapshot | None:
         """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
-        return postgresql.oldest_snapshot(connection) if self.sql.keeps_index_entries else None
+        return postgresql.oldest_snapshot(connection) if self.sql.is_server else None
 
     def after_commit(self, transaction: AsyncConnection, call: Callable[[], None]) -> None:
         """Call something quick that does not raise when a transaction has committed, and never when it is rolled back.
@@ -487,6 +435,7 @@ class Database:
         self._transactions.after_commit(transaction, call)
 
     async def _prepare(self, deadline: Deadline) -> None:
+        """Prepare the tables at the first use that reaches the database."""
         if self._prepared:
             self._check_file()
             return
@@ -502,11 +451,7 @@ class Database:
         self._prepared = True
 
     def _check_file(self) -> None:
-        """Check that the path of an SQLite database still leads to the file that was opened.
-
-        Raises:
-            StorageUnavailable: it leads to none, or to another one: a new connection would open that.
-        """
+        """Check that the path of an SQLite database still leads to the file that was opened: a new connection opens another."""
         if self._path is None or self._file is None:
             return
         try:
@@ -525,15 +470,3 @@ class Database:
         async with self._transactions.begin(deadline) as transaction:
             await lock_schema(transaction)
             yield transaction
-
-
-@contextmanager
-def _repeatable(note_conflict: Callable[[], None] | None = None) -> Iterator[None]:
-    """Mark the error of a transaction of the plugin's own that conflicted with another one."""
-    try:
-        yield
-    except StorageUnavailable as exc:
-        exc.repeatable = exc.code in CONFLICTS
-        if exc.code == SERIALIZATION_FAILURE and note_conflict is not None:
-            note_conflict()
-        raise

@@ -22,22 +22,17 @@ class Dialect(ABC):
     Attributes:
         name: the database's name, for messages.
         now_text: `now` in a statement that is written as text.
-        is_server: whether it has a clock of its own, ends a statement whose caller is cancelled, and lets processes notify
-            each other.
-        has_lateral: whether a query can look up rows for each row of another one (LATERAL).
-        keeps_index_entries: whether an index keeps the entries of changed rows for a while, which searches then read.
+        is_server: whether it has a clock of its own, ends a statement whose caller is cancelled, lets processes notify each
+            other, keeps the entries of changed rows in indexes for a while, has LATERAL, and can write to two tables in one
+            statement.
         one_writer: whether one transaction writes at a time. Statements then take no round trip, and those that belong
             together are in one transaction.
-        writes_two_tables: whether one statement can write to two tables.
     """
 
     name: ClassVar[str]
     now_text: ClassVar[str]
     is_server: ClassVar[bool]
-    has_lateral: ClassVar[bool]
-    keeps_index_entries: ClassVar[bool]
     one_writer: ClassVar[bool]
-    writes_two_tables: ClassVar[bool]
 
     @abstractmethod
     def now(self) -> ColumnElement[int]:

@@ -28,9 +28,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.storage.conflicts import CONFLICTS
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
-from flowactions_plugin.storage.waiting import is_unconfirmed
+from flowactions_plugin.storage.waiting import CONFLICTS, is_unconfirmed
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -51,26 +50,10 @@ AWAY: Final = ("08", "25006", "28", "3D", "53", "55", "57", "58", "XX", "SQLITE_
 """Codes of a server that is not there for now, or has no room: one outage, in which several of them may come."""
 
 OUTAGES: Final = (
-    "08",  # the connection
-    "25006",  # read-only
-    "28",  # who may connect
-    "3D",  # no such database
-    "40",  # deadlocks and serialization failures
-    "53",  # no memory, disk or connection to spare
-    "55P03",  # a lock was not available
-    "57P",  # the server is shut down or starts
-    "58",  # its files
-    "XX",  # its own faults
-    "SQLITE_BUSY",
-    "SQLITE_CANTOPEN",
-    "SQLITE_CORRUPT",
-    "SQLITE_FULL",
-    "SQLITE_IOERR",
-    "SQLITE_LOCKED",
-    "SQLITE_NOMEM",
-    "SQLITE_NOTADB",
-    "SQLITE_PROTOCOL",
-    "SQLITE_READONLY",
+    # The connection, read-only, who may connect, no such database, conflicts, no room, locks, the server's end and files.
+    *("08", "25006", "28", "3D", "40", "53", "55P03", "57P", "58", "XX", "SQLITE_BUSY", "SQLITE_CANTOPEN"),
+    *("SQLITE_CORRUPT", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED", "SQLITE_NOMEM", "SQLITE_NOTADB"),
+    *("SQLITE_PROTOCOL", "SQLITE_READONLY"),
 )
 """Codes that say that the database is at fault, whoever wrote the statement."""
 
@@ -78,7 +61,7 @@ MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError,
 """The same for errors without an SQLSTATE, as those of SQLite's driver."""
 
 FAILURES: Final = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
-"""Errors of SQLAlchemy and of SQLite's driver; `_failures` adds those of PostgreSQL's."""
+MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
 
 ADVICE: Final = {
     "URL": "see the options of FLOWACTIONS_DATABASE_URL",
@@ -94,7 +77,7 @@ ADVICE: Final = {
     "rights on them",
     "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
     "them back from a backup",
-    "42": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
+    "42": MISSING,
     "53100": "the server's disk is full",
     "53300": "the server has no connection to spare: raise its max_connections or the role's limit, run fewer processes, or set "
     "FLOWACTIONS_DATABASE_CONNECTIONS lower",
@@ -102,8 +85,8 @@ ADVICE: Final = {
     "SQLITE_FULL": "the disk is full",
     "SQLITE_NOTADB": "have FLOWACTIONS_DATABASE_URL name another file",
     "SQLITE_READONLY": "see that this process may write the file and its directory",
-    "no such table": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
-    "no such column": "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup",
+    "no such table": MISSING,
+    "no such column": MISSING,
 }
 """Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
 
@@ -112,9 +95,6 @@ SEARCH_PATH: Final = "search_path"
 
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
-
-LOST: Final = "the connection was lost while it was used"
-NO_ANSWER: Final = "it did not answer in time"
 
 
 class Refusal(NamedTuple):
@@ -157,21 +137,28 @@ class Outages:
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translated(self, *, is_own: bool = False) -> Iterator[None]:
         """Translate errors of the database into `StorageUnavailable`; mistakes in the plugin's SQL are raised as they are.
+
+        Args:
+            is_own: whether the block is a transaction of the plugin's own, which is run again after a conflict.
 
         Raises:
             StorageUnavailable: the database failed, does not answer, or refuses.
         """
         try:
-            yield
-        except _failures() as exc:
-            if is_mistake(exc):
-                raise
-            message = str(_reason(exc))
-            redacted = message if self._secret is None else self._secret.sub("…", message)
-            # The original error is kept as the cause, unless its message holds a secret.
-            raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
+            try:
+                yield
+            except _failures() as exc:
+                if is_mistake(exc):
+                    raise
+                message = str(_reason(exc))
+                redacted = message if self._secret is None else self._secret.sub("…", message)
+                # The original error is kept as the cause, unless its message holds a secret.
+                raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
+        except StorageUnavailable as exc:
+            exc.repeatable = is_own and exc.code in CONFLICTS
+            raise
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
@@ -267,8 +254,10 @@ def answer_to(exc: StorageUnavailable) -> str:
 
 def code_of(exc: BaseException) -> str | None:
     """Return an error's SQLSTATE, or SQLite's name of it (``SQLITE_FULL``), if it has one."""
+    if isinstance(exc, StorageUnavailable):
+        return exc.code
     for each in _causes(exc):
-        if isinstance(each, ValueError) and isinstance(each, _asyncpg_errors()):
+        if isinstance(each, ValueError) and isinstance(each, _failures()):
             return UNUSABLE_URL
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
@@ -282,51 +271,6 @@ def is_mistake(exc: BaseException) -> bool:
     if code is None or code.startswith("SQLITE_"):
         return isinstance(exc, MISTAKES) and _own_words(_reason(exc)) is None
     return code.startswith(MISTAKE_CLASSES)
-
-
-def _failures() -> tuple[type[BaseException], ...]:
-    return (*FAILURES, *_asyncpg_errors())
-
-
-def _asyncpg_errors() -> tuple[type[BaseException], ...]:
-    # The driver is imported with the first engine of a PostgreSQL. It has raised nothing where it is not.
-    asyncpg = sys.modules.get("asyncpg")
-    if asyncpg is None:
-        return ()
-    return asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
-
-
-def _own_words(reason: BaseException) -> str | None:
-    """Return what an error of PostgreSQL's driver means, where its message is about the driver's own state."""
-    if isinstance(reason, TimeoutError):
-        return NO_ANSWER
-    asyncpg = sys.modules.get("asyncpg")
-    if asyncpg is None:
-        return None
-    # Subclasses are about something else, for example a wrong value.
-    about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
-    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
-    return LOST if is_lost else None
-
-
-def _reason(exc: BaseException) -> BaseException:
-    """Return the driver's own error, which is the most precise."""
-    return list(_causes(exc))[-1]
-
-
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    yield exc
-    if isinstance(exc, DBAPIError) and exc.orig is not None:
-        yield exc.orig
-        # SQLAlchemy wraps asyncpg's error in one of its own.
-        if isinstance(exc.orig.__cause__, _asyncpg_errors()):
-            yield exc.orig.__cause__
-
-
-def _pattern(secret: str) -> str:
-    # A short secret is removed only as a whole word: not each "a" of a message.
-    inner = re.escape(secret)
-    return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"
 
 
 def is_outage(exc: BaseException) -> bool:
@@ -343,3 +287,44 @@ def is_outage(exc: BaseException) -> bool:
     if code is None:
         return isinstance(exc, DBAPIError) and exc.connection_invalidated
     return code.startswith(OUTAGES)
+
+
+def _failures() -> tuple[type[BaseException], ...]:
+    """Return the errors of SQLAlchemy and of the drivers; PostgreSQL's is imported with the first engine of one."""
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is None:
+        return FAILURES
+    return *FAILURES, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+
+
+def _own_words(reason: BaseException) -> str | None:
+    """Return what an error of PostgreSQL's driver means, where its message is about the driver's own state."""
+    if isinstance(reason, TimeoutError):
+        return "it did not answer in time"
+    asyncpg = sys.modules.get("asyncpg")
+    if asyncpg is None:
+        return None
+    # Subclasses are about something else, for example a wrong value.
+    about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
+    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
+    return "the connection was lost while it was used" if is_lost else None
+
+
+def _reason(exc: BaseException) -> BaseException:
+    """Return the driver's own error, which is the most precise."""
+    return list(_causes(exc))[-1]
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    yield exc
+    if isinstance(exc, DBAPIError) and exc.orig is not None:
+        yield exc.orig
+        # SQLAlchemy wraps asyncpg's error in one of its own.
+        if isinstance(exc.orig.__cause__, _failures()):
+            yield exc.orig.__cause__
+
+
+def _pattern(secret: str) -> str:
+    # A short secret is removed only as a whole word: not each "a" of a message.
+    inner = re.escape(secret)
+    return inner if len(secret) > 3 and not secret.isalpha() else rf"(?<![A-Za-z0-9_]){inner}(?![A-Za-z0-9_])"

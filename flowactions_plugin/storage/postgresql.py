@@ -104,10 +104,7 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     now_text = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)"
     is_server = True
-    has_lateral = True
-    keeps_index_entries = True
     one_writer = False
-    writes_two_tables = True
 
     def now(self) -> ColumnElement[int]:
         # Stable within a statement, so that an index on a time can be used.

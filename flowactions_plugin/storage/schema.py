@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
     DDL,
@@ -42,8 +42,10 @@ NO_AGENT: Final = ""
 """The agent of a delivery that belongs to none: no id is empty."""
 
 
-def _partial_index(name: str, *columns: Column[Any], where: TextClause) -> None:
-    Index(name, *columns, sqlite_where=where, postgresql_where=where)
+def _index(table: Table, name: str, *columns: str, where: TextClause | None = None) -> None:
+    """Give a table an index; one of some rows costs nothing when others change."""
+    of = (table.c[column] for column in columns)
+    Index(f"ix_{table.name}_{name}", *of, sqlite_where=where, postgresql_where=where)
 
 
 outbox: Final = Table(
@@ -115,42 +117,25 @@ QUARANTINE_AFTER: Final = 3
 """Expired leases after which a row is sent in quarantine."""
 
 QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
-_partial_index("ix_flowactions_outbox_quarantined", outbox.c.next_attempt_at, outbox.c.id, where=QUARANTINED)
-_partial_index("ix_flowactions_outbox_due", outbox.c.next_attempt_at, outbox.c.id, where=LIVE)
-_partial_index(
-    "ix_flowactions_outbox_destination", outbox.c.destination, outbox.c.next_attempt_at, outbox.c.id, where=LIVE
-)
+_index(outbox, "quarantined", "next_attempt_at", "id", where=QUARANTINED)
+_index(outbox, "due", "next_attempt_at", "id", where=LIVE)
+_index(outbox, "destination", "destination", "next_attempt_at", "id", where=LIVE)
 # Claims ask lanes for their oldest rows.
-_partial_index("ix_flowactions_outbox_lane", outbox.c.lane, outbox.c.next_attempt_at, outbox.c.id, where=LIVE)
+_index(outbox, "lane", "lane", "next_attempt_at", "id", where=LIVE)
 # What operators search by; which index serves which search is in decision 33.
-Index("ix_flowactions_outbox_organization", outbox.c.organization_id, outbox.c.id)
-_partial_index(
-    "ix_flowactions_outbox_undelivered",
-    outbox.c.organization_id,
-    outbox.c.status,
-    outbox.c.id,
-    where=UNDELIVERED,
-)
+_index(outbox, "organization", "organization_id", "id")
+_index(outbox, "undelivered", "organization_id", "status", "id", where=UNDELIVERED)
 FAILED: Final = text("error_class IS NOT NULL")
 """Rows whose last attempt has failed."""
-_partial_index(
-    "ix_flowactions_outbox_failed", outbox.c.organization_id, outbox.c.error_class, outbox.c.id, where=FAILED
-)
+_index(outbox, "failed", "organization_id", "error_class", "id", where=FAILED)
 # On PostgreSQL compared as bytes: by a language's rules, or with the row's id beside, it would cost a delivery more (decision 33).
 Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_ops={"event_id": "varchar_pattern_ops"})
-_partial_index("ix_flowactions_outbox_failed_destination", outbox.c.destination, outbox.c.id, where=FAILED)
-_partial_index(
-    "ix_flowactions_outbox_failed_node",
-    outbox.c.organization_id,
-    outbox.c.flow_id,
-    outbox.c.node_id,
-    outbox.c.id,
-    where=FAILED,
-)
+_index(outbox, "failed_destination", "destination", "id", where=FAILED)
+_index(outbox, "failed_node", "organization_id", "flow_id", "node_id", "id", where=FAILED)
 KEYED: Final = text("idempotency_key IS NOT NULL")
-_partial_index("ix_flowactions_outbox_key", outbox.c.idempotency_key, outbox.c.id, where=KEYED)
+_index(outbox, "key", "idempotency_key", "id", where=KEYED)
 FINISHED: Final = text("finished_at IS NOT NULL")
-_partial_index("ix_flowactions_outbox_finished", outbox.c.status, outbox.c.finished_at, where=FINISHED)
+_index(outbox, "finished", "status", "finished_at", where=FINISHED)
 
 attempts: Final = Table(
     "flowactions_attempts",
@@ -203,10 +188,10 @@ deferred: Final = Table(
         name="uq_flowactions_deferred_node",
     ),
 )
-Index("ix_flowactions_deferred_created", deferred.c.created_at)
+_index(deferred, "created", "created_at")
 HELD: Final = text("held_until IS NOT NULL")
 # By type, because a process reads only records that it can run.
-_partial_index("ix_flowactions_deferred_held", deferred.c.node_type, deferred.c.held_until, where=HELD)
+_index(deferred, "held", "node_type", "held_until", where=HELD)
 
 halted_runs: Final = Table(
     "flowactions_halted_runs",
@@ -216,7 +201,7 @@ halted_runs: Final = Table(
     Column("flow_id", Text, primary_key=True),
     Column("halted_at", BigInteger, nullable=False),
 )
-Index("ix_flowactions_halted_runs_halted", halted_runs.c.halted_at)
+_index(halted_runs, "halted", "halted_at")
 
 chat_connections: Final = Table(
     "flowactions_chat_connections",
@@ -248,10 +233,8 @@ chat_connections: Final = Table(
     CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
-Index("ix_flowactions_chat_connections_team", chat_connections.c.team_id)
-_partial_index(
-    "ix_flowactions_chat_connections_ask", chat_connections.c.ask_at, where=text("ask_at IS NOT NULL")
-)
+_index(chat_connections, "team", "team_id")
+_index(chat_connections, "ask", "ask_at", where=text("ask_at IS NOT NULL"))
 
 oauth_states: Final = Table(
     "flowactions_oauth_states",
@@ -278,7 +261,7 @@ inbound_events: Final = Table(
     # The last time that it was received again. NULL: it was not.
     Column("repeated_at", BigInteger),
 )
-Index("ix_flowactions_inbound_events_received", inbound_events.c.received_at)
+_index(inbound_events, "received", "received_at")
 
 inbound_requests: Final = Table(
     "flowactions_inbound_requests",
@@ -298,7 +281,7 @@ inbound_requests: Final = Table(
     # Why it processed no event, for operators. NULL: it only had to be acknowledged.
     Column("reason", Text),
 )
-Index("ix_flowactions_inbound_requests_last", inbound_requests.c.last_at)
+_index(inbound_requests, "last", "last_at")
 
 enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
@@ -312,7 +295,7 @@ enqueue_keys: Final = Table(
     # Of the delivery, which may be deleted before the key.
     Column("event_id", String(68), nullable=False),
 )
-Index("ix_flowactions_enqueue_keys_created", enqueue_keys.c.created_at)
+_index(enqueue_keys, "created", "created_at")
 
 enqueue_rates: Final = Table(
     "flowactions_enqueue_rates",
@@ -323,7 +306,7 @@ enqueue_rates: Final = Table(
     Column("times", Text, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )
-Index("ix_flowactions_enqueue_rates_updated", enqueue_rates.c.updated_at)
+_index(enqueue_rates, "updated", "updated_at")
 
 WORKER_ID_LENGTH: Final = 36
 
@@ -398,9 +381,9 @@ destinations: Final = Table(
     # Why the last attempt that failed did, in words.
     Column("last_reason", Text),
 )
-Index("ix_flowactions_destinations_updated", destinations.c.updated_at)
+_index(destinations, "updated", "updated_at")
 FAILING: Final = text("failing_since IS NOT NULL")
-_partial_index("ix_flowactions_destinations_failing", destinations.c.failing_since, where=FAILING)
+_index(destinations, "failing", "failing_since", where=FAILING)
 
 statistics: Final = Table(
     "flowactions_statistics",
@@ -416,7 +399,7 @@ statistics: Final = Table(
     # Of all attempts: the time for which they held a slot.
     Column("duration_ms", BigInteger, nullable=False),
 )
-Index("ix_flowactions_statistics_organization", statistics.c.organization_id, statistics.c.bucket)
+_index(statistics, "organization", "organization_id", "bucket")
 
 actions: Final = Table(
     "flowactions_actions",
@@ -456,10 +439,10 @@ actions: Final = Table(
     Column("held_by", String(32)),
     Column("held_until", BigInteger),
 )
-Index("ix_flowactions_actions_organization", actions.c.organization_id, actions.c.id)
+_index(actions, "organization", "organization_id", "id")
 OPEN_ACTION: Final = text("finished_at IS NULL")
 """Actions that workers still have to do something for."""
-_partial_index("ix_flowactions_actions_open", actions.c.starts_at, where=OPEN_ACTION)
+_index(actions, "open", "starts_at", where=OPEN_ACTION)
 
 audit: Final = Table(
     "flowactions_audit",
@@ -482,8 +465,8 @@ audit: Final = Table(
     # What it changed, as it was before: JSON.
     Column("before", Text),
 )
-Index("ix_flowactions_audit_organization", audit.c.organization_id, audit.c.id)
+_index(audit, "organization", "organization_id", "id")
 AUDITED_ACTION: Final = text("action_id IS NOT NULL")
-_partial_index("ix_flowactions_audit_action", audit.c.action_id, audit.c.id, where=AUDITED_ACTION)
+_index(audit, "action", "action_id", "id", where=AUDITED_ACTION)
 AUDITED_DELIVERY: Final = text("delivery_id IS NOT NULL")
-_partial_index("ix_flowactions_audit_delivery", audit.c.delivery_id, audit.c.id, where=AUDITED_DELIVERY)
+_index(audit, "delivery", "delivery_id", "id", where=AUDITED_DELIVERY)

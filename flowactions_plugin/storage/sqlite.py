@@ -41,14 +41,15 @@ MIN_CHANGE_SECONDS: Final = 0.1
 """The busy timeout is not changed for a difference below this, to save a statement."""
 
 WATCH_SECONDS: Final = 0.02
-"""Seconds between two looks for new rows, for `RECENT_SECONDS` after some came."""
-
 IDLE_WATCH_SECONDS: Final = 0.1
-"""The same when none came lately."""
-
 RECENT_SECONDS: Final = 10.0
+"""Between two looks for new rows: after some came; when none came for `RECENT_SECONDS`."""
 
 WAL_LOCK_WAIT_MS: Final = 50
+
+_UNCLAIMED: Final = (
+    "SELECT 1 FROM flowactions_outbox WHERE rowid > ? AND claimed_by IS NULL AND status = 'pending' LIMIT 1"
+)
 
 AUTOCOMMIT: Final = "a transaction has to be one: this connection is in AUTOCOMMIT mode"
 
@@ -65,10 +66,7 @@ class SQLite(Dialect):
     name = "sqlite"
     now_text = ":now"
     is_server = False
-    has_lateral = False
-    keeps_index_entries = False
     one_writer = True
-    writes_two_tables = False
 
     def __init__(self, clock: Clock) -> None:
         self._now = bindparam("now", callable_=lambda: int(clock() * 1000), type_=BigInteger)
@@ -205,23 +203,7 @@ def _pragma(connection: SyncConnection, statement: str) -> int:
 
 
 async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> None:
-    """Begin SQLite's transaction after SQLAlchemy's, unless the engine or the driver has begun it.
-
-    Raises:
-        TransactionInvalid: it has not begun, and ``may`` is false.
-    """
-    driver: Any = (await connection.get_raw_connection()).driver_connection
-    if driver.in_transaction:
-        return
-    if not may:
-        raise TransactionInvalid(AUTOCOMMIT)
-    await connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-async def begin_joined(connection: AsyncConnection, *, may: bool) -> None:
-    """Begin a host's transaction, unless it has begun.
-
-    The driver delays BEGIN until the first write, and without it RELEASE of the SAVEPOINT commits.
+    """Begin SQLite's transaction with SQLAlchemy's, unless the host, its engine or the driver has begun it.
 
     Raises:
         TransactionInvalid: it has not begun, and ``may`` is false.
@@ -230,7 +212,12 @@ async def begin_joined(connection: AsyncConnection, *, may: bool) -> None:
     if begun:
         await connection.begin()
     try:
-        await begin_immediate(connection, may=may)
+        driver: Any = (await connection.get_raw_connection()).driver_connection
+        if driver.in_transaction:
+            return
+        if not may:
+            raise TransactionInvalid(AUTOCOMMIT)  # noqa: TRY301
+        await connection.exec_driver_sql("BEGIN IMMEDIATE")
     except BaseException:
         if begun:
             await connection.rollback()
@@ -269,10 +256,8 @@ def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
 async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
     """Call when any process has inserted rows of the outbox that no claim holds, and once at the beginning if there are rows.
 
-    It goes on until it is cancelled.
-
-    A look reads a counter that each commit changes, in a few microseconds. It is made in the event loop, as it waits for
-    no lock.
+    It goes on until it is cancelled. A look reads a counter that each commit changes, in a few microseconds. It is made in
+    the event loop, as it waits for no lock.
 
     Raises:
         sqlite3.Error: the file cannot be opened or read.
@@ -293,8 +278,3 @@ async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:
                         on_insert()
                     version, newest = seen, last
             await asyncio.sleep(WATCH_SECONDS if clock() < recent_until else IDLE_WATCH_SECONDS)
-
-
-_UNCLAIMED: Final = (
-    "SELECT 1 FROM flowactions_outbox WHERE rowid > ? AND claimed_by IS NULL AND status = 'pending' LIMIT 1"
-)

@@ -1,6 +1,6 @@
 """The transactions of one database: the plugin's own, and the host's, in which the plugin writes within a SAVEPOINT.
 
-A failure of the plugin's leaves a host's transaction usable. Either kind can be given to another plugin, which cannot end it.
+A failure of the plugin's leaves a host's transaction usable, or makes the host's commit raise: no part of it is stored.
 """
 
 from __future__ import annotations
@@ -9,39 +9,34 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from contextvars import ContextVar
+from typing import Any, Final, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncTransaction
+from sqlalchemy.engine import Engine, ExceptionContext
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.errors import TransactionEnded
 from flowactions_plugin.storage import waiting
 from flowactions_plugin.storage.connections import OWN_SCHEMA, Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.outages import code_of, is_outage
+from flowactions_plugin.storage.outages import code_of
 from flowactions_plugin.storage.postgresql import note_search_path
-from flowactions_plugin.storage.sqlite import (
-    AUTOCOMMIT,
-    Deadline,
-    Writer,
-    begin_immediate,
-    begin_joined,
-    waiting_until,
-)
+from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, Writer, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
 from flowactions_plugin.storage.waiting import committing, shielded
 
 log = logging.getLogger("flowactions.storage")
 
-T = TypeVar("T")
-
 Call: TypeAlias = Callable[[], None]
 """Called after a commit: quick, and does not raise."""
+
+CALLS: Final = "flowactions_after_commit"
+"""Execution option of the plugin's own transactions: the calls that follow the commit. A host's have none."""
 
 SAVEPOINT: Final = "flowactions"
 """Nested SAVEPOINTs may have the same name: a statement applies to the innermost."""
@@ -49,47 +44,19 @@ SAVEPOINT: Final = "flowactions"
 ABORTED: Final = "25P02"
 """SQLSTATE: an earlier statement failed, and no statement is accepted before a rollback."""
 
-IN_USE: Final = "another call of the plugin uses this transaction: wait for it first"
-
-REFUSED: Final = ("close", "commit", "rollback")
-"""Methods of a connection that would end its transaction. ``invalidate`` is SQLAlchemy's own when a connection is lost."""
-
 COMMIT_SECONDS: Final = 0.02
 """How long to wait for a host's commit before checking whether it has finished."""
 
 
-class Joined:
-    """A host's transaction within the plugin's SAVEPOINT. It executes statements as an `AsyncConnection` does.
+class _Use(NamedTuple):
+    """The connection of a host's transaction, and the calls of the SAVEPOINT in it; ``None``: it is not in one."""
 
-    Attributes:
-        connection: the host's.
-        calls: called after the host's commit, unless the SAVEPOINT is rolled back.
-    """
+    opened: SyncConnection
+    calls: list[Call] | None
 
-    def __init__(self, connection: AsyncConnection, sql: Dialect) -> None:
-        self.connection = connection
-        self._sql = sql
-        self.calls: list[Call] = []
 
-    async def execute(self, statement: Any, parameters: Any = None) -> Any:
-        """Execute a statement, as `AsyncConnection.execute` does."""
-        executing = self.connection.execute(statement, parameters, execution_options=OWN_SCHEMA)
-        # A statement that runs in a thread continues after a cancellation. PostgreSQL's driver cancels it on the server.
-        return await (executing if self._sql.is_server else shielded(executing))
-
-    async def run_sync(self, work: Callable[..., T], *given: Any) -> T:
-        """Run what executes statements, as `AsyncConnection.run_sync` does."""
-
-        def on_own_schema(connection: SyncConnection) -> T:
-            hosts = connection.get_execution_options().get("schema_translate_map")
-            connection.execution_options(**OWN_SCHEMA)
-            try:
-                return work(connection, *given)
-            finally:
-                connection.execution_options(schema_translate_map=hosts)
-
-        running = self.connection.run_sync(on_own_schema)
-        return await (running if self._sql.is_server else shielded(running))
+_use: Final[ContextVar[_Use | None]] = ContextVar("flowactions_use", default=None)
+"""The host's transaction that the current call of the plugin uses: another call may not use it meanwhile."""
 
 
 class Transactions:
@@ -107,80 +74,72 @@ class Transactions:
         self.writer = Writer()
         self._engines = engines
         self._sql = sql
-        # The plugin's own, by the id of the connection, with the calls that follow the commit.
-        self._own: dict[int, list[Call]] = {}
-        self._lent_to_host: set[int] = set()
-        # What was given to another plugin, by the id of the connection.
-        self._given: dict[int, AsyncConnection] = {}
         self._in_use: set[SyncConnection] = set()
-        self._reserved: set[SyncConnection] = set()
         self._after_commit: WeakKeyDictionary[SyncConnection, _AfterCommit] = WeakKeyDictionary()
-        self._listening: list[AsyncEngine] = []
+        self._listening: set[Engine] = set()
+
+    @property
+    def _patience(self) -> float | None:
+        """How long a statement may take that ends a SAVEPOINT: no limit would end one that runs in a thread."""
+        return waiting.RECOVERY_SECONDS if self._sql.is_server else None
 
     def close(self) -> None:
         """Remove the listeners from the hosts' engines."""
-        for engine in self._listening:
-            event.remove(engine.sync_engine, "handle_error", self._keep)
-        self._listening.clear()
+        while self._listening:
+            event.remove(self._listening.pop(), "handle_error", self._keep)
 
     @asynccontextmanager
     async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
-        """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit."""
+        """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit.
+
+        Args:
+            deadline: until when SQLite's lock is waited for.
+            as_host: whether it is as the host's are, where the host gave an engine: the plugin writes in it within a
+                SAVEPOINT, too.
+        """
         calls: list[Call] = []
+        is_hosts = as_host and self._engines.shared is not None
+        options = {} if is_hosts else {**self._engines.own_options, CALLS: calls}
         async with AsyncExitStack() as stack:
             if self._sql.one_writer:
                 await stack.enter_async_context(self.writer.turn(deadline))
-            opened = await stack.enter_async_context(self._engines.connect(as_host=as_host))
+            opened = await stack.enter_async_context(self._engines.connect(options))
             if self._sql.one_writer:
                 async with waiting_until(opened, deadline):
-                    await opened.begin()
                     # When the caller is cancelled, the driver's thread continues to wait for the lock, and nothing would
                     # release it.
                     await shielded(begin_immediate(opened))
             else:
                 await opened.begin()
-            self._own[id(opened)] = calls
-            try:
-                yield opened
-            finally:
-                del self._own[id(opened)]
+            yield opened
             with committing():
                 await opened.commit()
         for call in calls:
             call()
 
-    @asynccontextmanager
-    async def lend_to_host(self, transaction: AsyncConnection) -> AsyncIterator[None]:
-        """Treat one of the plugin's own as the host's while the block runs, within a SAVEPOINT."""
-        await transaction.exec_driver_sql("SAVEPOINT flowactions_lent")
-        self._lent_to_host.add(id(transaction))
-        hosts = transaction.engine.sync_engine.get_execution_options().get("schema_translate_map")
-        await transaction.execution_options(schema_translate_map=hosts)
-        try:
-            yield
-        finally:
-            self._lent_to_host.discard(id(transaction))
-            await transaction.execution_options(**OWN_SCHEMA)
-        await transaction.exec_driver_sql("RELEASE SAVEPOINT flowactions_lent")
-
     @contextmanager
-    def reserved(self, transaction: AsyncConnection) -> Iterator[None]:
+    def using(self, transaction: AsyncConnection) -> Iterator[None]:
         """Reserve a host's transaction for one call, also between its statements.
 
         Raises:
             TransactionInvalid: it cannot be joined, or another call uses it.
         """
-        if self._is_own(self._origin(transaction)):
+        if _calls_of(transaction) is not None:
             yield
             return
-        reserved = self._check(transaction)
-        if reserved in self._reserved:
-            raise TransactionInvalid(IN_USE)
-        self._reserved.add(reserved)
+        opened, use = self._check(transaction), _use.get()
+        if use is not None and use.opened is opened:
+            yield
+            return
+        if opened in self._in_use:
+            raise TransactionInvalid("another call of the plugin uses this transaction: wait for it first")
+        self._in_use.add(opened)
+        before = _use.set(_Use(opened, None))
         try:
             yield
         finally:
-            self._reserved.discard(reserved)
+            _use.reset(before)
+            self._in_use.discard(opened)
 
     @asynccontextmanager
     async def joined(self, transaction: AsyncConnection) -> AsyncIterator[AsyncConnection]:
@@ -193,26 +152,30 @@ class Transactions:
         Raises:
             TransactionInvalid: it cannot be joined; the message says what is required.
         """
-        transaction = self._origin(transaction)
-        if self._is_own(transaction):
+        if _calls_of(transaction) is not None:
             yield transaction
             return
-        in_use = self._check(transaction)
-        self._listen(transaction.engine)
-        self._in_use.add(in_use)
-        joined = Joined(transaction, self._sql)
-        try:
-            async with AsyncExitStack() as stack:
-                if self._sql.one_writer:
-                    await stack.enter_async_context(waiting_until(transaction, Deadline()))
-                async with _Savepoint(transaction, self._sql):
-                    yield cast("AsyncConnection", joined)
-        except DBAPIError as exc:
-            await note_search_path(exc, nullcontext(transaction))
-            raise
-        finally:
-            self._in_use.discard(in_use)
-        for call in joined.calls:
+        calls: list[Call] = []
+        with self.using(transaction):
+            self._listen(transaction.sync_engine)
+            try:
+                async with AsyncExitStack() as stack:
+                    if self._sql.one_writer:
+                        await stack.enter_async_context(waiting_until(transaction, Deadline()))
+                    setting = asyncio.ensure_future(self._set_savepoint(transaction))
+                    try:
+                        await shielded(setting, self._patience)
+                        with _within(_opened(transaction), calls):
+                            yield transaction
+                    except BaseException:
+                        if setting.done() and not setting.cancelled() and setting.exception() is None:
+                            await shielded(self._roll_back(transaction), self._patience)
+                        raise
+                    await shielded(self._release(transaction), self._patience)
+            except DBAPIError as exc:
+                await note_search_path(exc, nullcontext(transaction))
+                raise
+        for call in calls:
             self.after_commit(transaction, call)
 
     def after_commit(self, transaction: AsyncConnection, call: Call) -> None:
@@ -221,56 +184,39 @@ class Transactions:
         There is no call when the transaction, or a SAVEPOINT around the writes so far, is rolled back. There may be one
         when a host's commit itself fails.
         """
-        origin: object = self._origin(transaction)
-        calls = origin.calls if isinstance(origin, Joined) else self._own.get(id(origin))
+        calls, opened = _calls_of(transaction), _opened(transaction)
         if calls is not None:
             calls.append(call)
             return
-        opened = transaction.sync_connection
-        assert opened is not None  # noqa: S101  a statement was just executed on it
         if opened not in self._after_commit:
             self._after_commit[opened] = _AfterCommit(opened, asyncio.get_running_loop())
         self._after_commit[opened].add(opened, call)
 
     @asynccontextmanager
-    async def guarded(self, transaction: AsyncConnection | Joined) -> AsyncIterator[AsyncConnection]:
-        """Give the connection itself, in a SAVEPOINT of SQLAlchemy's, so that sessions can be bound to it, too.
+    async def lent(self, connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
+        """Give a transaction, which the plugin has begun or joined, to code of others, in a SAVEPOINT of SQLAlchemy's.
 
-        Args:
-            transaction: one of the plugin's own, or a host's within the plugin's SAVEPOINT.
+        Sessions can so be bound to it. When the block raises, whoever began or joined the transaction rolls it back.
 
         Raises:
-            TransactionEnded: the block has committed, rolled back or closed it, or has tried to, or has left a failed
-                statement or an open SAVEPOINT behind. What the block has written is rolled back.
+            TransactionEnded: the block has ended the transaction, or has tried to, or has left a SAVEPOINT open.
         """
-        connection = transaction.connection if isinstance(transaction, Joined) else transaction
-        opened = connection.sync_connection
-        assert opened is not None  # noqa: S101  a statement was just executed on it
-        outer = opened.get_nested_transaction()
+        opened, outer = _opened(connection), connection.get_nested_transaction()
         savepoint = connection.begin_nested()
-        self._given[id(connection)] = cast("AsyncConnection", transaction)
+        event.listen(opened, "commit", _refuse)
         try:
-            await shielded(savepoint.start(), _patience(self._sql))
-            with _refusing(opened):
-                yield connection
-            await self._release(savepoint, connection)
+            await shielded(savepoint.start(), self._patience)
+            yield connection
+            _check_innermost(connection, savepoint)
+            await shielded(savepoint.commit(), self._patience)
         except BaseException:
-            await shielded(self._roll_back(connection, outer))
+            await shielded(self._close_nested(connection, outer))
             raise
         finally:
-            del self._given[id(connection)]
-
-    def _origin(self, transaction: AsyncConnection) -> AsyncConnection:
-        """Return the transaction behind one that was given away and comes back; any other as it is."""
-        return self._given.get(id(transaction), transaction)
-
-    def _is_own(self, transaction: object) -> bool:
-        """Return whether the plugin began a transaction, or its SAVEPOINT, and may use it without another one."""
-        given = id(transaction)
-        return isinstance(transaction, Joined) or (given in self._own and given not in self._lent_to_host)
+            event.remove(opened, "commit", _refuse)
 
     def _check(self, connection: object) -> SyncConnection:
-        """Return the connection of a host's transaction, in which the plugin can write now.
+        """Return the connection of a host's transaction, in which the plugin can write.
 
         Raises:
             TransactionInvalid: it cannot; the message says what is required.
@@ -281,9 +227,12 @@ class Transactions:
                 "a transaction can be joined only in the host's own database: set Host.database to its engine"
             )
         if not isinstance(connection, AsyncConnection):
-            hint = "; of an AsyncSession, give 'await session.connection()'" if _is_session(connection) else ""
-            kind = type(connection).__name__
-            raise TransactionInvalid(f"a transaction has to be an SQLAlchemy AsyncConnection, not {kind}{hint}")
+            kinds = [kind.__name__ for kind in type(connection).__mro__]
+            is_session = not {"AsyncSession", "async_scoped_session"}.isdisjoint(kinds)
+            hint = "; of an AsyncSession, give 'await session.connection()'" if is_session else ""
+            raise TransactionInvalid(
+                f"a transaction has to be an SQLAlchemy AsyncConnection, not {kinds[0]}{hint}"
+            )
         opened = connection.sync_connection
         if opened is None or connection.closed or connection.invalidated:
             raise TransactionInvalid(
@@ -294,14 +243,12 @@ class Transactions:
             raise TransactionInvalid(
                 "a transaction has to be of Host.database's database; this one is of another"
             )
-        if opened in self._in_use:
-            raise TransactionInvalid(IN_USE)
         return opened
 
-    def _listen(self, engine: AsyncEngine) -> None:
-        if not event.contains(engine.sync_engine, "handle_error", self._keep):
-            event.listen(engine.sync_engine, "handle_error", self._keep)
-            self._listening.append(engine)
+    def _listen(self, engine: Engine) -> None:
+        if engine not in self._listening:
+            event.listen(engine, "handle_error", self._keep)
+            self._listening.add(engine)
 
     def _keep(self, context: ExceptionContext) -> None:
         """Prevent SQLAlchemy from closing a host's connection when a statement was cancelled or took too long.
@@ -312,83 +259,31 @@ class Transactions:
         if is_exit and context.connection in self._in_use:
             context.is_disconnect = False
 
-    async def _release(self, savepoint: AsyncTransaction, connection: AsyncConnection) -> None:
-        innermost = connection.get_nested_transaction()
-        if innermost is None or innermost.sync_transaction is not savepoint.sync_transaction:
-            raise TransactionEnded
-        try:
-            await shielded(savepoint.commit(), _patience(self._sql))
-        except DBAPIError as exc:
-            if connection.invalidated or is_outage(exc):
-                raise
-            # A statement failed before, and the write went on.
-            raise TransactionEnded(f"{TransactionEnded()} A statement of the write failed.") from exc
-
-    async def _roll_back(self, connection: AsyncConnection, outer: Any) -> None:
-        """Roll back all SAVEPOINTs that were opened within the block."""
-        # When this fails, so does the rollback of the transaction around it, which then deals with the connection.
-        with suppress(Exception):
-            try:
-                async with asyncio.timeout(_patience(self._sql)):
-                    while not connection.closed and not connection.invalidated:
-                        innermost = connection.get_nested_transaction()
-                        if innermost is None or innermost.sync_transaction is outer:
-                            return
-                        await innermost.rollback()
-            except TimeoutError:
-                await _give_up(connection)
-
-
-class _Savepoint:
-    """A SAVEPOINT as an async context manager. A cancellation does not interrupt its own statements."""
-
-    def __init__(self, connection: AsyncConnection, sql: Dialect) -> None:
-        self._connection = connection
-        self._sql = sql
-        self._is_set = False
-        self._patience = _patience(sql)
-
-    async def __aenter__(self) -> None:
-        try:
-            await shielded(self._set(), self._patience)
-        except asyncio.CancelledError:
-            await self._end(keep=False)
-            raise
-
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        await self._end(keep=kind is None)
-
-    async def _end(self, *, keep: bool) -> None:
-        if self._is_set:
-            await shielded(self._release() if keep else self._roll_back(), self._patience)
-
-    async def _set(self) -> None:
-        connection = self._connection
+    async def _set_savepoint(self, connection: AsyncConnection) -> None:
         if self._sql.one_writer:
-            await begin_joined(connection, may=not _is_autocommit(connection))
+            # The driver delays BEGIN until the first write, and without it RELEASE of the SAVEPOINT commits.
+            await begin_immediate(connection, may=not _is_autocommit(connection))
         elif _is_autocommit(connection):
             raise TransactionInvalid(AUTOCOMMIT)
         try:
             await connection.exec_driver_sql(f"SAVEPOINT {SAVEPOINT}")
         except BaseException as exc:
             # On PostgreSQL this error aborts the transaction, unless it was aborted already.
-            if not self._sql.one_writer and code_of(exc) != ABORTED:
+            if self._sql.is_server and code_of(exc) != ABORTED:
                 await _give_up(connection)
             raise
-        self._is_set = True
 
-    async def _release(self) -> None:
+    async def _release(self, connection: AsyncConnection) -> None:
         try:
-            await self._connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
         except asyncio.CancelledError:
-            await _give_up(self._connection)
+            await _give_up(connection)
             raise
         except BaseException:
-            await self._roll_back()
+            await self._roll_back(connection)
             raise
 
-    async def _roll_back(self) -> None:
-        connection = self._connection
+    async def _roll_back(self, connection: AsyncConnection) -> None:
         if connection.closed or connection.invalidated:
             return
         try:
@@ -401,6 +296,19 @@ class _Savepoint:
                 type(exc).__name__,
                 extra={"event": "transaction.lost"},
             )
+            await _give_up(connection)
+
+    async def _close_nested(self, connection: AsyncConnection, outer: AsyncTransaction | None) -> None:
+        """Roll back SQLAlchemy's SAVEPOINTs within another one, so that SQLAlchemy knows of none that is not there."""
+        try:
+            async with asyncio.timeout(self._patience):
+                while (last := connection.get_nested_transaction()) is not None and last != outer:
+                    await last.rollback()
+        except (SQLAlchemyError, TimeoutError):
+            await _give_up(connection)
+        root = connection.get_transaction()
+        if root is not None and not root.is_active:
+            # Its commit was refused. SQLAlchemy would return the connection to the pool with the transaction open.
             await _give_up(connection)
 
 
@@ -424,8 +332,7 @@ class _AfterCommit:
     def _committing(self, connection: SyncConnection) -> None:
         calls, self._waiting = self._waiting, []
         if calls:
-            transaction: Any = connection.get_transaction()
-            self._loop.call_later(COMMIT_SECONDS, self._call, connection, transaction, calls)
+            self._call(connection, connection.get_transaction(), calls)
 
     def _call(self, connection: SyncConnection, transaction: Any, calls: list[tuple[Call, bool]]) -> None:
         if transaction is not None and transaction.is_active and connection.get_transaction() is transaction:
@@ -443,19 +350,41 @@ class _AfterCommit:
 
 
 @contextmanager
-def _refusing(connection: SyncConnection) -> Iterator[None]:
-    """Have a connection refuse to end its transaction, through whatever object it is asked to."""
-
-    def refuse(*_: object, **__: object) -> None:
-        raise TransactionEnded
-
-    own: dict[str, Any] = vars(connection)
-    own.update(dict.fromkeys(REFUSED, refuse))
+def _within(opened: SyncConnection, calls: list[Call]) -> Iterator[None]:
+    """Mark that a host's connection is within the plugin's SAVEPOINT, where its schema map does not hold."""
+    hosts = opened.get_execution_options().get("schema_translate_map")
+    opened.execution_options(**OWN_SCHEMA)
+    before = _use.set(_Use(opened, calls))
     try:
         yield
     finally:
-        for name in REFUSED:
-            del own[name]
+        _use.reset(before)
+        opened.execution_options(schema_translate_map=hosts)
+
+
+def _calls_of(transaction: object) -> list[Call] | None:
+    """Return the calls that follow the commit of one of the plugin's own, or of its SAVEPOINT; ``None``: it is a host's."""
+    opened = getattr(transaction, "sync_connection", None)
+    if opened is None:
+        return None
+    use = _use.get()
+    calls: list[Call] | None = opened.get_execution_options().get(CALLS)
+    return use.calls if use is not None and use.opened is opened else calls
+
+
+def _opened(connection: AsyncConnection) -> SyncConnection:
+    opened = connection.sync_connection
+    assert opened is not None  # noqa: S101  a statement was just executed on it
+    return opened
+
+
+def _refuse(_connection: SyncConnection) -> None:
+    raise TransactionEnded
+
+
+def _check_innermost(connection: AsyncConnection, savepoint: AsyncTransaction) -> None:
+    if connection.get_nested_transaction() != savepoint:
+        raise TransactionEnded
 
 
 async def _give_up(connection: AsyncConnection) -> None:
@@ -468,16 +397,7 @@ async def _give_up(connection: AsyncConnection) -> None:
         await shielded(connection.invalidate())
 
 
-def _patience(sql: Dialect) -> float | None:
-    """Return how long a statement may take that ends a SAVEPOINT: no limit would end one that runs in a thread."""
-    return waiting.RECOVERY_SECONDS if sql.is_server else None
-
-
 def _is_autocommit(connection: AsyncConnection) -> bool:
-    options: Any = connection.sync_connection.get_execution_options() if connection.sync_connection else {}
+    options = _opened(connection).get_execution_options()
     level = options.get("isolation_level") or getattr(connection.dialect, "_on_connect_isolation_level", None)
     return bool(level == "AUTOCOMMIT")
-
-
-def _is_session(connection: object) -> bool:
-    return any(kind.__name__ in {"AsyncSession", "async_scoped_session"} for kind in type(connection).__mro__)

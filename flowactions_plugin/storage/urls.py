@@ -14,23 +14,11 @@ from urllib.parse import parse_qsl, quote, quote_plus, unquote
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-DRIVERS: Final = {
-    "sqlite": "sqlite",
-    "sqlite+aiosqlite": "sqlite",
-    "postgres": "postgresql",
-    "postgresql": "postgresql",
-    "postgresql+asyncpg": "postgresql",
-}
-
-SQLITE_OPTIONS: Final = (
-    "uri",
-    "timeout",
-    "isolation_level",
-    "detect_types",
-    "check_same_thread",
-    "cached_statements",
-)
 SQLITE_URI_OPTIONS: Final = ("mode", "cache", "vfs", "immutable", "nolock", "psow")
+SQLITE_OPTIONS: Final = (
+    *("uri", "timeout", "isolation_level", "detect_types", "check_same_thread", "cached_statements"),
+    *SQLITE_URI_OPTIONS,
+)
 
 FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 NUMBERS: Final = ("connect_timeout", "prepared_statement_cache_size", "statement_cache_size")
@@ -40,17 +28,22 @@ NOT_PASSED_ON: Final = ("channel_binding", "gssencmode", "client_encoding")
 SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 POSTGRESQL_OPTIONS: Final = (
-    *("host", "port", "user", "password", "dbname", "database", "application_name", "options"),
     *(
+        "host",
+        "port",
+        "user",
+        "password",
+        "dbname",
+        "database",
+        "application_name",
+        "options",
         "sslmode",
         "ssl",
-        "sslnegotiation",
-        "sslpassword",
-        "ssl_min_protocol_version",
-        "ssl_max_protocol_version",
     ),
+    *("sslnegotiation", "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version"),
     *("target_session_attrs", "passfile", "krbsrvname", "gsslib", *FILES, *NUMBERS, *NOT_PASSED_ON),
 )
+"""An option that asyncpg does not know would be a setting of the server's, which a pooler refuses as if it were away."""
 
 CONNECT_SECONDS: Final = 10
 """How long a connection to PostgreSQL may take to open, unless the URL says otherwise."""
@@ -70,26 +63,27 @@ def parse_database_url(text: str) -> str:
         ValueError: it cannot be used; the message continues after the setting's name and holds no value.
     """
     scheme, separator, rest = text.partition("://")
-    backend = DRIVERS.get(scheme)
-    if not separator or backend is None:
+    parse = {
+        **dict.fromkeys(("sqlite", "sqlite+aiosqlite"), _parse_sqlite),
+        **dict.fromkeys(("postgres", "postgresql", "postgresql+asyncpg"), _parse_postgresql),
+    }.get(scheme)
+    if not separator or parse is None:
         raise ValueError("must start with sqlite:// or postgresql://")
     if any(ord(character) < 32 or ord(character) == 127 for character in unquote(rest)):
         raise ValueError("must not contain control characters")
-    return _parse_sqlite(rest) if backend == "sqlite" else _parse_postgresql(rest)
+    return parse(rest)
 
 
 def same_database(one: URL, other: URL) -> bool:
     """Return whether two URLs name the same database; driver and user may differ."""
-    if one.get_backend_name() != other.get_backend_name():
-        return False
-    if one.get_backend_name() == "sqlite":
-        paths = sqlite_path(one), sqlite_path(other)
-        return None not in paths and len({path.resolve() for path in paths if path is not None}) == 1
-    return _place(one) == _place(other)
+    return one.get_backend_name() == other.get_backend_name() and _place(one) == _place(other)
 
 
 def _place(url: URL) -> tuple[Any, ...]:
-    """Return server and database, in a form in which equal ones compare equal."""
+    """Return file, or server and database, in a form in which equal ones compare equal."""
+    path = sqlite_path(url)
+    if path is not None:
+        return (path.resolve(),)
     host = url.host or url.query.get("host", "localhost")
     at_home = host in {"127.0.0.1", "::1"}
     return (
@@ -189,15 +183,22 @@ def _parse_sqlite(rest: str) -> str:
     if rest.startswith("/~/"):
         rest = "/" + str(Path("~").expanduser()) + rest.removeprefix("/~")
     text = f"sqlite+aiosqlite://{rest}"
+    malformed = "must be an SQLite URL such as sqlite:///path/to/file.db"
     try:
         url = make_url(text)
-        wrong = _wrong_sqlite_option(url)
-        if wrong is None:
-            url.get_dialect()().create_connect_args(url)
     except (SQLAlchemyError, ValueError):
-        wrong = "must be an SQLite URL such as sqlite:///path/to/file.db"
-    if wrong is not None:
-        raise ValueError(wrong)
+        raise ValueError(malformed) from None
+    if is_in_memory(url):
+        raise ValueError(_NO_FILE)
+    for name in url.query:
+        if name not in SQLITE_OPTIONS:
+            raise ValueError(_unsupported(name))
+        if name in SQLITE_URI_OPTIONS and url.query.get("uri") not in {"true", "1", "yes", "on"}:
+            raise ValueError(f"must have uri=true for the option {name}")
+    try:
+        url.get_dialect()().create_connect_args(url)
+    except (SQLAlchemyError, ValueError):
+        raise ValueError(malformed) from None
     return text
 
 
@@ -214,18 +215,6 @@ def sqlite_path(url: URL) -> Path | None:
         return None
     name = (url.database or "").partition("?")[0]
     return Path(name.removeprefix("file:") if name.startswith("file:") else name).absolute()
-
-
-def _wrong_sqlite_option(url: URL) -> str | None:
-    if is_in_memory(url):
-        return _NO_FILE
-    for name in url.query:
-        if name in SQLITE_URI_OPTIONS:
-            if url.query.get("uri") not in {"true", "1", "yes", "on"}:
-                return f"must have uri=true for the option {name}"
-        elif name not in SQLITE_OPTIONS:
-            return _unsupported(name)
-    return None
 
 
 def _unsupported(name: str) -> str:

@@ -1,13 +1,19 @@
-"""How long callers wait for the database, also when they are cancelled, and what they know if it does not answer."""
+"""How long callers wait for the database, also when they are cancelled, what they then know, and what is run again.
+
+The plugin's own transactions run as READ COMMITTED, with any default of the database, the role or the engine. So those that
+PostgreSQL ends because of another one are deadlocks, which a repetition solves as a rule.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Iterator
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
@@ -15,6 +21,7 @@ from flowactions_plugin.errors import StorageUnavailable
 
 log = logging.getLogger("flowactions.storage")
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 ANSWER_SECONDS: Final = 3.5
@@ -31,11 +38,61 @@ STATEMENT_SECONDS: Final = 30.0
 TRANSACTION_SECONDS: Final = 60.0
 """How long a transaction on a host's engine may take, whose statements have no limit of ours."""
 
-_limited: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("flowactions_limited", default=None)
-"""The task that waits within `answering`: tasks that it starts have limits of their own."""
+CONFLICTS: Final = ("40001", "40P01")
+"""SQLSTATEs: a serialization failure, a deadlock. They are no outage."""
+
+REPETITIONS: Final = 5
+
+JITTER_SECONDS: Final = 0.02
+"""The longest pause before the second repetition; the later ones may be longer in proportion, the first one has none."""
 
 UNCONFIRMED: Final = "The database was asked to commit and did not answer."
 """The note on an exception that says so."""
+
+_limited: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("flowactions_limited", default=None)
+"""The task that waits within `answering`: tasks that it starts have limits of their own."""
+
+
+def pause_before(repetition: int, fraction: float) -> float:
+    """Return the seconds before a repetition, counted from 1, which comes at once.
+
+    The fraction is a random number from 0 to 1, so that transactions that conflicted do not meet again.
+    """
+    return fraction * JITTER_SECONDS * (repetition - 1)
+
+
+async def before_repetition(repetition: int, exc: StorageUnavailable) -> None:
+    """Wait before a transaction is run again, which has conflicted with another one.
+
+    Raises:
+        StorageUnavailable: the error that is given: it is no conflict of a transaction of the plugin's own, or there were
+            `REPETITIONS`.
+    """
+    if exc.repeatable and repetition <= REPETITIONS:
+        await asyncio.sleep(pause_before(repetition, random.random()))  # noqa: S311  no secret
+        return
+    exc.repeatable = False
+    raise exc
+
+
+def repeated(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Run a function again, up to five times, when an own transaction in it has conflicted with another (§8).
+
+    Nothing of it is kept when its transaction was rolled back. In a transaction of the host's nothing is repeated: its own
+    statements would have to be, too.
+    """
+
+    @wraps(method)
+    async def running(*args: P.args, **kwargs: P.kwargs) -> T:
+        repetition = 0
+        while True:
+            try:
+                return await method(*args, **kwargs)
+            except StorageUnavailable as exc:
+                repetition += 1
+                await before_repetition(repetition, exc)
+
+    return running
 
 
 async def shielded(work: Awaitable[T], patience: float | None = None) -> T:
@@ -43,8 +100,8 @@ async def shielded(work: Awaitable[T], patience: float | None = None) -> T:
 
     Args:
         work: what is finished.
-        patience: how long it may take once the caller is cancelled. Then it is cancelled, too. ``None``: as long as it
-            takes.
+        patience: how long it may take, in seconds, once the caller is cancelled. Then it is cancelled, too. ``None``: as long
+            as it takes.
     """
     task = asyncio.ensure_future(work)
     try:

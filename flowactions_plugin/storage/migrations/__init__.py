@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -87,17 +85,13 @@ async def prepare_tables(transaction: AsyncConnection) -> None:
     """Create missing tables; upgrade outdated ones on SQLite, where no other process is expected to use them.
 
     Raises:
-        SchemaOutdated: PostgreSQL's tables are of an earlier release.
+        SchemaOutdated: PostgreSQL's tables are of an earlier release, or the tables are of a state before the first one.
     """
     await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
 
 
 async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[str | None, str]:
-    """Bring the tables to this release's revision.
-
-    Args:
-        transaction: committed by the caller.
-        dry: change nothing.
+    """Bring the tables to this release's revision, unless it is ``dry``, in a transaction that the caller commits.
 
     Returns:
         The revision before, ``None`` for a database without tables, and this release's.
@@ -119,13 +113,17 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
 
 def upgrade(connection: Connection) -> None:
     """Bring the tables to `head`, within the caller's transaction; one call at a time in a process."""
-    revision = current(connection)
-    with _quiet_alembic():
-        from alembic import command  # noqa: PLC0415
+    from alembic import command  # noqa: PLC0415
 
-        config = _config()
-        config.attributes[_CONNECTION] = connection
+    revision, config, its_log = current(connection), _config(), logging.getLogger("alembic")
+    config.attributes[_CONNECTION] = connection
+    level = its_log.level
+    if level == logging.NOTSET:
+        its_log.setLevel(logging.WARNING)  # it has a dozen lines for a first start, before any line of the host
+    try:
         command.upgrade(config, "head")
+    finally:
+        its_log.setLevel(level)
     if revision is None:
         log.info("created the tables (revision %s)", head(), extra={"event": "tables.created"})
     else:
@@ -135,12 +133,7 @@ def upgrade(connection: Connection) -> None:
 
 
 def outdated(found: str | None, wanted: str) -> str:
-    """Return what is wrong with tables that are not of this release's revision, for people.
-
-    Args:
-        found: their revision; ``None``: the database has no tables.
-        wanted: this release's.
-    """
+    """Return what is wrong with tables of another revision (``None``: there are none) than this release's, for people."""
     if found is None:
         return "no tables yet: the worker or 'flowactions migrate' makes them"
     if found not in revisions():
@@ -149,20 +142,6 @@ def outdated(found: str | None, wanted: str) -> str:
             "the tables named flowactions_… and all that they hold"
         )
     return f"the tables are at revision {found} and this release needs {wanted}: run 'flowactions migrate'"
-
-
-@contextmanager
-def _quiet_alembic() -> Iterator[None]:
-    """Hide Alembic's info lines: a dozen for a first start, before any line of the host. A level that a host has set stays."""
-    logger = logging.getLogger("alembic")
-    if logger.level != logging.NOTSET:
-        yield
-        return
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(logging.NOTSET)
 
 
 def run(metadata: MetaData) -> None:
@@ -190,11 +169,7 @@ async def _upgrade(transaction: AsyncConnection, *, refuse_outdated: bool = Fals
 
 
 def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
-    """Return whether tables are missing, or of an earlier release; no other process may change them meanwhile.
-
-    Raises:
-        SchemaOutdated: they are of an earlier release and that is to be refused, or of a state before the first one.
-    """
+    """Return whether tables are missing, or of an earlier release; no other process may change them meanwhile."""
     revision, wanted = current(connection), head()
     if revision is None or revision == wanted:
         return revision is None

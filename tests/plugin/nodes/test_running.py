@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, text
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from flowactions_hookspecs import (
@@ -253,11 +254,10 @@ async def returns_something_else(transaction: AsyncConnection, node: Node) -> An
     return {"status": "sent"}
 
 
+ENDS = [commits, rolls_back, closes, commits_below]
+"""Writes that end the transaction that they are given, or try to."""
+
 FAULTS = [
-    commits,
-    rolls_back,
-    closes,
-    commits_below,
     ends_the_savepoint,
     leaves_a_savepoint,
     has_no_table,
@@ -292,7 +292,26 @@ class TestWritesThatFail:
             assert await run.ids() == ["host, after", "host, before"]
             assert await run.ids("flowactions_deferred WHERE flow_id <> ''", "node_id") == ["faulty"]
 
-    @sampled("fault", FAULTS, size=5, ids=lambda fault: fault.__name__)
+    @pytest.mark.parametrize("fault", ENDS, ids=lambda fault: fault.__name__)
+    async def test_one_that_ends_a_hosts_transaction_loses_it(self, database_url: str, fault: Any) -> None:
+        """The node fails, the host's next statement raises, and nothing of either is there."""
+        async with crm(database_url, writes(fault)) as run:
+            for deferred in (False, True):
+                walk = await run.record("faulty")
+                async with run.engine.connect() as connection:
+                    await connection.execute(insert(Contact).values(id="host, before"))
+                    if deferred:
+                        advanced = await run.actions.advance(walk, "s", connection)
+                        assert ran(advanced) == [("faulty", "failed")]
+                    else:
+                        found = await run.actions.reach(a_walk(), Node(id="now", type="crm"), connection)
+                        assert (found.status, found.reason) == ("failed", "plugin_error")
+                    with pytest.raises(SQLAlchemyError):
+                        await connection.execute(insert(Contact).values(id="host, after"))
+                assert await run.ids() == []
+            assert await run.ids("flowactions_deferred WHERE flow_id <> ''", "node_id") == ["faulty"] * 2
+
+    @sampled("fault", [*FAULTS, *ENDS], size=5, ids=lambda fault: fault.__name__)
     async def test_they_are_tried_a_few_times_and_dropped(
         self, database_url: str, fault: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -316,15 +335,15 @@ class TestWritesThatFail:
 
 
 @pytest.mark.parametrize("deferred", [False, True])
-@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
-async def test_an_end_that_is_written_as_text_fails_the_node(
-    database_url: str, statement: str, deferred: bool
-) -> None:
-    """It cannot be refused; it is found, the node fails, and the next node has a transaction of its own."""
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK", None])
+async def test_an_end_fails_the_node(database_url: str, statement: str | None, deferred: bool) -> None:
+    """As text it cannot be refused; it is found, the node fails, and the next node has a transaction of its own."""
 
     async def ends(transaction: AsyncConnection, node: Node) -> NodeResult:
-        if node.id == "n":
-            await transaction.execute(text(statement))
+        if node.id == "n" and statement is None:
+            await transaction.commit()
+        elif node.id == "n":
+            await transaction.execute(text(str(statement)))
         return NodeResult(status="sent")
 
     async with crm(database_url, writes(ends)) as made:

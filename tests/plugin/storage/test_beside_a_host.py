@@ -214,7 +214,7 @@ async def test_a_schema_for_each_tenant_is_the_hosts_own_business(postgres_url: 
             assert (await actions.reach(a_walk(run_id="joined"), NODE, transaction)).status == "queued"
             await transaction.execute(MEMBERS.insert().values(name="after"))
         database = services_of(host)._database
-        async with database.write(as_host=True) as transaction, database.lend_to_host(transaction):
+        async with database.write(as_host=True) as transaction, database.lent(transaction):
             await transaction.execute(MEMBERS.insert().values(name="lent"))
             assert (await actions.reach(a_walk(run_id="lent"), NODE, transaction)).status == "queued"
             await transaction.execute(MEMBERS.insert().values(name="lent after"))
