@@ -21,7 +21,7 @@ from flowactions_plugin.operators.scope import AUTOMATIC
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import FREE, LIVE, ClaimStore, statement
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.lanes import Ask, Due
+from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, probe_delay_ms
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import pauses
@@ -86,11 +86,8 @@ class Probes:
                 task.add_done_callback(self._in_flight.discard)
 
     async def _send(self, delivery: ClaimedDelivery) -> None:
-        self._tell(
-            DeliveryAlert(
-                organization_id=delivery.organization_id, destination=delivery.destination, kind="probed"
-            )
-        )
+        organization_id, destination = delivery.organization_id, delivery.destination
+        self._tell(DeliveryAlert(organization_id=organization_id, destination=destination, kind="probed"))
         await self._executor.execute(delivery)
 
     @asynccontextmanager
@@ -112,9 +109,7 @@ class Probes:
         """
         due = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
         asks = [
-            Ask(Due(row.lane, row.organization_id, row.destination), 1)
-            for row in due[:limit]
-            if await self._begin(row)
+            Due(row.lane, row.organization_id, row.destination) for row in due[:limit] if await self._begin(row)
         ]
         claimed = await self._store.claim(asks, probe=True) if asks else []
         return [await self._with_attempt(each) for each in claimed]
