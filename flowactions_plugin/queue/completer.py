@@ -36,7 +36,7 @@ class Completer:
     """Owns the outcomes that wait to be written.
 
     What the database did not accept is kept, and is written before the worker claims anything else: however long the
-    database is away, this worker sends nothing again that it has sent.
+    database is away, this worker sends nothing again that it has sent. What writes raises `StorageUnavailable` then.
 
     Args:
         store: the queue.
@@ -105,30 +105,16 @@ class Completer:
         self._linger()
 
     async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
-        """Give back claims that the database may or may not have written.
-
-        Unlike `give_back`, it leaves alone what this worker has claimed since.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Give back claims that the database may or may not have written, and leave alone what was claimed since."""
         await self._store.give_back([*map(Return, claimed)])
 
     async def flush(self) -> None:
-        """Write everything that waits, and wait until the host was notified.
-
-        Raises:
-            StorageUnavailable: the rest is kept.
-        """
+        """Write everything that waits, and wait until the host was notified."""
         await self.write()
         await self._host.drain()
 
     async def write(self) -> None:
-        """Write everything that waits.
-
-        Raises:
-            StorageUnavailable: the rest is kept.
-        """
+        """Write everything that waits."""
         async with self._writing:
             await self._write(self._returns, self._store.give_back)
             await self._write(self._completions, self._store_outcomes)

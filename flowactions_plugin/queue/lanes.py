@@ -227,7 +227,7 @@ class Lanes(Generic[Row]):
         self._lanes: dict[int, Lane[Row]] = {}
         self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
         # What no lane belongs to is not counted any more.
-        self._tallies: WeakValueDictionary[tuple[str, str], Tally] = WeakValueDictionary()
+        self._tallies: WeakValueDictionary[tuple[str | None, str | None], Tally] = WeakValueDictionary()
         self._due: Turns[Row] = Turns()
         self._ready: Turns[Row] = Turns()
         self._silent: set[Lane[Row]] = set()  # those that do not answer, and of which a row is held
@@ -254,12 +254,12 @@ class Lanes(Generic[Row]):
         return AHEAD * self._slots - self.total.held
 
     def _lane(self, due: Due) -> Lane[Row]:
-        """Return a lane, which is not remembered by this alone."""
+        """Return a lane that is known, or a new one, which is not known by this alone."""
         found = self._lanes.get(due.lane)
         if found is not None:
             return found
-        organization, destination = due.organization_id, due.destination
-        keys = ((organization, ""), ("", destination), (organization, destination))
+        organization, destination = due.organization_id, due.destination  # that of alerts has an empty id
+        keys = ((organization, None), (None, destination), (organization, destination))
         return Lane(due, *(self._tallies.setdefault(key, Tally()) for key in keys))
 
     def _count(self, lane: Lane[Row], *, asked: int = 0, waiting: int = 0, in_flight: int = 0) -> None:

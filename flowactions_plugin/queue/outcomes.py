@@ -157,10 +157,7 @@ class OutcomeStore:
     async def complete(self, completions: Sequence[Completion]) -> dict[str, End]:
         """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
 
-        It can be repeated when its answer was lost: then it finds what the first try wrote.
-
-        Returns:
-            What has ended each claim.
+        It can be repeated when its answer was lost: then it finds what the first try wrote. It returns what has ended each claim.
 
         Raises:
             RowInvalid: an outcome cannot be stored, and none was.
@@ -187,10 +184,9 @@ class OutcomeStore:
         return await self._ends([each.delivery for each in completions], written)
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, End]:
-        """Give claims back without an attempt, for each row whose claim still holds.
+        """Give claims back without an attempt, for each row whose claim still holds; return what has ended each claim.
 
-        Returns:
-            What has ended each claim; a row that waited too long is dead.
+        A row that waited too long is dead.
 
         Raises:
             StorageUnavailable: the database failed.

@@ -50,7 +50,7 @@ SELECT 1 FROM flowactions_attempts WHERE delivery_id = :id AND phases LIKE '%"{P
 
 
 class Probes:
-    """Probes destinations. Of any number of workers, one sends each probe.
+    """Probes destinations. Of any number of workers, one sends each probe. A database that failed is a `StorageUnavailable`.
 
     Args:
         store: the queue.
@@ -72,11 +72,7 @@ class Probes:
         self._beginning = asyncio.Lock()
 
     async def look(self) -> None:
-        """Begin the probes that are due.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Begin the probes that are due."""
         async with self._beginning:
             room = AT_ONCE - len(self._in_flight)
             claimed = [] if self._executor.stopping else await self.claim(room)
@@ -99,14 +95,7 @@ class Probes:
             yield
 
     async def claim(self, limit: int) -> list[ClaimedDelivery]:
-        """Claim the row that has waited for longest for each destination that is to be probed.
-
-        Args:
-            limit: how many rows at the most.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Claim the row that has waited for longest for each destination that is to be probed, so many at the most."""
         due = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
         asks = [
             Due(row.lane, row.organization_id, row.destination) for row in due[:limit] if await self._begin(row)

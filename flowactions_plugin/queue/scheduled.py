@@ -57,10 +57,7 @@ class ScheduledClaims:
     async def tick(self) -> int:
         """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
-        Large rows are claimed and executed a few at a time, within the same tick.
-
-        Returns:
-            How many rows were sent.
+        Large rows are claimed and executed a few at a time, within the same tick. It returns how many rows were sent.
 
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.

@@ -153,21 +153,12 @@ class OutboxService:
                 await sender.aclose()
 
     async def probe(self) -> None:
-        """Begin the probes that are due, while this process delivers.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Begin the probes that are due, while this process delivers."""
         if self._probes is not None:
             await self._probes.look()
 
     async def send_now(self, message: Message, secret: str) -> Outcome | Aborted:
-        """Make one attempt to send what the outbox cannot hold, as a worker would.
-
-        Args:
-            message: the exact bytes to send.
-            secret: signs it.
-        """
+        """Make one attempt to send what the outbox cannot hold, signed with a secret, as a worker would."""
         with LagMeter(lease_clock) as lag:
             sender = self._sender(lag)
             try:

@@ -175,13 +175,14 @@ def test_an_organization_and_a_host_have_half_of_the_slots_while_others_wait(sam
 
 
 def test_an_organization_has_so_many_in_flight_at_one_destination() -> None:
-    """Over all of its lanes there; another organization has as many of its own."""
+    """Over all of its lanes there; another organization has as many of its own, and so has that of alerts, whose id is empty."""
     queue = Queue(slots=100, per_destination=10)
     for number in range(5):
         queue.put("a", f"p{number}", 50)
     queue.put("b", "p", 50)
+    queue.put("", "p", 50)
     queue.claim()
-    assert of(queue.start()) == {"a": 10, "b": 10}
+    assert of(queue.start()) == {"a": 10, "b": 10, "": 10}
 
 
 def test_a_worker_holds_twice_as_many_rows_as_it_has_slots() -> None:
