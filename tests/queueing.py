@@ -25,7 +25,7 @@ from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
-from flowactions_plugin.queue.lanes import Ask, lane_of
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, Transition
 from flowactions_plugin.queue.scheduled import ScheduledClaims
@@ -68,7 +68,7 @@ class OutboxStore(ClaimStore, OutcomeStore):
         self.enqueue = self._outbox.write
 
     async def claim(  # a number: the oldest of all, as a tick does
-        self, asks: int | Sequence[Ask], *, per_destination: int | None = None, probe: bool = False
+        self, asks: int | Sequence[Due], *, per_destination: int | None = None, probe: bool = False
     ) -> list[ClaimedDelivery]:
         if isinstance(asks, int):
             asks = await self.oldest(asks, per_destination)
@@ -170,7 +170,6 @@ def a_schedule(
         tick_seconds=0.01,
         claim_limit=limit,
         per_destination=per_destination,
-        timing=timing or Timing(),
     )
 
 

@@ -23,7 +23,7 @@ from flowactions_plugin.egress.guard import is_address
 from flowactions_plugin.egress.outbound import guard_of
 from flowactions_plugin.errors import EgressRefused, TooLarge
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Transaction
@@ -38,7 +38,6 @@ NAME: Final = "alerts"
 """Plugin and name of the origin of alerts. A process that does not know their secret has no such plugin, so the rows wait
 there, and none is sent unsigned."""
 
-OWNER: Final = KeyOwner(EVERY_ORGANIZATION, PLUGIN)
 """Whose the idempotency keys are."""
 
 GONE_MS: Final = HOUR_MS
@@ -147,7 +146,7 @@ class Alerts:
         except TooLarge as exc:
             log.error("alert %s was not queued: %s", alert.TYPE, exc, extra={"event": "alert.not_queued"})  # noqa: TRY400
             return None
-        use = None if key is None else KeyUse(self._keys, OWNER, key)
+        use = None if key is None else KeyUse(self._keys, EVERY_ORGANIZATION, PLUGIN, key)
         first = await self._outbox.write(delivery, transaction, use)
         return delivery.id if first is None else None
 

@@ -24,7 +24,7 @@ from flowactions_plugin.health.results import Counted
 from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.operators.scope import NOBODY, Scope
-from flowactions_plugin.queue.keys import KeyUse, Use
+from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
@@ -192,8 +192,7 @@ class ActionStore:
         async with self._database.write() as connection:
             used = None
             if once is not None:
-                use = Use(once.owner, once.key, action_id, "")
-                (used,) = await connection.run_sync(once.keys.use_all, [use])
+                (used,) = await connection.run_sync(once.keys.use_all, [(once, FirstUse(action_id, ""))])
             row = None if used is not None else (await connection.execute(begun)).one_or_none()
             if row is None:
                 first = action_id if used is None else used.delivery_id

@@ -26,7 +26,7 @@ from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_descrip
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.query import Moment, integer, moment, text
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.storage.database import Database
 
 PAGE_LIMIT: Final = 100
@@ -359,7 +359,7 @@ def resend_once(
     if not _KEY.fullmatch(key):
         wrong = {"path": "Idempotency-Key", "message": "must be 1 to 200 printable ASCII characters"}
         raise Problem("invalid_request", WRONG_FORM, [wrong])
-    return KeyUse(keys, KeyOwner(organization_id, f"resend:{delivery_id}"), key)
+    return KeyUse(keys, organization_id, f"resend:{delivery_id}", key)
 
 
 def outbox_router(

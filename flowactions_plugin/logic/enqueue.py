@@ -12,7 +12,7 @@ from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.logic.dispatch import Dispatcher, Occasion
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse, api_owner
+from flowactions_plugin.queue.keys import IdempotencyKeys, api_key
 from flowactions_plugin.storage.database import Connection
 
 
@@ -87,7 +87,7 @@ class Enqueuer:
             raise RateExceeded(wait_ms)
         called_at = datetime.fromtimestamp(database.clock(), UTC)
         delivery = await self._dispatcher.resolve(ref, called_at, Occasion("key", key))
-        use = KeyUse(self._keys, api_owner(ref.organization_id, ref.agent_id), key)
+        use = api_key(self._keys, ref.organization_id, ref.agent_id, key)
 
         def count(connection: Connection) -> None:
             wait_ms = self._calls.count(connection, ref.organization_id, ref.agent_id)

@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Executable, bindparam, select, update
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.queue.keys import IdempotencyKeys, api_owner
+from flowactions_plugin.queue.keys import IdempotencyKeys, api_key
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -68,7 +68,7 @@ class CallStore:
             enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
-            first = await self._keys.find(api_owner(organization_id, agent_id), key, connection)
+            first = await self._keys.find(api_key(self._keys, organization_id, agent_id, key), connection)
             row = (await connection.execute(rate)).first()
         if first is not None:
             return None

@@ -11,7 +11,7 @@ import msgspec
 from flowactions_hookspecs import LogicActionRef, Origin
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.rules import Transition, sendable_headers
+from flowactions_plugin.queue.rules import DEAD, Transition, sendable_headers
 
 _ORIGIN: Final = msgspec.json.Decoder(Origin)
 _HEADERS: Final = msgspec.json.Decoder(list[tuple[str, str]])
@@ -116,6 +116,11 @@ class Completion(msgspec.Struct, frozen=True):
     outcome: Outcome
     change: Transition
     attempted: bool = True
+
+
+def without_attempt(delivery: ClaimedDelivery, reason: str) -> Completion:
+    """Return the end of a delivery that gets no attempt."""
+    return Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False)
 
 
 class Return(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection, Row
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import COLUMNS, NEW, SMALL_BYTES, ClaimedDelivery, read_row
-from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Ask, Due
+from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Due
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -163,34 +163,23 @@ TOUCH: Final = "UPDATE flowactions_outbox SET updated_at = updated_at WHERE 1 = 
 def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     """Return one of the statements above for a database, with the types that a driver cannot guess."""
     size = "octet_length" if sql.is_server else "length"
-    columns = f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size"
-    by_index = " INDEXED BY ix_flowactions_outbox_quarantined" if sql.one_writer else ""
-    locked = "" if sql.one_writer else " FOR UPDATE SKIP LOCKED"
-    # SQLite may plan by figures of when the queue was empty: a CROSS JOIN keeps the order. With an equality, it may read the whole
-    # table for a filter.
-    key, among, end = ("id", "= ANY (ARRAY(", "))") if sql.is_server else ("rowid", "IN (", ")")
-    by_lane = " INDEXED BY ix_flowactions_outbox_lane" if sql.one_writer else ""
     parts = {
         "now": sql.now_text,
-        "columns": columns,
-        "key": key,
-        "by_lane": by_lane,
-        "among": among,
-        "end": end,
-        "by_index": by_index,
-        "locked": locked,
+        "columns": f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
+        "held": sql.rows_text("held", HELD),
+        "asked": sql.rows_text("asked", ASKED),
     }
-    parts |= {"held": sql.rows_text("held", HELD), "asked": sql.rows_text("asked", ASKED)}
+    # SQLite may plan by figures of when the queue was empty: a CROSS JOIN keeps the order. With an equality, it may read the whole
+    # table for a filter.
+    names = ("key", "among", "end", "by_lane", "by_index", "locked")
+    if sql.is_server:
+        parts |= zip(names, ("id", "= ANY (ARRAY(", "))", "", "", " FOR UPDATE SKIP LOCKED"), strict=True)
+    else:
+        by_lane, by_index = (f" INDEXED BY ix_flowactions_outbox_{name}" for name in ("lane", "quarantined"))
+        parts |= zip(names, ("rowid", "IN (", ")", by_lane, by_index, ""), strict=True)
     made = text(written.format(**parts))
-    kinds = {
-        "grace": BigInteger,
-        "lease": BigInteger,
-        "milliseconds": BigInteger,
-        "lane": BigInteger,
-        "since": BigInteger,
-    }
-    names = [name for name in kinds if f":{name}" in written]
-    made = made.bindparams(*(bindparam(name, type_=kinds[name]) for name in names))
+    large = [name for name in ("grace", "lease", "milliseconds", "lane", "since") if f":{name}" in written]
+    made = made.bindparams(*(bindparam(name, type_=BigInteger) for name in large))
     if not sql.is_server and "{now}" in written:
         made = made.bindparams(sql.now())  # type: ignore[arg-type]  # a parameter, there
     return made.columns(body=LargeBinary) if " body" in written else made
@@ -288,6 +277,8 @@ def _within(lanes: Iterable[Due], most: int) -> Iterator[Due]:
 class ClaimStore:
     """Claims rows of one database, and finds the lanes in which rows are due.
 
+    Whatever waits for the database raises `StorageUnavailable` when it failed.
+
     Args:
         database: where the queue is.
         contact: of the worker that claims.
@@ -298,49 +289,34 @@ class ClaimStore:
         self.contact = contact
         self._looked_at = -math.inf
 
-    async def claim(self, asks: Sequence[Ask], *, probe: bool = False) -> list[ClaimedDelivery]:
-        """Claim the oldest rows that are due of each lane (§8), each lane's in their order.
+    async def claim(self, asks: Sequence[Due], *, probe: bool = False) -> list[ClaimedDelivery]:
+        """Claim the oldest rows that are due of lanes (§8), and return them, the oldest first.
 
         Args:
-            asks: how many of which lanes.
+            asks: of which lanes, and how many of each.
             probe: whether they are claimed although their destination is paused.
-
-        Raises:
-            StorageUnavailable: the database failed.
         """
+        asked = [{**due._asdict(), "probe": probe} for due in asks]
+        if self.database.sql.one_writer:
+            rows = await self._claim(CLAIM_LANE, asked)
+        else:
+            rows = await self._claim(CLAIM_LANES, [{"asked": self.database.sql.json_rows(asked)}])
+        return sorted(rows, key=lambda row: (row.due_at, row.id))
+
+    async def _claim(self, written: str, asked: Sequence[Mapping[str, Any]]) -> list[ClaimedDelivery]:
+        """Claim what a statement finds with each of its parameters, in one transaction."""
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self.contact.lease_seconds
-        began = self.contact.now()
-        sql = self.database.sql
-        made = self.database.built(statement, CLAIM_LANE if sql.one_writer else CLAIM_LANES)
+        began, made = self.contact.now(), self.database.built(statement, written)
         given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
-        each = [
-            {
-                "lane": due.lane,
-                "rows": rows,
-                "since": due.since,
-                "organization_id": due.organization_id,
-                "destination": due.destination,
-                "probe": probe,
-            }
-            for due, rows in asks
-        ]
-        names = ("lane", "rows", "since", "probe")
 
-        def claim(connection: Connection) -> Sequence[Row[Any]]:
-            free = self.free()
-            if not sql.one_writer:
-                asked = {"asked": sql.json_rows(each)}
-                return connection.execute(made, {**given, **free, **asked}).all()
-            rows: list[Row[Any]] = []
-            for one in each:
-                asked_of = {name: one[name] for name in names}
-                rows += connection.execute(made, {**given, **free, **asked_of}).all()
-            return rows
+        def claim(connection: Connection) -> list[Row[Any]]:
+            given.update(self.free())
+            return [row for each in asked for row in connection.execute(made, {**given, **each}).all()]
 
         rows = await self.database.in_transaction(claim)
         self.contact.succeeded(began)
-        return sorted((read_row(row, lease_end) for row in rows), key=lambda row: (row.due_at, row.id))
+        return [read_row(row, lease_end) for row in rows]
 
     def claim_with_enqueue(self, values: Mapping[str, Any]) -> ClaimedDelivery:
         """Return a new row as the statement that enqueues it will claim it.
@@ -354,81 +330,61 @@ class ClaimStore:
         return read_row([*(row.get(name) for name in COLUMNS), row["lane"], 0, size], lease_end)
 
     async def scan(self) -> list[Due]:
-        """Find all lanes in which a row is due.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Find all lanes in which a row is due."""
         return await self._lanes(SCAN)
 
     async def look(self) -> list[Due]:
-        """Find the lanes in which a row has become due since the last look or scan, or shortly before.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Find the lanes in which a row has become due since the last look or scan, or shortly before."""
         silence = min(time.monotonic() - self._looked_at, LONGEST_LOOK_SECONDS)
         return await self._lanes(LOOK, milliseconds=int(silence * 1000) + OVERLAP_MS)
 
     async def _lanes(self, written: str, **given: int) -> list[Due]:
         began = time.monotonic()
-        made = self.database.built(statement, written)
-        rows: Sequence[Any] = await self.database.rows(made, {**self.free(), **given})
+        rows = await self._rows(written, **self.free(), **given)
         self._looked_at = began
-        return [Due(row[0], row[1], row[2], max(0, row[3] - SINCE_MARGIN_MS)) for row in rows]
+        return [
+            Due(row.lane, row.organization_id, row.destination, max(0, row.since - SINCE_MARGIN_MS))
+            for row in rows
+        ]
 
-    async def oldest(self, limit: int, per_destination: int | None) -> list[Ask]:
+    async def _rows(self, written: str, **given: Any) -> Sequence[Row[Any]]:
+        return await self.database.rows(self.database.built(statement, written), given)
+
+    async def oldest(self, limit: int, per_destination: int | None) -> list[Due]:
         """Return what to claim for the oldest rows that are due, over all lanes (§8).
 
         Args:
             limit: how many rows at the most.
             per_destination: how many of them to one destination of an organization at the most; ``None``: no limit.
-
-        Raises:
-            StorageUnavailable: the database failed.
         """
         most = per_destination or limit
         heads = sorted(await self.scan(), key=lambda due: due.since)
         # The oldest rows are in the lanes with the oldest heads.
         lanes = {due.lane: due for due in islice(_within(heads, most), limit)}
-        asked = self.database.sql.json_rows([{"lane": due.lane, "since": due.since} for due in lanes.values()])
-        made = self.database.built(statement, PEEK)
-        rows = await self.database.rows(made, {**self.free(), "asked": asked, "rows": limit}) if lanes else []
+        if not lanes:
+            return []
+        asked = self.database.sql.json_rows([due._asdict() for due in lanes.values()])
+        rows = await self._rows(PEEK, **self.free(), asked=asked, rows=limit)
         ordered = sorted(rows, key=lambda row: (row.next_attempt_at, row.id))
         wanted = islice(_within((lanes[row.lane] for row in ordered), most), limit)
-        return [Ask(due, number) for due, number in Counter(wanted).items()]
+        return [due._replace(rows=number) for due, number in Counter(wanted).items()]
 
     def free(self) -> dict[str, Any]:
         """Return the parameters of the condition that no lease holds a row: asked for when nothing is waited for any more."""
         return {"own": self.contact.prefix, "grace": int(self.contact.grace() * 1000)}
 
     async def withdrawn(self, held: Sequence[ClaimedDelivery]) -> set[str]:
-        """Return the ids of deliveries that may not begin: paused, cancelled, or their claim has ended.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        names = ("id", "token", "organization_id", "destination")
-        rows = [{name: getattr(each, name) for name in names} for each in held]
-        given = {"held": self.database.sql.json_rows(rows)}
-        return {row.id for row in await self.database.rows(self.database.built(statement, WITHDRAWN), given)}
+        """Return the ids of deliveries that may not begin: paused, cancelled, or their claim has ended."""
+        rows = [{name: getattr(each, name) for name in HELD} for each in held]
+        return {row.id for row in await self._rows(WITHDRAWN, held=self.database.sql.json_rows(rows))}
 
     async def whole(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
-        """Return a delivery with the large body that its claim has left out; ``None``: the claim has ended.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        given = {"id": delivery.id, "token": delivery.token}
-        rows = await self.database.rows(self.database.built(statement, BODY), given)
+        """Return a delivery with the large body that its claim has left out; ``None``: the claim has ended."""
+        rows = await self._rows(BODY, id=delivery.id, token=delivery.token)
         return msgspec.structs.replace(delivery, body=rows[0].body) if rows else None
 
     async def touch(self) -> None:
-        """Write to the queue without changing anything, to see whether it can be written.
-
-        Raises:
-            StorageUnavailable: it cannot.
-        """
+        """Write to the queue without changing anything, to see whether it can be written."""
         began, made = self.contact.now(), self.database.built(statement, TOUCH)
         try:
             await self.database.in_transaction(lambda connection: connection.execute(made))
@@ -438,11 +394,7 @@ class ClaimStore:
         self.contact.succeeded(began)
 
     async def keep_in_contact(self) -> float | None:
-        """Write to the queue when nothing has for a while, so that no outage goes unnoticed; return when to look again.
-
-        Raises:
-            StorageUnavailable: it cannot be written.
-        """
+        """Write to the queue when nothing has for a while, so that no outage goes unnoticed; return when to look again."""
         left = self.contact.seconds - self.contact.silence()
         if left > 0:
             return left
@@ -450,36 +402,15 @@ class ClaimStore:
         return None
 
     async def any_quarantined(self) -> bool:
-        """Return whether a row is due that may be sent in quarantine only.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        return bool(await self.database.rows(self.database.built(statement, QUARANTINED), self.free()))
+        """Return whether a row is due that may be sent in quarantine only."""
+        return bool(await self._rows(QUARANTINED, **self.free()))
 
     async def claim_quarantined(self) -> ClaimedDelivery | None:
-        """Claim the oldest row that may be sent in quarantine only, if one is due.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        lease_end = lease_clock() + self.contact.lease_seconds
-        made = self.database.built(statement, CLAIM_QUARANTINED)
-        given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
-        rows = await self.database.in_transaction(
-            lambda connection: connection.execute(made, {**given, **self.free()}).all()
-        )
-        return read_row(rows[0], lease_end) if rows else None
+        """Claim the oldest row that may be sent in quarantine only, if one is due."""
+        return next(iter(await self._claim(CLAIM_QUARANTINED, [{}])), None)
 
     async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
-        """Count a round in quarantine as begun, before its request leaves.
-
-        Returns:
-            Whether the claim still held.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Count a round in quarantine as begun, before its request leaves; return whether the claim still held."""
         made = self.database.built(statement, BEGIN_QUARANTINED)
         # From the value that was claimed: a repeated write counts once.
         given = {"id": delivery.id, "token": delivery.token, "rounds": delivery.quarantine_rounds + 1}

@@ -10,9 +10,8 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import RowInvalid, StorageUnavailable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return, without_attempt
 from flowactions_plugin.queue.delivery_telemetry import log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
 from flowactions_plugin.queue.limits import Standing
@@ -37,16 +36,15 @@ class Completer:
     """Owns the outcomes that wait to be written.
 
     What the database did not accept is kept, and is written before the worker claims anything else: however long the
-    database is away, this worker sends nothing again that it has sent.
+    database is away, this worker sends nothing again that it has sent. What writes raises `StorageUnavailable` then.
 
     Args:
         store: the queue.
         delivery_finished: notifies the host of a delivery that has ended; ``None`` when it does not want to know.
         observers: are told of each end that was written, with an attempt or without one.
-        limits: of the worker; ``None``: new ones.
 
     Attributes:
-        limits: the same; what they know is forgotten when an organization was purged.
+        limits: what the worker knows of lanes; what hangs is forgotten when an organization was purged.
     """
 
     def __init__(
@@ -54,7 +52,6 @@ class Completer:
         store: OutcomeStore,
         delivery_finished: DeliveryFinished | None,
         observers: Sequence[Observe] = (),
-        limits: Standing | None = None,
     ) -> None:
         self._store = store
         self._observers = observers
@@ -66,7 +63,7 @@ class Completer:
         self._failed = False
         self._in_hand: set[str] = set()
         self._written_ahead: set[tuple[str, str]] = set()
-        self.limits = limits or Standing()
+        self.limits = Standing()
 
     @property
     def unwritten(self) -> int:
@@ -78,26 +75,24 @@ class Completer:
         """Whether something has to be written before anything else is claimed."""
         return self._failed or len(self._completions) + len(self._returns) > BATCH
 
-    def begin(self, delivery: ClaimedDelivery) -> None:
-        """Record that a delivery will be executed; it is in hand until its outcome was written."""
-        self._in_hand.add(delivery.id)
+    def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
+        """Return what of a claim is not in hand yet; it is from now on, until its outcome was written.
+
+        The rest is in hand when this process stood still between a look at its leases and the claim. What comes of these is
+        written under the new claim, and may have been before the claim's answer came.
+        """
+        ahead = self._written_ahead
+        written = {(each.id, each.token) for each in claimed} & ahead if ahead else ()
+        ahead.difference_update(written)
+        taken = [
+            each for each in claimed if each.id not in self._in_hand and (each.id, each.token) not in written
+        ]
+        self._in_hand.update([each.id for each in taken])
+        return taken
 
     def forget(self, delivery: ClaimedDelivery) -> None:
         """Record that a delivery ended without an outcome: when it is claimed again, it is executed again."""
         self._in_hand.discard(delivery.id)
-
-    def not_in_hand(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Return what of a claim this process does not have in hand already.
-
-        It has the rest when it stood still between a look at its leases and the claim. What comes of these is written
-        under the new claim, and may have been before the claim's answer came.
-        """
-        ahead = self._written_ahead
-        if ahead:
-            written = {(each.id, each.token) for each in claimed} & ahead
-            ahead -= written
-            claimed = [each for each in claimed if (each.id, each.token) not in written]
-        return [each for each in claimed if each.id not in self._in_hand]
 
     def complete(self, completion: Completion) -> None:
         """Accept an outcome; it is written a moment later, together with others. `flush` waits for it."""
@@ -110,30 +105,16 @@ class Completer:
         self._linger()
 
     async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
-        """Give back claims that the database may or may not have written.
-
-        Unlike `give_back`, it leaves alone what this worker has claimed since.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Give back claims that the database may or may not have written, and leave alone what was claimed since."""
         await self._store.give_back([*map(Return, claimed)])
 
     async def flush(self) -> None:
-        """Write everything that waits, and wait until the host was notified.
-
-        Raises:
-            StorageUnavailable: the rest is kept.
-        """
+        """Write everything that waits, and wait until the host was notified."""
         await self.write()
         await self._host.drain()
 
     async def write(self) -> None:
-        """Write everything that waits.
-
-        Raises:
-            StorageUnavailable: the rest is kept.
-        """
+        """Write everything that waits."""
         async with self._writing:
             await self._write(self._returns, self._store.give_back)
             await self._write(self._completions, self._store_outcomes)
@@ -151,23 +132,16 @@ class Completer:
                 self._failed = True
                 raise
             del waiting[: len(batch)]
-            if len(ends) > sum(end.kind == "written" for end in ends.values()):
-                batch, again = self._under_later_claims(batch, ends)
-                waiting += again
-            await self._settle(batch, ends)
-
-    def _under_later_claims(self, batch: list[Any], ends: Mapping[str, End]) -> tuple[list[Any], list[Any]]:
-        """Divide a batch into what has ended, and what this worker itself has claimed again, under the new tokens."""
-        ended, again = [], []
-        for each in batch:
-            delivery, end = each.delivery, ends[each.delivery.id]
-            if end.kind != "again":
-                ended.append(each)
-                continue
-            self._written_ahead.add((delivery.id, end.detail))
-            later = msgspec.structs.replace(delivery, token=end.detail)
-            again.append(msgspec.structs.replace(each, delivery=later))
-        return ended, again
+            ended = []
+            for each in batch:
+                delivery, end = each.delivery, ends[each.delivery.id]
+                if end.kind == "again":
+                    self._written_ahead.add((delivery.id, end.detail))
+                    later = msgspec.structs.replace(delivery, token=end.detail)
+                    waiting.append(msgspec.structs.replace(each, delivery=later))
+                else:
+                    ended.append(each)
+            await self._settle(ended, ends)
 
     def _linger(self) -> None:
         if self._lingering is None:
@@ -194,7 +168,7 @@ class Completer:
             return await self._store.complete(batch)
         except RowInvalid as exc:
             if len(batch) == 1:
-                batch[0] = _without_attempt(batch[0].delivery, str(exc))
+                batch[0] = without_attempt(batch[0].delivery, str(exc))
                 return await self._store.complete(batch)
             middle = len(batch) // 2
             first, second = batch[:middle], batch[middle:]
@@ -219,7 +193,7 @@ class Completer:
             if isinstance(each, Completion):
                 done = each
             elif each.waits_for is not None and end.detail == "dead":
-                done = _without_attempt(delivery, f"it has waited too long: {each.waits_for}")
+                done = without_attempt(delivery, f"it has waited too long: {each.waits_for}")
             else:
                 continue
             written.append(done)
@@ -232,12 +206,8 @@ class Completer:
         await self._host.notify(ended)
 
 
-def _without_attempt(delivery: ClaimedDelivery, reason: str) -> Completion:
-    return Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False)
-
-
 def _purged(end: Completion | Return) -> Completion:
     if isinstance(end, Return):
-        return _without_attempt(end.delivery, PURGED)
+        return without_attempt(end.delivery, PURGED)
     outcome = msgspec.structs.replace(end.outcome, error=PURGED)
     return Completion(end.delivery, outcome, DEAD, attempted=end.attempted)

@@ -27,9 +27,7 @@ PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight, so that each returns more than a few rows."""
 
 SHORT_PACE_SECONDS: Final = 0.002
-"""The same after a claim of few rows: what is enqueued a few hundred times a second waits less."""
-
-FEW_ROWS: Final = 16
+"""The same after a claim that has left nothing due: what is enqueued a few hundred times a second waits less."""
 
 BEGUN_AT_ONCE: Final = 8
 """How many deliveries begin in one round of the event loop: everything else that waits for a round waits for these."""
@@ -119,12 +117,6 @@ class ContinuousClaims:
 
     # Claims
 
-    async def settle(self) -> None:
-        """Write outcomes when too many wait, or after a stall; see `ClaimStrategy`."""
-        if self._executor.completer.behind:
-            await self._executor.completer.flush()
-        await self._executor.catch_up()
-
     async def run_once(self) -> float:
         """Claim what there is room for, and begin it; see `ClaimStrategy`."""
         clock = asyncio.get_running_loop().time
@@ -135,7 +127,7 @@ class ContinuousClaims:
             self._return_at = clock() + HELD_SECONDS
         # Every wait may have been longer than a lease.
         while self._executor.behind:
-            await self.settle()
+            await self._executor.settle()
         self._claiming = True
         if not self._claims_all:
             return HELD_SECONDS
@@ -150,8 +142,8 @@ class ContinuousClaims:
         except BaseException:
             self._lanes.fail(asks)
             raise
-        self._pace = PACE_SECONDS if len(claimed) >= FEW_ROWS else SHORT_PACE_SECONDS
         self._lanes.answer(asks, claimed, admitted)
+        self._pace = PACE_SECONDS if self._lanes.has_due else SHORT_PACE_SECONDS
         self._start()
         return 0.0
 
@@ -183,7 +175,7 @@ class ContinuousClaims:
         """Give back deliveries that have not begun, and wait for those in flight."""
         self._claiming = False
         self._give_back(self._lanes.remove(lambda _: True))
-        while self._tasks or self._lanes.expected:
+        while self._tasks or self._lanes.total.asked:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             else:
@@ -209,7 +201,7 @@ class ContinuousClaims:
 
     def _start(self) -> None:
         """Begin what may begin, a few in each round of the event loop."""
-        if self._starting is not None or not self._lanes.waiting:
+        if self._starting is not None or not self._lanes.total.waiting:
             return
         begun = self._lanes.start(BEGUN_AT_ONCE)
         for delivery in begun:

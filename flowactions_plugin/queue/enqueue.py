@@ -106,11 +106,7 @@ _test: Final[ContextVar[UnsignedTest | None]] = ContextVar("flowactions_unsigned
 
 @contextmanager
 def unsigned_test(origin: UnsignedTestOrigin) -> Iterator[UnsignedTest]:
-    """Mark the webhooks that a draft enqueues, by whichever way, as those of an unsigned test.
-
-    Args:
-        origin: of the draft.
-    """
+    """Mark the webhooks that a draft enqueues, by whichever way, as those of an unsigned test."""
     test = UnsignedTest(origin)
     token = _test.set(test)
     try:
@@ -272,18 +268,17 @@ class Outbox:
             else:
                 async with self.database.write(connection) as joined:
                     await waiting_for_keys(joined.run_sync(partial(write_items, self.database), [item]))
-        wakes = self.on_commit is not None and item.claim is None
-        if item.first is None and (wakes or self._telemetry.meters.is_open):
-            committed = partial(self._committed, delivery, wakes=wakes)
+        if item.first is None and (self.on_commit is not None or self._telemetry.meters.is_open):
+            committed = partial(self._committed, delivery, is_claimed=item.claim is not None)
             if connection is None:
                 committed()
             else:
                 self.database.after_commit(connection, committed)
         return item.first
 
-    def _committed(self, delivery: NewDelivery, *, wakes: bool) -> None:
+    def _committed(self, delivery: NewDelivery, *, is_claimed: bool) -> None:
         self._telemetry.meters.count(names.ENQUEUED, origin=origin_kind(delivery.origin))
-        if wakes and self.on_commit is not None:
+        if self.on_commit is not None and not is_claimed:
             self.on_commit(delivery)
 
     async def _write_group(self, group: Group[Item]) -> None:

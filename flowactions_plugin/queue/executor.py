@@ -10,18 +10,17 @@ from typing import Final
 
 import msgspec
 
-from flowactions_plugin.egress.attempt import UNSIGNED, Aborted, Outcome
+from flowactions_plugin.egress.attempt import UNSIGNED, Aborted
 from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return, without_attempt
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import Load, with_traceparent
 from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
 from flowactions_plugin.queue.rules import (
-    DEAD,
     HELD_SECONDS,
     QUARANTINE_ROUNDS,
     RETURN_SECONDS,
@@ -47,15 +46,13 @@ class Executor:
         completer: writes the outcomes.
         secrets: the signing secrets, asked for once per origin and claim (§5.3.6).
         timing: lease and deadline.
-        load: counts what is executed; its limits get the outcome of each attempt.
         sends_trace: whether requests carry the trace of what enqueued them.
         retry_schedule: the one that an operator has set; empty: the rule of §8.
         chance: returns random numbers from 0 to 1, by which the delays of a schedule vary.
 
     Attributes:
-        completer: the same.
-        load: the same.
-        limits: those of the load.
+        load: counts what is executed.
+        limits: get the outcome of each attempt.
         withdrawn: returns the ids of deliveries that have not begun, and may not any more.
         stopping: set when what has not begun is to be given back.
     """
@@ -67,7 +64,6 @@ class Executor:
         completer: Completer,
         secrets: SecretSource,
         timing: Timing = Timing(),  # noqa: B008  immutable
-        load: Load | None = None,
         *,
         sends_trace: bool = False,
         retry_schedule: Sequence[int] = (),
@@ -77,16 +73,16 @@ class Executor:
         self._sender = sender
         self._now = sender.lag.now
         self._secrets = secrets
+        self._timing = timing
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
         self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
-        self._timing = timing
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
-        self.load = load or Load(limits=completer.limits)
-        self.limits = self.load.limits
+        self.limits = completer.limits
+        self.load = Load(limits=completer.limits)
         self.withdrawn = store.withdrawn
         self.stopping = False
 
@@ -95,38 +91,35 @@ class Executor:
         """Whether something has to be written, or read after a stall, before anything else is claimed."""
         return self.completer.behind or self._sender.lag.longest() >= self._stall_seconds
 
-    async def catch_up(self) -> None:
-        """After a stall that leases may not have outlasted, read and write what has arrived meanwhile.
+    async def settle(self) -> None:
+        """Write what has to be written before anything else is claimed.
 
-        Otherwise this worker would claim what it has in flight, and send it again.
+        After a stall that leases may not have outlasted, what has arrived meanwhile is read, too. Otherwise this worker would
+        claim what it has in flight, and send it again.
 
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        if self._sender.lag.pop_longest() >= self._stall_seconds:
+        stalled = self._sender.lag.pop_longest() >= self._stall_seconds
+        if stalled:
             await asyncio.sleep(2 * GRACE_SECONDS)
+        if stalled or self.completer.behind:
             await self.completer.flush()
 
     def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
-        """Return what of a claim may be sent, and record it as in hand: also while it waits for a slot.
-
-        The rest is in hand already, under another claim of this worker's, whose answer has come late or has ended meanwhile.
-        """
+        """Return what of a claim may be sent, and record it as in hand: also while it waits for a slot."""
         self._secrets.renew()
-        claimed = self.completer.not_in_hand(claimed)
-        self.load.claimed += len(claimed)
-        for each in claimed:
-            self.completer.begin(each)
-        return claimed
+        taken = self.completer.take(claimed)
+        self.load.claimed += len(taken)
+        return taken
 
     async def execute(self, delivery: ClaimedDelivery, *, alone: bool = False) -> None:
         """Make an attempt, or end or give back a delivery that gets none.
 
         Args:
-            delivery: what was claimed.
+            delivery: what was claimed and taken.
             alone: whether it is a round in quarantine, which is counted before its request leaves.
         """
-        self.completer.begin(delivery)
         try:
             await self._execute(delivery, alone=alone)
         except BaseException:
@@ -144,11 +137,10 @@ class Executor:
         """
         rounds = delivery.quarantine_rounds
         if delivery.defect is None and rounds >= QUARANTINE_ROUNDS:
-            self._mark_dead(delivery, f"its worker ended each of the {rounds} times that it was sent alone")
-            return
-        self._secrets.renew()
-        self.load.claimed += 1
-        await self.execute(delivery, alone=True)
+            reason = f"its worker ended each of the {rounds} times that it was sent alone"
+            self.completer.complete(without_attempt(delivery, reason))
+        elif self.take([delivery]):
+            await self.execute(delivery, alone=True)
 
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
         """Give back deliveries that were not begun: they are due at once."""
@@ -159,14 +151,13 @@ class Executor:
         secret = NO_SECRET
         if delivery.origin is not None and delivery.defect is None and not self.stopping:
             secret = await self._secrets.of(delivery.origin)
-        now = self._now()
-        waited = now - asked >= HELD_SECONDS
+        waited = self._now() - asked >= HELD_SECONDS
         dead = secret.gone if delivery.defect is None else delivery.defect
         waits_for = secret.failed if delivery.waits_for is None else delivery.waits_for
         if self.stopping or (waited and await self._is_withdrawn(delivery)):
             self.abandon([delivery])
         elif dead is not None:
-            self._mark_dead(delivery, dead)
+            self.completer.complete(without_attempt(delivery, dead))
         elif waits_for is not None:
             if delivery.waits_for is not None and self._episodes.begin(waits_for):
                 log.warning(
@@ -267,6 +258,3 @@ class Executor:
         else:
             delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
             self.completer.give_back(Return(delivery, delay, answered=True))
-
-    def _mark_dead(self, delivery: ClaimedDelivery, reason: str) -> None:
-        self.completer.complete(Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False))

@@ -27,15 +27,12 @@ hangs holds up nobody else."""
 
 
 class _Entry(Generic[T]):
-    """What one caller waits for.
+    """What one caller waits for, until a deadline that counts from its call.
 
     Attributes:
-        item: to be written.
-        size: its bytes.
-        deadline: until when SQLite's lock is waited for, counted from the call.
         done: its result; ``None`` for an entry that its caller writes itself.
         group: the group that it was taken into.
-        left: whether its caller has gone.
+        left: whether its caller was cancelled.
     """
 
     __slots__ = ("deadline", "done", "group", "item", "left", "size")
@@ -53,8 +50,7 @@ class Group(Generic[T]):
     """Items that are written in one transaction.
 
     Attributes:
-        entries: the callers', in the order in which they came.
-        items: of all of them.
+        items: the callers', in the order in which they came.
         begun: whether the transaction has asked for the items.
         task: writes them; ``None`` where the only caller does.
         deadline: the earliest of the callers'.
@@ -134,21 +130,19 @@ class GroupCommit(Generic[T]):
             return
         entry.done = loop.create_future()
         self._waiting.append(entry)
-        self._wait(loop)
+        self._wait()
         try:
             await entry.done
         except asyncio.CancelledError as exc:
             entry.left = True
             if entry.group is not None and entry.group.begun:
                 note_unconfirmed(exc)
-            await self._leave(entry.group)
+            if entry.group is not None and entry.group.task is not None:
+                await self._leave(entry.group, entry.group.task)
             raise
 
-    async def _leave(self, group: Group[T] | None) -> None:
+    async def _leave(self, group: Group[T], task: asyncio.Task[None]) -> None:
         """Wait for what has begun where it cannot be interrupted; a group leaves out who has left before."""
-        task = None if group is None else group.task
-        if group is None or task is None:
-            return
         if self._is_interruptible():
             if all(each.left for each in group.entries):
                 task.cancel()
@@ -157,9 +151,9 @@ class GroupCommit(Generic[T]):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
 
-    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _wait(self) -> None:
         if self._timer is None:
-            self._timer = loop.call_later(PATIENCE_SECONDS, self._next)
+            self._timer = asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._next)
 
     def _next(self) -> None:
         """Begin with what waits: what is under way has ended, or takes so long that nobody waits for it any more."""
@@ -175,7 +169,7 @@ class GroupCommit(Generic[T]):
             entries.append(self._waiting.popleft())
         self._current = self._begin(entries) if entries else None
         if self._waiting:
-            self._wait(asyncio.get_running_loop())
+            self._wait()
 
     def _begin(self, entries: Sequence[_Entry[T]]) -> Group[T]:
         group = Group(entries)
@@ -207,16 +201,17 @@ class GroupCommit(Generic[T]):
 
     def _failed(self, group: Group[T], exc: Exception) -> None:
         """Write each item in a transaction of its own, so that each caller gets the result of its own item."""
-        if len(group.entries) > 1:
+        number = len(group.entries)
+        if number > 1:
             log.debug(
                 "%s enqueued together are written one by one: %s",
-                len(group.entries),
+                number,
                 type(exc).__name__,
                 extra={"event": "enqueue.one_by_one"},
             )
         for entry in group.entries:
             # One that has waited as long as a caller waits gets this error, which also was that of its own item.
-            if len(group.entries) == 1 or not entry.deadline.left:
+            if number == 1 or not entry.deadline.left:
                 _resolve(entry, exc)
             elif not entry.left:
                 self._begin([entry])

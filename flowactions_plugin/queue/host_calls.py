@@ -179,17 +179,20 @@ class SecretSource:
         failing = self._failing.get(origin)
         if failing is not None and self._clock() < failing.ask_at:
             return failing.secret
-        resolve: Callable[[Any], Any] | None = self._signing_secret
         if isinstance(origin, UnsignedTestOrigin):
             return NO_SECRET
+        resolve: Callable[[Any], Any] | None = self._signing_secret
         name = name_of(self._signing_secret, origin)
         if isinstance(origin, PluginOrigin):
             if origin.plugin in self._unsigned_plugins:
                 return NO_SECRET
-            name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
             resolve = self._plugin_secrets.get((origin.plugin, origin.name))
+            name = f"the resolver of origin {origin.name!r} of plugin {origin.plugin!r}"
         if resolve is None:
-            return self._absent(name)
+            reason = f"this process does not have {name}"
+            if self._episodes.begin(reason):  # once for all origins
+                log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
+            return Secret(failed=reason)
         try:
             secret = Secret(value=_checked(name, await call_host(resolve, origin, name)))
         except OriginGone as exc:
@@ -200,32 +203,23 @@ class SecretSource:
             log.info("%s answers again for %r", name, origin, extra={"event": "host.answers_again"})
         return secret
 
-    def _absent(self, name: str) -> Secret:
-        """Return why deliveries of a plugin wait that this process does not have; it is logged once for all origins."""
-        reason = f"this process does not have {name}"
-        if self._episodes.begin(reason):
-            log.error("deliveries wait: %s", reason, extra={"event": "deliveries.wait_for_host"})
-        return Secret(failed=reason)
-
     def _failed(self, origin: Origin, name: str, error: Exception) -> Secret:
         """Return why an origin's deliveries wait; it is logged once, and the host is not asked for a while."""
-        failed = isinstance(error, HostFailed)
-        reason = str(error) if failed else f"{name} raised {type(error).__name__}"
-        before = self._failing.get(origin)
+        failed, before = isinstance(error, HostFailed), self._failing.get(origin)
+        secret = Secret(failed=str(error) if failed else f"{name} raised {type(error).__name__}")
         if before is None:
             if len(self._failing) >= REMEMBERED:
                 self._failing.clear()
             # The traceback once, however many origins it happens to.
-            shown = error if self._episodes.begin(reason) and not failed else None
+            shown = error if self._episodes.begin(secret.failed) and not failed else None
             log.error(
                 "deliveries of %r wait: %s",
                 origin,
-                reason,
+                secret.failed,
                 exc_info=shown,
                 extra={"event": "deliveries.wait_for_host"},
             )
         pause = ASK_AGAIN_SECONDS[0] if before is None else min(2 * before.pause, ASK_AGAIN_SECONDS[1])
-        secret = Secret(failed=reason)
         self._failing[origin] = _Failing(self._clock() + pause, pause, secret)
         return secret
 
@@ -251,17 +245,18 @@ class HostNotifier:
 
     def __init__(self, delivery_finished: DeliveryFinished | None) -> None:
         self._delivery_finished = delivery_finished
-        self._pending: set[asyncio.Task[None]] = set()
+        self._pending: set[asyncio.Future[Any]] = set()
 
     async def notify(self, ended: Sequence[Completion]) -> None:
         """Start to notify the host of deliveries that have ended; wait only while too many batches are pending."""
-        if self._delivery_finished is None or not ended:
+        method = self._delivery_finished
+        if method is None or not ended:
             return
         while len(self._pending) >= MAX_PENDING_CALLBACKS:
             await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
-        task = asyncio.create_task(_notify(self._delivery_finished, ended))
-        self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        calls = asyncio.gather(*(_notify(method, each) for each in ended))
+        self._pending.add(calls)
+        calls.add_done_callback(self._pending.discard)
 
     async def drain(self) -> None:
         """Wait until the host was notified of everything."""
@@ -269,12 +264,7 @@ class HostNotifier:
             await asyncio.wait(self._pending)
 
 
-async def _notify(method: DeliveryFinished, ended: Sequence[Completion]) -> None:
-    """Notify the host of a batch, all at once."""
-    await asyncio.gather(*(_call(method, each) for each in ended))
-
-
-async def _call(method: DeliveryFinished, completion: Completion) -> None:
+async def _notify(method: DeliveryFinished, completion: Completion) -> None:
     delivery, outcome, status = completion.delivery, completion.outcome, completion.change.status
     # An unreadable origin is nothing that a host could find it by, and an alert it has not enqueued.
     if delivery.origin is None or delivery.organization_id == EVERY_ORGANIZATION:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import BigInteger, Executable, Integer, Text, case, literal, select
+from sqlalchemy import BigInteger, ColumnElement, Executable, Integer, Text, case, literal, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
-from flowactions_plugin.queue.keys import FirstUse, KeyUse, Use
+from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox, pauses
@@ -73,26 +73,18 @@ class Item:
 
 
 class Claimant(Protocol):
-    """Sends rows that are claimed by their enqueue.
-
-    Attributes:
-        lease_seconds: how long a claim holds.
-    """
+    """Sends rows that are claimed by their enqueue, for so many seconds."""
 
     lease_seconds: float
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a slot for a row that is about to be written, and return it as it will be claimed; ``None``: no slot is free.
-
-        Args:
-            values: of the row's columns.
-        """
+        """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place."""
 
     def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
-        """Send what was claimed, and free the slots of the other rows for which one was kept.
+        """Send what was claimed, and give up the places of the other rows.
 
         Args:
-            reserved: rows for which a slot was kept.
+            reserved: rows for which a place was kept.
             claimed: the tokens of those that were written and are claimed; ``None``: the database has not said.
         """
 
@@ -102,8 +94,8 @@ def write_items(
 ) -> Collection[str | None]:
     """Use the keys of items, count them, and write the rows of those whose key was free.
 
-    A row that is written again is the same row. Of items with neither keys nor rates it is one statement. Locks are taken in the order of keys, so that two transactions
-    do not wait for each other.
+    A row that is written again is the same row. Items with neither keys nor rates take one statement. Locks are taken in the order
+    of keys, so that two transactions do not wait for each other.
 
     Args:
         database: where.
@@ -118,7 +110,7 @@ def write_items(
         Exception: what a rate has raised; nothing may be committed then.
     """
     if any(each.key or each.rate for each in items):
-        items = sorted(items, key=lambda each: (each.key.owner, each.key.key) if each.key else ())
+        items = sorted(items, key=lambda each: each.key[1:] if each.key else ())
         _use_keys(connection, items)
         items = [each for each in items if each.first is None]
         for each in items:
@@ -139,14 +131,12 @@ def write_items(
 
 def _use_keys(connection: Connection, items: Sequence[Item]) -> None:
     """Use the keys of those items that have one, in one statement for all."""
-    uses = {
-        each: Use(each.key.owner, each.key.key, each.row["id"], each.row["event_id"])
-        for each in items
-        if each.key is not None
-    }
-    keys = next((each.key.keys for each in items if each.key is not None), None)
-    if keys is not None:
-        for item, first in zip(uses, keys.use_all(connection, list(uses.values())), strict=True):
+    keyed = [each for each in items if each.key is not None]
+    uses = [
+        (each.key, FirstUse(each.row["id"], each.row["event_id"])) for each in keyed if each.key is not None
+    ]
+    if uses:
+        for item, first in zip(keyed, uses[0][0].keys.use_all(connection, uses), strict=True):
             item.first = first
 
 
@@ -179,20 +169,17 @@ def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
         pauses.c.organization_id.in_((inline(EVERY_ORGANIZATION), given.c.organization_id)),
     )
     token = case((~paused.exists(), given.c.token))
-    columns = [given.c[name] for name in _GIVEN]
-    row = select(*columns, sql.bytes_of(given.c.body).label("body"), token.label("token")).subquery("row")
-    until = case((row.c.token.is_not(None), sql.now() + int(lease_seconds * 1000)))
-    constants = _constants(sql)
-    values = (
-        *(row.c[name] for name in (*_GIVEN, "body")),
-        row.c.token,
-        until,
-        *(literal(value) if isinstance(value, str | int) else value for value in constants.values()),
-    )
-    names = (*_GIVEN, "body", "claimed_by", "claimed_until", *constants)
+    row = select(given, sql.bytes_of(given.c.body).label("bytes"), token.label("claim")).subquery("row")
+    values: dict[str, ColumnElement[Any]] = {name: row.c[name] for name in _GIVEN}
+    values |= {"body": row.c.bytes, "claimed_by": row.c.claim}
+    values["claimed_until"] = case((row.c.claim.is_not(None), sql.now() + int(lease_seconds * 1000)))
+    values |= {
+        name: value if isinstance(value, ColumnElement) else literal(value)
+        for name, value in _constants(sql).items()
+    }
     # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
-    inserted = sql.insert_unless_there(outbox).from_select(names, select(*values).where(row.c.id.is_not(None)))
-    return inserted.returning(outbox.c.claimed_by)
+    rows = select(*values.values()).where(row.c.id.is_not(None))
+    return sql.insert_unless_there(outbox).from_select([*values], rows).returning(outbox.c.claimed_by)
 
 
 def _constants(sql: Dialect) -> dict[str, Any]:

@@ -27,13 +27,6 @@ _PLACE: Final = ("organization_id", "caller", "idempotency_key")
 _USE: Final = ("delivery_id", "event_id")
 
 
-class KeyOwner(NamedTuple):
-    """The owner of a key: the same text is another key for another organization or caller."""
-
-    organization_id: str
-    caller: str
-
-
 class FirstUse(NamedTuple):
     """The delivery that used a key first.
 
@@ -46,20 +39,20 @@ class FirstUse(NamedTuple):
     event_id: str
 
 
-class Use(NamedTuple):
-    """A key, and the row that wants it.
+class KeyUse(NamedTuple):
+    """An idempotency key that something is written with: for another organization or caller, the same text is another key.
 
     Attributes:
-        owner: whose key it is.
+        keys: of the database that it is written to.
+        organization_id: whose it is.
+        caller: who uses it.
         key: the key.
-        delivery_id: the row that it stands for. The same row may use its key again.
-        event_id: of that row.
     """
 
-    owner: KeyOwner
+    keys: IdempotencyKeys
+    organization_id: str
+    caller: str
     key: str
-    delivery_id: str
-    event_id: str
 
 
 class IdempotencyKeys:
@@ -74,18 +67,18 @@ class IdempotencyKeys:
         self._database = database
         self._window_ms = window_ms
 
-    async def find(self, owner: KeyOwner, key: str, connection: Transaction) -> FirstUse | None:
+    async def find(self, use: KeyUse, connection: Transaction) -> FirstUse | None:
         """Return what used a key within the window, without a lock; ``None``: nothing that has committed."""
         query = select(enqueue_keys.c.delivery_id, enqueue_keys.c.event_id).where(
-            enqueue_keys.c.organization_id == owner.organization_id,
-            enqueue_keys.c.caller == owner.caller,
-            enqueue_keys.c.idempotency_key == key,
+            enqueue_keys.c.organization_id == use.organization_id,
+            enqueue_keys.c.caller == use.caller,
+            enqueue_keys.c.idempotency_key == use.key,
             enqueue_keys.c.created_at > self._database.now() - self._window_ms,
         )
         row = (await connection.execute(query)).first()
         return None if row is None else FirstUse(*row)
 
-    def use_all(self, connection: Connection, uses: Sequence[Use]) -> list[FirstUse | None]:
+    def use_all(self, connection: Connection, uses: Sequence[tuple[KeyUse, FirstUse]]) -> list[FirstUse | None]:
         """Use the keys of several rows in one statement, within the caller's transaction.
 
         Of any number of racing callers one uses a key. The others wait until that one's transaction has ended: when it rolls
@@ -93,26 +86,22 @@ class IdempotencyKeys:
 
         Args:
             connection: of the transaction that writes the rows.
-            uses: of each row.
+            uses: the key of each row, and the row. The same row may use its key again.
 
         Returns:
             For each row ``None`` when its key was free; otherwise the first use of its key.
         """
-        of_key: dict[tuple[KeyOwner, str], Use] = {}
-        for each in uses:
-            of_key.setdefault((each.owner, each.key), each)
-        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
-        given = {"uses": self._database.sql.json_rows(rows)}
-        firsts = {
-            (KeyOwner(organization_id, caller), key): FirstUse(*first)
-            for organization_id, caller, key, *first in connection.execute(
-                self._database.built(self._using_all), given
-            )
-        }
-        found = (firsts[each.owner, each.key] for each in uses)
+        rows: dict[tuple[str, ...], dict[str, str]] = {}
+        for use, wanted in uses:
+            values = {**use._asdict(), **wanted._asdict()}
+            del values["keys"]
+            rows.setdefault(use[1:], values)
+        given = {"uses": self._database.sql.json_rows([*rows.values()])}
+        found = connection.execute(self._database.built(self._using_all), given)
+        firsts = {tuple(row[:3]): FirstUse(*row[3:]) for row in found}
         return [
-            None if first.delivery_id == each.delivery_id else first
-            for each, first in zip(uses, found, strict=True)
+            None if firsts[use[1:]].delivery_id == wanted.delivery_id else firsts[use[1:]]
+            for use, wanted in uses
         ]
 
     def _using_all(self, sql: Dialect) -> Executable:
@@ -152,20 +141,6 @@ async def waiting_for_keys(writing: Awaitable[T]) -> T:
         ) from None
 
 
-def api_owner(organization_id: str, agent_id: str) -> KeyOwner:
-    """Return the owner of the keys of the logic-webhook endpoint (§4.2)."""
-    return KeyOwner(organization_id, f"api:{agent_id}")
-
-
-class KeyUse(NamedTuple):
-    """The idempotency key that a delivery is written with.
-
-    Attributes:
-        keys: of the database that the delivery is written to.
-        owner: whose key it is.
-        key: the key.
-    """
-
-    keys: IdempotencyKeys
-    owner: KeyOwner
-    key: str
+def api_key(keys: IdempotencyKeys, organization_id: str, agent_id: str, key: str) -> KeyUse:
+    """Return a key of a call of the logic-webhook endpoint (§4.2)."""
+    return KeyUse(keys, organization_id, f"api:{agent_id}", key)

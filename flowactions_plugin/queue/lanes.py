@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from flowactions_plugin.queue.claimed import SMALL_BYTES
 from flowactions_plugin.queue.limits import InLane, Standing
@@ -28,7 +30,7 @@ SINCE_MARGIN_MS: Final = 1000
 PostgreSQL keeps the index entries of rows that have ended until it vacuums; a claim from the oldest entry on would read all."""
 
 MOST_EXAMINED: Final = 1000
-"""How many due lanes are examined for a claim at the most: most of them may be at a limit."""
+"""How many lanes are examined at the most to find some whose turn it is: most of them may be at a limit."""
 
 MOST_FORGOTTEN: Final = 20_000
 """Of how many lanes without rows it is known what they are."""
@@ -68,82 +70,132 @@ Row = TypeVar("Row", bound=Claimed)
 
 
 class Due(NamedTuple):
-    """A lane in which rows are due.
+    """A lane in which rows are due, and what a claim asks of it.
 
     Attributes:
         lane: its number.
         organization_id: whose it is.
         destination: scheme, host and port of its endpoint.
         since: no row of it is due for longer, Unix milliseconds.
+        rows: how many rows a claim asks for at the most.
     """
 
     lane: int
     organization_id: str
     destination: str
     since: int = 0
+    rows: int = 1
 
 
-class Ask(NamedTuple):
-    """What a claim asks of a lane: so many rows at the most."""
+class Tally:
+    """How many rows of something this worker has, or is getting.
 
-    due: Due
-    rows: int
+    Attributes:
+        asked: those that claims on their way ask for, and those that are being enqueued for this worker.
+        waiting: those that have not begun.
+        in_flight: those that have.
+    """
 
-
-class Load:
-    """How many rows there are of each organization, at each destination, and of each organization at each destination."""
-
-    __slots__ = ("destinations", "organizations", "pairs")
+    __slots__ = ("__weakref__", "asked", "in_flight", "waiting")
 
     def __init__(self) -> None:
-        self.organizations: dict[str, int] = {}
-        self.destinations: dict[str, int] = {}
-        self.pairs: dict[tuple[str, str], int] = {}
+        self.asked = 0
+        self.waiting = 0
+        self.in_flight = 0
 
-    def add(self, row: InLane, number: int = 1) -> None:
-        """Count rows of an organization at a destination; a negative number takes them off."""
-        organization, destination = row.organization_id, row.destination
-        _count(self.organizations, organization, number)
-        _count(self.destinations, destination, number)
-        _count(self.pairs, (organization, destination), number)
+    @property
+    def held(self) -> int:
+        """How many there are in all."""
+        return self.asked + self.waiting + self.in_flight
 
 
-def _count(counts: dict[Any, int], key: Hashable, number: int) -> None:
-    found = counts.get(key, 0) + number
-    if found:
-        counts[key] = found
-    else:
-        counts.pop(key, None)
-
-
-class Lane(Generic[Row]):
+class Lane(Tally, Generic[Row]):
     """A lane that the worker knows.
 
     Attributes:
         due: what it is, and since when rows are due.
+        organization: the tally of its organization.
+        destination: the tally of its destination, over all organizations.
+        both: the tally of its organization at its destination.
         is_due: whether a claim is to ask for its rows.
-        asked: how many rows a claim on its way asks for, and how many are being enqueued for this worker.
-        in_flight: how many of its rows are.
-        waiting: rows that have not begun.
         due_again: whether something became due while a claim asked.
         moves: whether rows are claimed ahead: not after some had to be given back, until a delivery ends.
+        rows: those that wait; ``None`` before the first one.
     """
 
-    __slots__ = ("asked", "due", "due_again", "in_flight", "is_due", "moves", "waiting")
+    __slots__ = ("both", "destination", "due", "due_again", "is_due", "moves", "organization", "rows")
 
-    def __init__(self, due: Due) -> None:
+    def __init__(self, due: Due, organization: Tally, destination: Tally, both: Tally) -> None:
+        super().__init__()
         self.due = due
+        self.organization = organization
+        self.destination = destination
+        self.both = both
         self.is_due = False
-        self.asked = 0
-        self.in_flight = 0
-        self.waiting: deque[Row] | None = None
         self.due_again = False
         self.moves = True
+        self.rows: deque[Row] | None = None
 
-    @property
-    def held(self) -> int:
-        """How many of its rows this worker has, or is getting."""
-        return self.asked + self.in_flight + len(self.waiting or ())
+
+class Turns(Generic[Row]):
+    """Lanes that wait for their turns: organizations take turns, and so do the lanes of each."""
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
+        self._number = 0
+
+    def __len__(self) -> int:
+        return self._number
+
+    def __iter__(self) -> Iterator[Lane[Row]]:
+        for lanes in self._lanes.values():
+            yield from lanes
+
+    def add(self, lane: Lane[Row]) -> None:
+        """Add a lane; its turn is the last one."""
+        self._lanes.setdefault(lane.due.organization_id, deque()).append(lane)
+        self._number += 1
+
+    def add_first(self, lane: Lane[Row]) -> None:
+        """Add a lane; its turn is the next one."""
+        organization = lane.due.organization_id
+        self._lanes.setdefault(organization, deque()).appendleft(lane)
+        self._lanes.move_to_end(organization, last=False)
+        self._number += 1
+
+    def remove(self, lane: Lane[Row]) -> None:
+        """Remove a lane."""
+        lanes = self._lanes[lane.due.organization_id]
+        lanes.remove(lane)
+        self._number -= 1
+        if not lanes:
+            del self._lanes[lane.due.organization_id]
+
+    def take(self, may: Callable[[Lane[Row]], bool]) -> Iterator[Lane[Row]]:
+        """Remove lanes and yield them, each as its turn comes.
+
+        Args:
+            may: whether a lane can use its turn. If not, the next lane of its organization has the turn.
+        """
+        examined = in_vain = 0
+        while in_vain < len(self._lanes):
+            organization, lanes = next(iter(self._lanes.items()))
+            self._lanes.move_to_end(organization)
+            in_vain += 1
+            for _ in range(len(lanes)):
+                examined += 1
+                if examined > MOST_EXAMINED:
+                    return
+                lane = lanes.popleft()
+                if not may(lane):
+                    lanes.append(lane)
+                    continue
+                self._number -= 1
+                if not lanes:
+                    del self._lanes[organization]
+                in_vain = 0
+                yield lane
+                break
 
 
 class Lanes(Generic[Row]):
@@ -163,8 +215,7 @@ class Lanes(Generic[Row]):
         standing: which lanes answer.
 
     Attributes:
-        in_flight: how many deliveries are.
-        waiting: how many rows have not begun.
+        total: the tally of all rows.
         is_full: whether rows of known lanes were not asked for because too many are held.
     """
 
@@ -175,19 +226,14 @@ class Lanes(Generic[Row]):
         self._standing = standing
         self._lanes: dict[int, Lane[Row]] = {}
         self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
-        # By organization, lanes in the order of their turns. A turn moves both to the end.
-        self._due: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
-        self._ready: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
-        self._number_due = 0
-        self._held = Load()
-        self._flying = Load()
-        self._waiting_at: Counter[str] = Counter()
-        self._silent: set[int] = set()  # lanes that do not answer, and of which a row is held
+        # What no lane belongs to is not counted any more.
+        self._tallies: WeakValueDictionary[tuple[str | None, str | None], Tally] = WeakValueDictionary()
+        self._due: Turns[Row] = Turns()
+        self._ready: Turns[Row] = Turns()
+        self._silent: set[Lane[Row]] = set()  # those that do not answer, and of which a row is held
         self._large_bytes = 0
         self._next_large: Lane[Row] | None = None
-        self.in_flight = 0
-        self.waiting = 0
-        self._asked = 0
+        self.total = Tally()
         self.is_full = False
 
     def __len__(self) -> int:
@@ -195,30 +241,51 @@ class Lanes(Generic[Row]):
         return len(self._lanes)
 
     @property
-    def expected(self) -> int:
-        """How many rows claims ask for, and enqueues write, for this worker."""
-        return self._asked
+    def has_due(self) -> bool:
+        """Whether a claim is to ask for rows of known lanes."""
+        return len(self._due) > 0
 
     @property
     def has_room(self) -> bool:
-        """Whether rows are due, and more of them may be held."""
-        return self._number_due > 0 and self._free() > 0
+        """Whether it is, and more rows may be held."""
+        return self.has_due and self._room() > 0
 
-    def _free(self) -> int:
-        return AHEAD * self._slots - self.in_flight - self.waiting - self._asked
+    def _room(self) -> int:
+        return AHEAD * self._slots - self.total.held
+
+    def _lane(self, due: Due) -> Lane[Row]:
+        """Return a lane that is known, or a new one, which is not known by this alone."""
+        found = self._lanes.get(due.lane)
+        if found is not None:
+            return found
+        organization, destination = due.organization_id, due.destination  # that of alerts has an empty id
+        keys = ((organization, None), (None, destination), (organization, destination))
+        return Lane(due, *(self._tallies.setdefault(key, Tally()) for key in keys))
+
+    def _count(self, lane: Lane[Row], *, asked: int = 0, waiting: int = 0, in_flight: int = 0) -> None:
+        """Count rows of a lane."""
+        for each in (lane, lane.organization, lane.destination, lane.both, self.total):
+            if asked:
+                each.asked += asked
+            if waiting:
+                each.waiting += waiting
+            if in_flight:
+                each.in_flight += in_flight
+        if lane.held and not self._standing.answers(lane.due) and not self._standing.lends(lane.due):
+            self._silent.add(lane)
+        else:
+            self._silent.discard(lane)
 
     # What to claim
 
     def learn(self, due: Due) -> None:
         """Record that rows of a lane are due, or may be."""
-        lane = self._lanes.get(due.lane)
-        if lane is None:
-            lane = self._lanes[due.lane] = Lane(due)
-        elif due.since < lane.due.since:
+        lane = self._lanes[due.lane] = self._lane(due)
+        if due.since < lane.due.since:
             lane.due = lane.due._replace(since=due.since)
         if lane.asked:
             lane.due_again = True
-        elif not lane.is_due:
+        else:
             self._make_due(lane)
 
     def heard_of(self, lanes: Iterable[int]) -> bool:
@@ -234,88 +301,46 @@ class Lanes(Generic[Row]):
         return known
 
     def _make_due(self, lane: Lane[Row]) -> None:
-        lane.is_due = True
-        self._due.setdefault(lane.due.organization_id, deque()).append(lane)
-        self._number_due += 1
+        if not lane.is_due:
+            lane.is_due = True
+            self._due.add(lane)
 
-    def asks(self) -> list[Ask]:
-        """Return what to claim now, by turns; `answer` says what was found."""
-        candidates = self._candidates()
-        room = self._free()
-        asked: dict[int, int] = {}
-        # Organizations get the same number of rows, as far as they want them, and so do the lanes of each.
-        wanting = {organization: deque(lanes) for organization, lanes in candidates.items()}
-        share = 1
-        while wanting and room > 0:
-            for organization, lanes in list(wanting.items()):
-                left = min(share, room)
-                for _ in range(len(lanes)):
-                    lane = lanes.popleft()
-                    rows = min(self._wanted(lane), -(-left // (len(lanes) + 1)))
-                    if rows > 0:
-                        lanes.append(lane)
-                        asked[lane.due.lane] = asked.get(lane.due.lane, 0) + rows
-                        self._ask(lane, rows)
-                        left, room = left - rows, room - rows
-                    if left <= 0:
-                        break
-                if not lanes:
-                    del wanting[organization]
-            share *= 2
-        for organization, examined in reversed(candidates.items()):
-            kept = [lane for lane in examined if lane.due.lane not in asked]
-            self._number_due -= len(examined) - len(kept)
-            if kept:  # it is their turn next
-                self._due.setdefault(organization, deque()).extendleft(reversed(kept))
-                self._due.move_to_end(organization, last=False)
-        self.is_full = room <= 0 and self._number_due > 0
-        return [Ask(self._lanes[lane].due, rows) for lane, rows in asked.items()]
+    def asks(self) -> list[Due]:
+        """Return what to claim now: organizations in turn, and a row of each lane before the second of any.
 
-    def _candidates(self) -> dict[str, list[Lane[Row]]]:
-        """Take the next lanes of which rows are wanted from those that are due, by organization."""
-        found: dict[str, list[Lane[Row]]] = {}
-        number = 0
-        for _ in range(min(self._number_due, MOST_EXAMINED)):
-            organization, lanes = next(iter(self._due.items()))
-            lane = lanes.popleft()
-            if self._wanted(lane) > 0:
-                found.setdefault(organization, []).append(lane)
-                number += 1
+        `answer` says what was found.
+        """
+        room = max(0, self._room())
+        lanes = list(islice(self._due.take(self._is_wanted), min(room, MOST_LANES)))
+        wanting: Turns[Row] = Turns()
+        for lane in lanes:
+            wanting.add(lane)
+        asked: dict[Lane[Row], int] = {}
+        for lane in islice(wanting.take(self._is_wanted), room):
+            asked[lane] = asked.get(lane, 0) + 1
+            self._count(lane, asked=1)
+            wanting.add(lane)
+        for lane in reversed(lanes):
+            if lane in asked:
+                lane.is_due = lane.due_again = False
             else:
-                lanes.append(lane)
-            if lanes:
-                self._due.move_to_end(organization)
-            else:
-                del self._due[organization]
-            if number >= MOST_LANES:
-                break
-        return found
+                self._due.add_first(lane)
+        self.is_full = self._room() <= 0 and self.has_due
+        return [lane.due._replace(rows=rows) for lane, rows in asked.items()]
 
-    def _ask(self, lane: Lane[Row], rows: int) -> None:
-        lane.is_due, lane.due_again = False, False
-        lane.asked += rows
-        self._asked += rows
-        self._hold(lane, lane.due, rows)
-
-    def _wanted(self, lane: Lane[Row]) -> int:
-        """Return how many more rows of a lane this worker should hold."""
-        organization, destination = lane.due.organization_id, lane.due.destination
-        held = self._held
-        here = held.pairs.get((organization, destination), 0)
+    def _is_wanted(self, lane: Lane[Row]) -> bool:
+        """Return whether this worker should hold one more row of a lane."""
+        both, limit = lane.both.held, self._per_destination
         if not self._standing.answers(lane.due):
-            if lane.held:
-                return 0
-            may = len(self._silent) < self._half or organization not in held.organizations
-            return min(1, self._per_destination - here) if may or self._standing.lends(lane.due) else 0
-        most = AHEAD * self._per_destination
-        wanted = min((most if lane.moves else self._per_destination) - lane.held, most - here)
-        if len(held.organizations) > 1:
-            wanted = min(wanted, AHEAD * self._half - held.organizations.get(organization, 0))
-        if len(held.destinations) > 1:
-            wanted = min(wanted, AHEAD * self._half - held.destinations.get(destination, 0))
-        return wanted
+            may = len(self._silent) < self._half or not lane.organization.held or self._standing.lends(lane.due)
+            return may and not lane.held and both < limit
+        if lane.held >= (AHEAD * limit if lane.moves else limit) or both >= AHEAD * limit:
+            return False
+        most, everything = AHEAD * self._half, self.total.held
+        # While others hold rows, too.
+        return not (most <= lane.organization.held < everything or most <= lane.destination.held < everything)
 
-    def answer(self, asks: Sequence[Ask], rows: Sequence[Row], admitted: Sequence[Row]) -> None:
+    def answer(self, asks: Sequence[Due], rows: Sequence[Row], admitted: Sequence[Row]) -> None:
         """Take what a claim has returned: `start` begins it.
 
         A lane that gave as many as were asked for stays due; another one is forgotten until it is heard of.
@@ -325,72 +350,54 @@ class Lanes(Generic[Row]):
             rows: what was returned, the oldest first.
             admitted: what of it is to be sent.
         """
-        found = Counter(row.lane for row in rows)
-        oldest = {row.lane: row.due_at for row in reversed(rows)}
+        found: dict[int, list[Row]] = {}
+        placed: dict[int, int] = {}
+        for row in rows:
+            found.setdefault(row.lane, []).append(row)
         for row in admitted:
-            self._place(row)
-        placed = Counter(row.lane for row in admitted)
-        for due, number in asks:
-            lane = self._lanes[due.lane]
-            lane.asked -= number
-            self._asked -= number
-            self._hold(lane, due, placed[due.lane] - number)
-            if found[due.lane] >= number:
-                lane.due = due._replace(since=max(due.since, oldest[due.lane] - SINCE_MARGIN_MS))
-            if (found[due.lane] >= number or lane.due_again) and not lane.is_due:
+            self._place(self._lanes[row.lane], row)
+            placed[row.lane] = placed.get(row.lane, 0) + 1
+        for due in asks:
+            lane, given = self._lanes[due.lane], found.get(due.lane, [])
+            self._count(lane, asked=-due.rows, waiting=placed.get(due.lane, 0))
+            if len(given) >= due.rows:
+                lane.due = lane.due._replace(since=max(due.since, given[0].due_at - SINCE_MARGIN_MS))
+            if len(given) >= due.rows or lane.due_again:
                 self._make_due(lane)
             self._forget(lane)
 
-    def fail(self, asks: Sequence[Ask]) -> None:
+    def fail(self, asks: Sequence[Due]) -> None:
         """Record that a claim has failed: its lanes stay due."""
-        for due, number in asks:
+        for due in asks:
             lane = self._lanes[due.lane]
-            self._unask(lane, number)
-            if not lane.is_due:
-                self._make_due(lane)
+            self._count(lane, asked=-due.rows)
+            self._make_due(lane)
 
     def reserve(self, due: Due) -> bool:
         """Keep a place for a row that is being enqueued, which would begin at once or soon; `unreserve` ends it.
 
         There is none where rows may be due that have waited longer.
         """
-        lane = self._lanes.get(due.lane)
-        if self.is_full or self._free() <= 0 or (lane is not None and (lane.is_due or lane.due_again)):
+        lane = self._lane(due)
+        if self.is_full or self._room() <= 0 or lane.is_due or lane.due_again or not self._is_wanted(lane):
             return False
-        lane = lane or Lane(due)
-        answers = self._standing.answers(due)
-        if self._wanted(lane) <= 0 or (not answers and (self.waiting or self.in_flight >= self._slots)):
+        if not self._standing.answers(due) and (self.total.waiting or self.total.in_flight >= self._slots):
             return False
         self._lanes[due.lane] = lane
-        lane.asked += 1
-        self._asked += 1
-        self._hold(lane, due)
+        self._count(lane, asked=1)
         return True
 
     def unreserve(self, row: Claimed) -> None:
         """Release the place of `reserve`."""
         lane = self._lanes[row.lane]
-        self._unask(lane, 1)
-        if lane.due_again and not lane.asked and not lane.is_due:
+        self._count(lane, asked=-1)
+        if lane.due_again and not lane.asked:
             self._make_due(lane)
         self._forget(lane)
 
-    def _unask(self, lane: Lane[Row], number: int) -> None:
-        lane.asked -= number
-        self._asked -= number
-        self._hold(lane, lane.due, -number)
-
-    def _hold(self, lane: Lane[Row], row: Row | Due, number: int = 1) -> None:
-        """Count rows of a lane that are held, or no longer."""
-        self._held.add(row, number)
-        if lane.held and not self._standing.answers(row) and not self._standing.lends(row):
-            self._silent.add(lane.due.lane)
-        else:
-            self._silent.discard(lane.due.lane)
-
-    def _forget(self, lane: Lane[Row] | None) -> None:
+    def _forget(self, lane: Lane[Row]) -> None:
         """Forget a lane of which nothing is known to be due, and nothing is held."""
-        if lane is not None and not lane.is_due and not lane.held:
+        if not lane.is_due and not lane.held:
             self._lanes.pop(lane.due.lane, None)
             self._forgotten.pop(lane.due.lane, None)
             self._forgotten[lane.due.lane] = lane.due
@@ -400,22 +407,18 @@ class Lanes(Generic[Row]):
     # What begins
 
     def insert(self, row: Row) -> None:
-        """Take a row that was claimed."""
-        self._hold(self._place(row), row)
+        """Have a row that was claimed wait in its lane."""
+        lane = self._lane(Due(row.lane, row.organization_id, row.destination))
+        self._lanes[row.lane] = lane
+        self._place(lane, row)
+        self._count(lane, waiting=1)
 
-    def _place(self, row: Row) -> Lane[Row]:
-        """Have a row wait in its lane."""
-        lane = self._lanes.get(row.lane)
-        if lane is None:
-            lane = self._lanes[row.lane] = Lane(Due(row.lane, row.organization_id, row.destination))
-        if lane.waiting is None:
-            lane.waiting = deque()
-        if not lane.waiting:
-            self._ready.setdefault(lane.due.organization_id, deque()).append(lane)
-        lane.waiting.append(row)
-        self.waiting += 1
-        self._waiting_at[row.destination] += 1
-        return lane
+    def _place(self, lane: Lane[Row], row: Row) -> None:
+        if lane.rows is None:
+            lane.rows = deque()
+        if not lane.rows:
+            self._ready.add(lane)
+        lane.rows.append(row)
 
     def start(self, most: int) -> list[Row]:
         """Return the rows that begin now, by turns.
@@ -424,69 +427,37 @@ class Lanes(Generic[Row]):
             most: how many at the most.
         """
         begun: list[Row] = []
-        while len(begun) < most and self.in_flight < self._slots:
-            row = self._next()
-            if row is None:
-                break
+        free = max(0, min(most, self._slots - self.total.in_flight))
+        for lane in islice(self._ready.take(self._may_begin), free):
+            assert lane.rows  # noqa: S101  it is ready
+            row = lane.rows.popleft()
+            if lane.rows:
+                self._ready.add(lane)
+            self._count(lane, waiting=-1, in_flight=1)
+            if row.size > SMALL_BYTES:
+                self._large_bytes += row.size
             begun.append(row)
         return begun
 
-    def _next(self) -> Row | None:
-        for organization in list(self._ready) if len(self._ready) > 1 else tuple(self._ready):
-            lanes = self._ready[organization]
-            self._ready.move_to_end(organization)
-            for _ in range(len(lanes)):
-                lane = lanes.popleft()
-                may = self._may_begin(lane)
-                row = self._take(lane) if may else None
-                if lane.waiting:
-                    lanes.append(lane)
-                elif not lanes:
-                    del self._ready[organization]
-                if row is not None:
-                    return row
-        return None
-
     def _may_begin(self, lane: Lane[Row]) -> bool:
-        assert lane.waiting  # noqa: S101  it is ready
-        row = lane.waiting[0]
-        organization, destination = row.organization_id, row.destination
-        flying = self._flying
+        assert lane.rows  # noqa: S101  it is ready
+        row = lane.rows[0]
         if lane.in_flight >= (self._per_destination if self._standing.answers(row) else 1):
             return False
-        if flying.pairs.get((organization, destination), 0) >= self._per_destination:
+        if lane.both.in_flight >= self._per_destination:
             return False
-        if len(self._ready) > 1 and flying.organizations.get(organization, 0) >= self._half:
-            return False
-        if len(self._waiting_at) > 1 and flying.destinations.get(destination, 0) >= self._half:
-            return False
+        for each in (lane.organization, lane.destination):
+            if each.in_flight >= self._half and each.waiting < self.total.waiting:  # others wait, too
+                return False
         return row.size <= SMALL_BYTES or self._fits(lane, row.size)
 
     def _fits(self, lane: Lane[Row], size: int) -> bool:
         """Return whether a large row may begin; the first that does not fit is the next one."""
-        if self._next_large is not None and self._next_large is not lane and self._next_large.waiting:
+        if self._next_large is not None and self._next_large is not lane and self._next_large.rows:
             return False
         fits = not self._large_bytes or self._large_bytes + size <= MOST_BYTES
         self._next_large = None if fits else lane
         return fits
-
-    def _take(self, lane: Lane[Row]) -> Row:
-        """Begin the first row of a lane."""
-        assert lane.waiting  # noqa: S101  it is ready
-        row = lane.waiting.popleft()
-        self._left(row)
-        lane.in_flight += 1
-        self.in_flight += 1
-        self._flying.add(row)
-        if row.size > SMALL_BYTES:
-            self._large_bytes += row.size
-        return row
-
-    def _left(self, row: Row) -> None:
-        self.waiting -= 1
-        self._waiting_at[row.destination] -= 1
-        if not self._waiting_at[row.destination]:
-            del self._waiting_at[row.destination]
 
     def end(self, row: Row) -> list[Row]:
         """Free the slot of a delivery, whose outcome is in the standing of its lane.
@@ -495,45 +466,34 @@ class Lanes(Generic[Row]):
             Rows that should not wait here: others of a lane that has begun to hang, which another worker may send.
         """
         lane = self._lanes[row.lane]
-        lane.in_flight -= 1
         lane.moves = True
-        self.in_flight -= 1
-        self._flying.add(row, -1)
-        self._hold(lane, row, -1)
+        self._count(lane, in_flight=-1)
         if row.size > SMALL_BYTES:
             self._large_bytes -= row.size
-        surplus = [] if self._standing.answers(row) else self._remove(lane, list(lane.waiting or ())[1:])
+        surplus = [] if self._standing.answers(row) else self._remove(lane, list(lane.rows or ())[1:])
         self._forget(lane)
         return surplus
 
     def remove(self, which: Callable[[Row], bool]) -> list[Row]:
         """Remove rows that have not begun, and return them."""
         removed: list[Row] = []
-        for lanes in list(self._ready.values()):
-            for lane in list(lanes):
-                given = [row for row in lane.waiting or () if which(row)]
-                lane.moves = lane.moves and not given
-                removed += self._remove(lane, given)
+        for lane in list(self._ready):
+            rows = [row for row in lane.rows or () if which(row)]
+            lane.moves = lane.moves and not rows
+            removed += self._remove(lane, rows)
         return removed
 
     def _remove(self, lane: Lane[Row], rows: list[Row]) -> list[Row]:
-        if not rows or lane.waiting is None:
-            return rows
-        gone = set(map(id, rows))
-        lane.waiting = deque(row for row in lane.waiting if id(row) not in gone)
-        for row in rows:
-            self._left(row)
-            self._hold(lane, row, -1)
-        if not lane.waiting:
-            organization = lane.due.organization_id
-            self._ready[organization].remove(lane)
-            if not self._ready[organization]:
-                del self._ready[organization]
-        self._forget(lane)
+        if rows and lane.rows is not None:
+            gone = set(map(id, rows))
+            lane.rows = deque(row for row in lane.rows if id(row) not in gone)
+            self._count(lane, waiting=-len(rows))
+            if not lane.rows:
+                self._ready.remove(lane)
+            self._forget(lane)
         return rows
 
     def waiting_rows(self) -> Iterator[Row]:
         """Yield the rows that have not begun."""
-        for lanes in self._ready.values():
-            for lane in lanes:
-                yield from lane.waiting or ()
+        for lane in self._ready:
+            yield from lane.rows or ()

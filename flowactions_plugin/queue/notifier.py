@@ -93,26 +93,19 @@ class Notifier:
             self._sending = None
 
 
-class Listener:
-    """Receives the notifications of other processes.
+async def listen_forever(listen: Callable[[], Awaitable[None]], on_missed: Callable[[], None]) -> None:
+    """Receive the notifications of other processes until cancelled, again and again when the connection is lost.
 
     Args:
         listen: listens; returns or raises `StorageUnavailable` when it lost its connection.
         on_missed: called when a notification may have been missed.
     """
-
-    def __init__(self, listen: Callable[[], Awaitable[None]], on_missed: Callable[[], None]) -> None:
-        self._listen = listen
-        self._on_missed = on_missed
-
-    async def run(self) -> None:
-        """Listen until cancelled, again and again when the connection is lost."""
-        while True:
-            try:
-                await self._listen()
-            except StorageUnavailable as exc:
-                log.debug(
-                    "not listening for new deliveries, only polling: %s", exc, extra={"event": "listener.lost"}
-                )
-            await asyncio.sleep(RELISTEN_SECONDS)
-            self._on_missed()
+    while True:
+        try:
+            await listen()
+        except StorageUnavailable as exc:
+            log.debug(
+                "not listening for new deliveries, only polling: %s", exc, extra={"event": "listener.lost"}
+            )
+        await asyncio.sleep(RELISTEN_SECONDS)
+        on_missed()

@@ -34,39 +34,23 @@ from flowactions_plugin.storage.schema import outbox
 ROW_ERRORS: Final = ("22", "23")
 """SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
 
-FREED: Final[Mapping[str, Any]] = {"claimed_by": None, "claimed_until": None}
-"""The columns of a claim, as its end leaves them."""
-
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
 _COLUMNS: Final = {
     "done": {
-        "id": "text",
-        "token": "text",
-        "status": "text",
-        "attempts": "int",
-        "max_attempts": "int",
-        "delay_ms": "bigint",
-        "status_code": "int",
-        "error": "text",
-        "error_class": "text",
-        "number": "int",
-        "started_at": "bigint",
-        "duration_ms": "int",
-        "response": "text",
-        "phases": "text",
+        **dict.fromkeys(("id", "token", "status", "error", "error_class", "response", "phases"), "text"),
+        **dict.fromkeys(("attempts", "max_attempts", "status_code", "number", "duration_ms"), "int"),
+        **dict.fromkeys(("delay_ms", "started_at"), "bigint"),
     },
     "given": {
-        "id": "text",
-        "token": "text",
+        **dict.fromkeys(("id", "token", "error"), "text"),
+        **dict.fromkeys(("rounds", "answered"), "int"),
         "delay_ms": "bigint",
-        "rounds": "int",
-        "error": "text",
-        "answered": "int",
     },
 }
 """The rows of each parameter: ``number`` is NULL where no attempt was made, ``error`` of ``given`` is what it waits for."""
+
 MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
 """What the reason of a cancelled delivery ends with, until it is known what its worker did."""
 
@@ -173,10 +157,7 @@ class OutcomeStore:
     async def complete(self, completions: Sequence[Completion]) -> dict[str, End]:
         """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
 
-        It can be repeated when its answer was lost: then it finds what the first try wrote.
-
-        Returns:
-            What has ended each claim.
+        It can be repeated when its answer was lost: then it finds what the first try wrote. It returns what has ended each claim.
 
         Raises:
             RowInvalid: an outcome cannot be stored, and none was.
@@ -203,10 +184,9 @@ class OutcomeStore:
         return await self._ends([each.delivery for each in completions], written)
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, End]:
-        """Give claims back without an attempt, for each row whose claim still holds.
+        """Give claims back without an attempt, for each row whose claim still holds; return what has ended each claim.
 
-        Returns:
-            What has ended each claim; a row that waited too long is dead.
+        A row that waited too long is dead.
 
         Raises:
             StorageUnavailable: the database failed.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from flowactions_hookspecs import NodeResult, NotQueued, OutboundWebhook, Receipt
 from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.rules import DEFAULT_MAX_ATTEMPTS, NewDelivery
 from flowactions_plugin.storage.database import Transaction
 
@@ -27,10 +27,7 @@ class PreparedDelivery:
         outbox: takes it in.
         delivery: what is written; ``None`` for one that may not be sent.
         use: its idempotency key; ``None``: none.
-        refused: why it may not be sent.
-
-    Attributes:
-        refused: the same; ``None`` when it may be sent.
+        refused: why it may not be sent; ``None`` when it may.
     """
 
     def __init__(
@@ -46,14 +43,7 @@ class PreparedDelivery:
         self.refused = refused
 
     async def write(self, transaction: Transaction | None) -> NodeResult:
-        """Write the delivery. Written again, it is the same row.
-
-        Args:
-            transaction: the caller's; ``None``: one of its own, in fewer round trips.
-
-        Returns:
-            ``queued``, with the id of the first delivery when its key was used before; ``skipped`` when it may not be
-            sent.
+        """Write the delivery, as `enqueue` does; what tells a duplicate from the first is its id.
 
         Raises:
             StorageUnavailable: the database failed; nothing was written.
@@ -61,21 +51,22 @@ class PreparedDelivery:
         return result_of(await self.enqueue(transaction))
 
     async def enqueue(self, transaction: Transaction | None) -> Receipt:
-        """Do the same, and tell a duplicate apart.
+        """Write the delivery. Written again, it is the same row.
+
+        Args:
+            transaction: the caller's; ``None``: one of its own, in fewer round trips.
 
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
-        delivery = self._delivery
+        outbox, delivery, use = self._outbox, self._delivery, self._use
+        first = None
         if delivery is not None:
-            first = await self._outbox.write(delivery, transaction, self._use)
-        elif self._use is not None:
+            first = await outbox.write(delivery, transaction, use)
+        elif use is not None:
             # The first delivery of its key passed the rules as they were then.
-            keys, owner, key = self._use
-            async with self._outbox.database.answering(), self._outbox.database.read(transaction) as connection:
-                first = await keys.find(owner, key, connection)
-        else:
-            first = None
+            async with outbox.database.answering(), outbox.database.read(transaction) as connection:
+                first = await use.keys.find(use, connection)
         if first is not None:
             return Receipt(status="duplicate", delivery_id=first.delivery_id, event_id=first.event_id)
         if delivery is None:
@@ -109,21 +100,19 @@ class OwnWebhooks:
             webhook: what to send; checked before.
             caller: ``host`` or ``plugin:<name>``.
         """
-        use = None
-        if webhook.idempotency_key is not None:
-            owner = KeyOwner(webhook.organization_id, caller)
-            use = KeyUse(self._keys, owner, webhook.idempotency_key)
+        key, use = webhook.idempotency_key, None
+        if key is not None:
+            use = KeyUse(self._keys, webhook.organization_id, caller, key)
         try:
             delivery = await self._outbox.new_delivery(_webhook(webhook, caller))
-        except EgressRefused as exc:
-            reason, message = "blocked_url" if webhook.url.strip() else "missing_url", str(exc)
-        except TooLarge as exc:
-            reason, message = exc.reason, str(exc)
-        else:
-            delivery = replace(delivery, idempotency_key=webhook.idempotency_key)
-            return PreparedDelivery(self._outbox, delivery, use)
-        refused = Receipt(status="skipped", reason=reason, message=message)
-        return PreparedDelivery(self._outbox, None, use, refused)
+        except (EgressRefused, TooLarge) as exc:
+            reason = "blocked_url" if webhook.url.strip() else "missing_url"
+            if isinstance(exc, TooLarge):
+                reason = exc.reason
+            return PreparedDelivery(
+                self._outbox, None, use, Receipt(status="skipped", reason=reason, message=str(exc))
+            )
+        return PreparedDelivery(self._outbox, replace(delivery, idempotency_key=key), use)
 
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
         """Prepare a webhook and write it, once per key.

@@ -21,7 +21,7 @@ from flowactions_plugin.operators.scope import AUTOMATIC
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import FREE, LIVE, ClaimStore, statement
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.lanes import Ask, Due
+from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, probe_delay_ms
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import pauses
@@ -50,7 +50,7 @@ SELECT 1 FROM flowactions_attempts WHERE delivery_id = :id AND phases LIKE '%"{P
 
 
 class Probes:
-    """Probes destinations. Of any number of workers, one sends each probe.
+    """Probes destinations. Of any number of workers, one sends each probe. A database that failed is a `StorageUnavailable`.
 
     Args:
         store: the queue.
@@ -72,11 +72,7 @@ class Probes:
         self._beginning = asyncio.Lock()
 
     async def look(self) -> None:
-        """Begin the probes that are due.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Begin the probes that are due."""
         async with self._beginning:
             room = AT_ONCE - len(self._in_flight)
             claimed = [] if self._executor.stopping else await self.claim(room)
@@ -86,11 +82,8 @@ class Probes:
                 task.add_done_callback(self._in_flight.discard)
 
     async def _send(self, delivery: ClaimedDelivery) -> None:
-        self._tell(
-            DeliveryAlert(
-                organization_id=delivery.organization_id, destination=delivery.destination, kind="probed"
-            )
-        )
+        organization_id, destination = delivery.organization_id, delivery.destination
+        self._tell(DeliveryAlert(organization_id=organization_id, destination=destination, kind="probed"))
         await self._executor.execute(delivery)
 
     @asynccontextmanager
@@ -102,19 +95,10 @@ class Probes:
             yield
 
     async def claim(self, limit: int) -> list[ClaimedDelivery]:
-        """Claim the row that has waited for longest for each destination that is to be probed.
-
-        Args:
-            limit: how many rows at the most.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Claim the row that has waited for longest for each destination that is to be probed, so many at the most."""
         due = await self._database.rows(self._database.built(statement, PROBES), self._store.free())
         asks = [
-            Ask(Due(row.lane, row.organization_id, row.destination), 1)
-            for row in due[:limit]
-            if await self._begin(row)
+            Due(row.lane, row.organization_id, row.destination) for row in due[:limit] if await self._begin(row)
         ]
         claimed = await self._store.claim(asks, probe=True) if asks else []
         return [await self._with_attempt(each) for each in claimed]

@@ -137,12 +137,7 @@ class Timing(NamedTuple):
     quarantine_seconds: float = 10.0
 
     def is_too_late(self, now: float, lease_end: float) -> bool:
-        """Return whether the rest of a lease is too short for an attempt.
-
-        Args:
-            now: seconds, by the clock of leases.
-            lease_end: when the lease ends, by the same clock.
-        """
+        """Return whether the rest of a lease is too short for an attempt; both times are of the clock of leases."""
         margin = START_MARGIN_SECONDS * self.deadline_seconds / DEADLINE_SECONDS
         return now + self.deadline_seconds + margin > lease_end
 
@@ -179,9 +174,7 @@ def backoff(attempt: int) -> int:
 def delays(attempts: int, schedule: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the seconds from each attempt of a row to the next, jitter and ``Retry-After`` apart.
 
-    Args:
-        attempts: how many the row has at the most.
-        schedule: the worker's; empty: the rule of §8. Beyond its end, its last delay is repeated.
+    An empty schedule is the rule of §8. Beyond the end of another one, its last delay is repeated.
     """
     return tuple(_delay(attempt, schedule) for attempt in range(1, attempts))
 
@@ -227,12 +220,7 @@ def failure_reason(outcome: Outcome) -> str:
 
 
 def failure_class(outcome: Outcome) -> str:
-    """Return the kind of failure of an attempt, as operators search for it.
-
-    Returns:
-        ``http_4xx`` and the like for an answer; ``refused`` for a destination that may not be dialled, ``timeout``,
-        ``network``.
-    """
+    """Return the kind of failure of an attempt, as operators search for it: ``refused`` is what may not be dialled."""
     if outcome.status_code is not None:
         return f"http_{outcome.status_code // 100}xx"
     if outcome.final:
@@ -321,11 +309,7 @@ def delivery_headers(
 
 
 def check_headers_size(size: int) -> None:
-    """Check the size of a webhook's custom headers, in bytes.
-
-    Raises:
-        HeadersTooLarge: it is more than receivers accept.
-    """
+    """Raise `HeadersTooLarge` if a webhook's custom headers have more bytes than receivers accept."""
     if size > MAX_HEADERS_BYTES:
         raise HeadersTooLarge(f"The headers are larger than {size_text(MAX_HEADERS_BYTES)} in all.")
 
@@ -333,11 +317,9 @@ def check_headers_size(size: int) -> None:
 def sendable_headers(headers: Sequence[tuple[str, str]], text: str) -> bool:
     """Return whether headers can be sent: names are names, and no value ends its line.
 
-    Args:
-        headers: names and values.
-        text: the JSON that they were decoded from. Without an escape in it, no value holds a line break.
+    Without an escape in ``text``, the JSON that they were decoded from, no value holds a line break.
     """
-    if not all(map(_is_name, [name for name, _ in headers])):
+    if not all(_is_name(name) for name, _ in headers):
         return False
     return "\\" not in text or not _BREAKS.search("".join([value for _, value in headers]))
 

@@ -9,7 +9,6 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import MOST_BYTES
-from flowactions_plugin.queue.rules import Timing
 
 
 class ScheduledClaims:
@@ -21,7 +20,6 @@ class ScheduledClaims:
         tick_seconds: from the start of a tick to the start of the next.
         claim_limit: rows per tick.
         per_destination: rows of a tick for one organization at one destination; ``None``: no limit.
-        timing: how often the worker has rows to send in quarantine.
     """
 
     def __init__(
@@ -32,18 +30,13 @@ class ScheduledClaims:
         tick_seconds: float,
         claim_limit: int,
         per_destination: int | None = None,
-        timing: Timing = Timing(),  # noqa: B008  immutable
     ) -> None:
         self._store = store
         self._executor = executor
         self._tick_seconds = tick_seconds
         self._claim_limit = claim_limit
         self._per_destination = per_destination
-        self._timing = timing
         self._tick_at = 0.0
-
-    async def settle(self) -> None:
-        """Do nothing: a tick begins by writing."""
 
     async def run_once(self) -> float:
         """Run a tick if it is time; see `ClaimStrategy`."""
@@ -52,7 +45,7 @@ class ScheduledClaims:
             started = clock()
             await self.tick()
             self._tick_at = started + self._tick_seconds
-        return min(self._tick_at - clock(), self._timing.quarantine_seconds)
+        return self._tick_at - clock()
 
     async def wait(self, seconds: float) -> None:
         """Wait for so long."""
@@ -64,10 +57,7 @@ class ScheduledClaims:
     async def tick(self) -> int:
         """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
-        Large rows are claimed and executed a few at a time, within the same tick.
-
-        Returns:
-            How many rows were sent.
+        Large rows are claimed and executed a few at a time, within the same tick. It returns how many rows were sent.
 
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
@@ -75,7 +65,7 @@ class ScheduledClaims:
         await self._executor.completer.flush()
         total = 0
         while total < self._claim_limit and not (total and self._executor.stopping):
-            await self._executor.catch_up()
+            await self._executor.settle()
             asks = await self._store.oldest(self._claim_limit - total, self._per_destination)
             claimed = self._executor.take(await self._store.claim(asks)) if asks else []
             now, later = _within(claimed, MOST_BYTES)

@@ -25,7 +25,7 @@ from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.lanes import Due
-from flowactions_plugin.queue.notifier import CHANNEL, Listener, Notifier, lanes_in
+from flowactions_plugin.queue.notifier import CHANNEL, Notifier, lanes_in, listen_forever
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.rules import NewDelivery, Timing
@@ -125,7 +125,6 @@ class OutboxService:
         """Deliver what is in the outbox until cancelled."""
         settings = self._settings
         timing = self._timing if self.claims_all else self._timing._replace(quarantine_seconds=math.inf)
-        self.load = load = Load()
         finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
         observers: list[Observe] = [self._observer.record, DeliveryTelemetry(self._telemetry)]
         with LagMeter(lease_clock) as lag:
@@ -133,39 +132,33 @@ class OutboxService:
             executor = Executor(
                 self.claims,
                 sender,
-                Completer(self.outcomes, finished, observers, load.limits),
+                Completer(self.outcomes, finished, observers),
                 self._secret_source(),
                 self._timing,
-                load,
                 sends_trace=settings.send_traceparent,
                 retry_schedule=settings.retry_schedule,
             )
-            probes = Probes(self.claims, executor, self._observer.tell)
+            self.load = executor.load
             try:
-                async with self._observer.watching(load) as worker_id, self._claims(executor) as strategy:
+                async with (
+                    self._observer.watching(executor.load) as worker_id,
+                    self._claims(executor) as strategy,
+                ):
                     self.contact.prefix = token_prefix(worker_id)
-                    self._probes = probes
-                    await Worker(self.claims, executor, strategy, timing, probes=probes).run()
+                    worker = Worker(self.claims, executor, strategy, timing, tell=self._observer.tell)
+                    self._probes = worker.probes
+                    await worker.run()
             finally:
                 self._probes = None
                 await sender.aclose()
 
     async def probe(self) -> None:
-        """Begin the probes that are due, while this process delivers.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Begin the probes that are due, while this process delivers."""
         if self._probes is not None:
             await self._probes.look()
 
     async def send_now(self, message: Message, secret: str) -> Outcome | Aborted:
-        """Make one attempt to send what the outbox cannot hold, as a worker would.
-
-        Args:
-            message: the exact bytes to send.
-            secret: signs it.
-        """
+        """Make one attempt to send what the outbox cannot hold, signed with a secret, as a worker would."""
         with LagMeter(lease_clock) as lag:
             sender = self._sender(lag)
             try:
@@ -200,7 +193,6 @@ class OutboxService:
                 tick_seconds=settings.tick_seconds,
                 claim_limit=settings.claim_limit,
                 per_destination=settings.per_destination,
-                timing=self._timing,
             )
             return
         claims = ContinuousClaims(
@@ -211,22 +203,20 @@ class OutboxService:
             timing=self._timing,
             claims_all=self.claims_all,
         )
-        if not self.claims_all:
-            self._claiming = self.outbox.claimant = claims
-            try:
-                yield claims
-            finally:
-                self._claiming = self.outbox.claimant = None
-            return
-        if self._notifier is None:
-            listen = partial(self._database.watch_inserts, claims.wake)
-        else:
-            listen = partial(self._database.listen, CHANNEL, lambda payload: claims.wake(lanes_in(payload)))
         self._claiming = self.outbox.claimant = claims
-        listening = asyncio.create_task(Listener(listen, claims.wake).run())
+        listening = asyncio.create_task(self._listen(claims))
         try:
             yield claims
         finally:
             self._claiming = self.outbox.claimant = None
             listening.cancel()
             await asyncio.wait({listening})
+
+    async def _listen(self, claims: ContinuousClaims) -> None:
+        """Wake a worker that claims whatever is due when another process has enqueued something."""
+        if self._notifier is None:
+            listen = partial(self._database.watch_inserts, claims.wake)
+        else:
+            listen = partial(self._database.listen, CHANNEL, lambda payload: claims.wake(lanes_in(payload)))
+        if self.claims_all:
+            await listen_forever(listen, claims.wake)

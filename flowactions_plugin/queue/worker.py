@@ -6,8 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine
+from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
+from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claims import ClaimStore
@@ -27,18 +29,11 @@ T = TypeVar("T")
 class ClaimStrategy(Protocol):
     """Decides when and how much to claim, and runs the attempts of the claimed rows."""
 
-    async def settle(self) -> None:
-        """Write what has to be written before anything is claimed.
-
-        Raises:
-            StorageUnavailable: the rest is kept.
-        """
-
     async def run_once(self) -> float:
-        """Claim if it is time, and execute what was claimed, or begin to.
+        """Write what has to be written before; then claim if it is time, and execute what was claimed, or begin to.
 
         Returns:
-            The seconds until it may be time again; no longer than from one round in quarantine to the next.
+            The seconds until it may be time again.
 
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
@@ -60,7 +55,10 @@ class Worker:
         strategy: claims.
         timing: when rows are sent in quarantine, and how often a database that is away is tried.
         chance: returns random numbers from 0 to 1.
-        probes: sends probes; ``None``: the worker makes its own, and nobody learns of them.
+        tell: learns of each probe, as it begins.
+
+    Attributes:
+        probes: sends probes while the worker runs.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class Worker:
         strategy: ClaimStrategy,
         timing: Timing = Timing(),  # noqa: B008  immutable
         chance: Callable[[], float] = random.random,
-        probes: Probes | None = None,
+        tell: Callable[[DeliveryAlert], None] = lambda _alert: None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -78,7 +76,7 @@ class Worker:
         self._strategy = strategy
         self._timing = timing
         self._chance = chance
-        self._probes = probes or Probes(store, executor)
+        self.probes = Probes(store, executor, tell)
         self._quarantine_at = 0.0
         self._stop_now = asyncio.Event()
 
@@ -127,9 +125,8 @@ class Worker:
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
-        await self._strategy.settle()
         await self._quarantine()
-        return await self._strategy.run_once()
+        return min(await self._strategy.run_once(), self._timing.quarantine_seconds)
 
     async def _quarantine(self) -> None:
         """Send a row in quarantine, if it is time and there is one: alone, with nothing else in flight."""
@@ -139,10 +136,10 @@ class Worker:
         if await self._store.any_quarantined():
             await self._strategy.quiesce()
             await self._completer.flush()
-            await self._executor.catch_up()
+            await self._executor.settle()
             delivery = None if self._executor.stopping else await self._store.claim_quarantined()
             if delivery is not None:
-                async with self._probes.none():
+                async with self.probes.none():
                     await self._executor.execute_alone(delivery)
                     await self._completer.flush()
         self._quarantine_at = clock() + self._timing.quarantine_seconds
@@ -178,31 +175,26 @@ class Worker:
         """
         self._executor.stopping = True
         await self._strategy.quiesce()
-        async with self._probes.none():
+        async with self.probes.none():
             pass
-        failures = 0
-        try:
-            while not await self._flushed():
-                failures += 1
+        for failures in count(1):
+            try:
+                await self._completer.flush()
+                break
+            except StorageUnavailable:
                 if await self._stops_within(self._outage_delay(failures)):
                     break
-        except Exception:
-            log.exception(
-                "outcomes of deliveries could not be written", extra={"event": "outcomes.not_written"}
-            )
+            except Exception:
+                log.exception(
+                    "outcomes of deliveries could not be written", extra={"event": "outcomes.not_written"}
+                )
+                break
         if self._completer.unwritten:
             log.warning(
                 "the outcomes of %s deliveries could not be written; they will be sent again under the same id",
                 self._completer.unwritten,
                 extra={"event": "outcomes.lost"},
             )
-
-    async def _flushed(self) -> bool:
-        try:
-            await self._completer.flush()
-        except StorageUnavailable:
-            return False
-        return True
 
     async def _stops_within(self, seconds: float) -> bool:
         """Wait so long, or until the worker has to stop now; return whether it has."""

@@ -26,7 +26,7 @@ from sqlalchemy import text
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
@@ -79,7 +79,7 @@ class Bench:
         """Enqueue as a host does with an idempotency key."""
         self._number += 1
         delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
-        use = KeyUse(self.keys, KeyOwner("acme", "host"), f"key-{self._number}")
+        use = KeyUse(self.keys, "acme", "host", f"key-{self._number}")
         receipt = await PreparedDelivery(self.outbox, delivery, use).enqueue(None)
         assert receipt.status == "queued"
 

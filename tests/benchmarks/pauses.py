@@ -16,7 +16,7 @@ import time
 
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.lanes import Ask
+from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import on_each_database, opened
 from tests.bulk import fill
@@ -38,7 +38,7 @@ async def probe(database: Database, probes: int, *, ticks: bool) -> float:
             event_id=f"evt_p{number}",
         )
         started = time.perf_counter()
-        asks: int | list[Ask] = 100 if ticks else [Ask(due, 10) for due in await queue.store.scan()]
+        asks: int | list[Due] = 100 if ticks else [due._replace(rows=10) for due in await queue.store.scan()]
         claimed = await queue.store.claim(asks)
         found.append(time.perf_counter() - started)
         assert [each.id for each in claimed] == [row_id]

@@ -64,7 +64,7 @@ def item_of(r: int, row: Row) -> Item:
 
 
 def freed(row: Row, token: int) -> Row:
-    """Return a row without its claim, whose end was written under a token: `outcomes.FREED`."""
+    """Return a row without its claim, whose end was written under a token: `outcomes.ending`."""
     return row._replace(token=0, owner=GONE, until=0, settled=token)
 
 

@@ -33,9 +33,9 @@ RULES: Final = {
     "looks": Rule(f"{_QUEUE}.claims.ClaimStore.look", "signals", "lost"),
     "one grant": Rule(f"{_QUEUE}.probes.Probes.claim", "probes", "more attempts"),
     "lease from before": Rule(f"{_QUEUE}.claims.ClaimStore.claim", "stalls", "in flight"),
-    "one copy": Rule(f"{_QUEUE}.completer.Completer.not_in_hand", "stalls", "a row twice"),
+    "one copy": Rule(f"{_QUEUE}.completer.Completer.take", "stalls", "a row twice"),
     "waiting copies": Rule(f"{_QUEUE}.executor.Executor.take", "stalls", "a row twice"),
-    "written tokens": Rule(f"{_QUEUE}.completer.Completer.not_in_hand", "stalls", "in flight"),
+    "written tokens": Rule(f"{_QUEUE}.completer.Completer.take", "stalls", "in flight"),
     "room in the lease": Rule(f"{_QUEUE}.rules.Timing.is_too_late", "stalls", "in flight"),
     "latest end": Rule("flowactions_plugin.egress.sender.Sender.send", "stalls", "in flight"),
     "token": Rule(f"{_QUEUE}.outcomes.ending", "crashes", "changes the row"),
@@ -76,6 +76,6 @@ CODE: Final = {
     "claim_with_enqueue": f"{_QUEUE}.claims.ClaimStore.claim_with_enqueue",
     "take": f"{_QUEUE}.executor.Executor.take",
     "disclaim": f"{_QUEUE}.completer.Completer.disclaim",
-    "catch_up": f"{_QUEUE}.executor.Executor.catch_up",
+    "catch_up": f"{_QUEUE}.executor.Executor.settle",
 }
 """The steps of the code. All others are the clock's, and accidents."""

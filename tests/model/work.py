@@ -160,7 +160,7 @@ class Model(Claims):
     # Time, accidents, operators
 
     def _waking(self, s: State, w: int) -> Iterator[Step]:
-        """`Deadline.check`, `Executor.catch_up`: attempts whose leases are over have ended, with what has arrived or without."""
+        """`Deadline.check`, `Executor.settle`: attempts whose leases are over have ended, with what has arrived or without."""
         awake = with_worker(s, w, is_stalled=False)
         over = [item for item in s.workers[w].items if item.phase == "sent" and item.left <= 0]
         if not over or not self.has("latest end"):

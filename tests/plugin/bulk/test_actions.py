@@ -233,7 +233,7 @@ class TestCancellationOfClaimedRows:
         action = await begun(Actions(queue.database), "cancel")
         assert (action.state, action.done) == ("done", 12)
         await look_again(claims)
-        assert claims._lanes.waiting == 0
+        assert claims._lanes.total.waiting == 0
         going_on.set()
         await claims.quiesce()
         await claims._executor.completer.flush()

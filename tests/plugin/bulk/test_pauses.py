@@ -143,7 +143,7 @@ async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
     await until(lambda: len(sent) == 2)
     await Pauses(queue.database).pause(ACME, DOWN, MAYA)
     await look_again(claims)
-    assert claims._lanes.waiting == 0
+    assert claims._lanes.total.waiting == 0
     going_on.set()
     await claims.quiesce()
     await claims._executor.completer.flush()

@@ -200,7 +200,7 @@ class TestProbes:
         slow = SlowAnswer()
         worker = a_worker(queue, slow)
         running = asyncio.create_task(worker.run())
-        await worker._probes.look()
+        await worker.probes.look()
         await slow.arrived.wait()
         running.cancel()
         await asyncio.sleep(0.05)

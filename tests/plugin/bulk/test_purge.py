@@ -224,13 +224,13 @@ async def test_a_worker_begins_nothing_of_it_after_the_purge(
     claims = await a_worker_that_holds(queue, executor, 10)
     begun = 2 if waits_for == "a slot" else 0
     await until(lambda: len(sent) == begun and len(claims._tasks) == 2, seconds=300)
-    assert claims._lanes.waiting == 2
+    assert claims._lanes.total.waiting == 2
     with monkeypatch.context() as patched:
         patched.setattr("flowactions_plugin.bulk.purge.asyncio", SimpleNamespace(sleep=wait))
         await purge(queue.database, "acme", OPERATOR, dry=False)
     assert waited == [WITHDRAWN_SECONDS]
     assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS
-    assert claims._lanes.waiting == 0
+    assert claims._lanes.total.waiting == 0
     going_on.set()
     await claims.quiesce()
     await executor.completer.flush()

@@ -27,7 +27,7 @@ from flowactions_hookspecs import (
     QuestionRequired,
 )
 from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, CallStore, admit
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, Use
+from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from tests.recorder import Recorder, recorder
@@ -219,9 +219,9 @@ class TestEnqueue:
             for milliseconds, is_free in ((1_000_000, True), (1_000_500, False), (1_001_000, True)):
                 now[0] = milliseconds / 1000
                 async with database.write() as connection:
-                    found = await keys.find(KeyOwner("acme", "host"), "k", connection)
-                    use = Use(KeyOwner("acme", "host"), "k", str(milliseconds), "e")
-                    (used,) = await connection.run_sync(keys.use_all, [use])
+                    use = KeyUse(keys, "acme", "host", "k")
+                    found = await keys.find(use, connection)
+                    (used,) = await connection.run_sync(keys.use_all, [(use, FirstUse(str(milliseconds), "e"))])
                 assert (found is None, used is None) == (is_free, is_free), milliseconds
 
     async def test_the_window_is_a_setting(self, database_url: str) -> None:

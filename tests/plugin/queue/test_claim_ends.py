@@ -243,8 +243,8 @@ class TestLost:
         """Its lease ended while it stood still, before the answer to its own claim was read: nobody else is blamed."""
         queue.store.contact.prefix = "00000001"
         row_id = await queue.put()
-        (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, ok)
+        (claim,) = executor.take(await queue.store.claim(1))
         await queue.expire_claims()
         (again,) = await queue.store.claim(1)
         if waits:
@@ -277,7 +277,7 @@ async def test_what_arrived_while_a_worker_stood_still_is_written_before_it_clai
         await claims.run_once()
         await slow.arrived.wait()
         await queue.expire_claims()
-        await claims.settle()
+        await executor.settle()
         asyncio.get_running_loop().call_soon(stand_still)
         await claims.run_once()
         assert slow.released.is_set()

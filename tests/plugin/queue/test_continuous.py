@@ -18,7 +18,7 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.queue import continuous
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.lanes import Ask, Due, lane_of
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.settings.model import read_settings
@@ -279,7 +279,7 @@ async def test_a_second_cancellation_ends_what_does_not_end(queue: Queue) -> Non
     """A process that goes without its worker cancels it once more, in the middle of a claim that takes a while to be cancelled."""
     asked, held, cancelled = asyncio.Event(), asyncio.Event(), list[object]()
 
-    async def claim(asks: Sequence[Ask], *, probe: bool = False) -> list[ClaimedDelivery]:
+    async def claim(asks: Sequence[Due], *, probe: bool = False) -> list[ClaimedDelivery]:
         asked.set()
         try:
             await held.wait()
@@ -440,7 +440,7 @@ async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue
     executor = an_executor(queue, answer)
     claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
     async with running(Worker(queue.store, executor, claims)):
-        await until(lambda: sent == 15 and claims._lanes.waiting > 0)
+        await until(lambda: sent == 15 and claims._lanes.total.waiting > 0)
         asyncio.get_running_loop().call_later(0.1, hold.set)
     statuses = Counter[tuple[str, bool, int]]()
     async with queue.database.read() as connection:

@@ -21,7 +21,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyOwner, KeyUse, Use
+from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import NewDelivery
@@ -272,7 +272,7 @@ class Keyed:
         self._keys = IdempotencyKeys(database, 3_600_000)
 
     async def enqueue(self, key: str, **changes: Any) -> Receipt:
-        use = KeyUse(self._keys, KeyOwner("acme", "host"), key)
+        use = KeyUse(self._keys, "acme", "host", key)
         delivery = a_delivery(id=new_id(1_700_000_000), idempotency_key=key, **changes)
         return await PreparedDelivery(self._outbox, delivery, use).enqueue(None)
 
@@ -359,7 +359,7 @@ async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str
             await connection.begin()
             keys = IdempotencyKeys(database, 3_600_000)
             async with database.write(connection) as joined:
-                use = Use(KeyOwner("acme", "host"), "held", "first", "evt_1")
+                use = KeyUse(keys, "acme", "host", "held"), FirstUse("first", "evt_1")
                 await joined.run_sync(keys.use_all, [use])
             calls = keyed.start([*"abc", "held", *"def"])
             await asyncio.gather(*calls[:3], *calls[4:])

@@ -12,7 +12,7 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES
-from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Ask, Due, Lanes, lane_of
+from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, lane_of
 from flowactions_plugin.queue.limits import Standing
 
 ANSWER = Outcome(0, 0, status_code=500)
@@ -52,8 +52,8 @@ class Queue:
         """Claim what the lanes ask for; return how many rows of each organization were claimed."""
         asks = self.lanes.asks()
         rows = []
-        for due, number in asks:
-            taken = min(number, self.rows[due.lane])
+        for due in asks:
+            taken = min(due.rows, self.rows[due.lane])
             self.rows[due.lane] -= taken
             rows += [
                 Row(str(next(self._ids)), due.lane, due.organization_id, due.destination) for _ in range(taken)
@@ -175,13 +175,14 @@ def test_an_organization_and_a_host_have_half_of_the_slots_while_others_wait(sam
 
 
 def test_an_organization_has_so_many_in_flight_at_one_destination() -> None:
-    """Over all of its lanes there; another organization has as many of its own."""
+    """Over all of its lanes there; another organization has as many of its own, and so has that of alerts, whose id is empty."""
     queue = Queue(slots=100, per_destination=10)
     for number in range(5):
         queue.put("a", f"p{number}", 50)
     queue.put("b", "p", 50)
+    queue.put("", "p", 50)
     queue.claim()
-    assert of(queue.start()) == {"a": 10, "b": 10}
+    assert of(queue.start()) == {"a": 10, "b": 10, "": 10}
 
 
 def test_a_worker_holds_twice_as_many_rows_as_it_has_slots() -> None:
@@ -192,8 +193,8 @@ def test_a_worker_holds_twice_as_many_rows_as_it_has_slots() -> None:
     for _ in range(10):
         queue.claim()
         queue.start()
-    assert queue.lanes.in_flight == 10
-    assert queue.lanes.in_flight + queue.lanes.waiting == AHEAD * 10
+    assert queue.lanes.total.in_flight == 10
+    assert queue.lanes.total.in_flight + queue.lanes.total.waiting == AHEAD * 10
     assert queue.lanes.is_full
 
 
@@ -205,8 +206,8 @@ def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended
     queue.lanes.learn(due)
     row = Row("1", due.lane, "a", "h")
     queue.lanes.answer(asks, [row], [row])
-    assert [ask.due.lane for ask in queue.lanes.asks()] == [due.lane]
-    queue.lanes.answer([Ask(due, 19)], [], [])
+    assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
+    queue.lanes.answer([due._replace(rows=19)], [], [])
     assert queue.lanes.asks() == []
     queue.start()
     queue.end(row)
@@ -243,9 +244,9 @@ def test_a_lane_that_begins_to_hang_gives_back_what_waits() -> None:
     queue.put("a", "p", 50)
     queue.claim()
     one, _ = queue.start()
-    assert queue.lanes.waiting == 2
+    assert queue.lanes.total.waiting == 2
     assert len(queue.end(one, TIMEOUT)) == 1
-    assert queue.lanes.waiting == 1
+    assert queue.lanes.total.waiting == 1
     assert queue.start() == []  # one is in flight
 
 
@@ -278,7 +279,7 @@ def test_what_has_not_begun_can_be_removed() -> None:
     queue.claim()
     begun = queue.start()
     assert len(queue.lanes.remove(lambda _: True)) == 2
-    assert (queue.lanes.waiting, queue.lanes.in_flight) == (0, 2)
+    assert (queue.lanes.total.waiting, queue.lanes.total.in_flight) == (0, 2)
     for row in begun:
         queue.end(row)
     assert len(queue.lanes) == 1  # it gave as many as were asked for
@@ -305,7 +306,7 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     queue.end(row)
     assert len(queue.lanes) == 0
     assert not queue.lanes.heard_of([due.lane, due.lane + 1])
-    assert [ask.due.lane for ask in queue.lanes.asks()] == [due.lane]
+    assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
     assert queue.lanes.heard_of([due.lane])
 
 

@@ -86,7 +86,7 @@ async def process(queue: Queue) -> AsyncIterator[Process]:
     await made.claims.run_once()
     yield made
     await made.claims.quiesce()
-    assert (made.claims._lanes.expected, made.claims._lanes._held.pairs) == (0, {})
+    assert made.claims._lanes.total.held == 0
 
 
 def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,17 +331,17 @@ async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatc
 
     monkeypatch.setattr(process.queue.database, "in_transaction", waits)
     callers = [asyncio.create_task(process.enqueue(body=b"%d" % number)) for number in range(3)]
-    await until(lambda: process.claims._lanes.expected == 1)
+    await until(lambda: process.claims._lanes.total.asked == 1)
     callers[0].cancel()
     await asyncio.wait({callers[0]})
-    await until(lambda: process.claims._lanes.expected == 2)
+    await until(lambda: process.claims._lanes.total.asked == 2)
     callers[1].cancel()
     await asyncio.wait({callers[1]})
     may_begin.set()
     await callers[2]
     await until(lambda: process.asked)
     assert process.asked == [b"2"]
-    assert process.claims._lanes.expected == 0
+    assert process.claims._lanes.total.asked == 0
 
 
 async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
@@ -356,7 +356,7 @@ async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
 
     monkeypatch.setattr(process.queue.database, "in_transaction", waits)
     caller = asyncio.create_task(process.enqueue())
-    await until(lambda: process.claims._lanes.expected == 1)
+    await until(lambda: process.claims._lanes.total.asked == 1)
     stopping = asyncio.create_task(process.claims.quiesce())
     await asyncio.sleep(0.01)
     assert not stopping.done()

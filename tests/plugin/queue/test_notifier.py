@@ -14,9 +14,9 @@ from flowactions_plugin.queue import continuous, notifier
 from flowactions_plugin.queue.notifier import (
     DEBOUNCE_SECONDS,
     PAYLOAD_BYTES,
-    Listener,
     Notifier,
     lanes_in,
+    listen_forever,
     payload_of,
 )
 from tests.recorder import recorder
@@ -193,7 +193,7 @@ async def test_a_lost_connection_is_listened_on_again(monkeypatch: pytest.Monkey
         nonlocal notified
         notified += 1
 
-    task = asyncio.create_task(Listener(listen, on_missed).run())
+    task = asyncio.create_task(listen_forever(listen, on_missed))
     await until(lambda: notified >= 3)
     task.cancel()
     assert listened >= 3

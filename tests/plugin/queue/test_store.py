@@ -4,7 +4,7 @@ import asyncio
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import Return
-from flowactions_plugin.queue.lanes import Ask, Due, lane_of
+from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
 
@@ -64,7 +64,7 @@ class TestClaims:
         assert await queue.store.claim(10) == []
         assert await queue.store.claim(10, per_destination=5) == []
         place = Due(lane_of("acme", claimed.destination, claimed.url), "acme", claimed.destination)
-        assert await queue.store.claim([Ask(place, 10)]) == []
+        assert await queue.store.claim([place._replace(rows=10)]) == []
         assert await queue.store.scan() == await queue.store.look() == []
         alone = await queue.store.claim_quarantined()
         assert alone is not None
