@@ -26,10 +26,15 @@ from flowactions_plugin.egress.attempt import (
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import shortage
-from flowactions_plugin.egress.signature import attempt_headers, keyed, sign
-from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
-from flowactions_plugin.egress.standard_webhooks import keyed as keyed_standard
-from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
+from flowactions_plugin.egress.signature import (
+    attempt_headers,
+    event_id_of,
+    keyed,
+    keyed_standard,
+    sign,
+    sign_standard,
+    with_standard_headers,
+)
 from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY, no_tunnel
 from flowactions_plugin.egress.tunnel import REFUSALS, ProxyFailed, asks_for_credentials, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
