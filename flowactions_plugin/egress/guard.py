@@ -106,6 +106,7 @@ class EgressGuard:
         self._parse = lru_cache(maxsize=4096)(parse_destination)
 
     def _rule(self, address: Address, *, development: bool) -> str | None:
+        """Return the rule that forbids an address, or one that it embeds."""
         embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
         # Checked before the allowed networks: a wide one, of private addresses say, does not allow the metadata in it.
         for each in (address, *embedded):
@@ -121,6 +122,7 @@ class EgressGuard:
         return None if allowed or development or address in DNS64 else f"IPv4, as {embedded[0]} in IPv6"
 
     def _metadata_rule(self, address: Address) -> str | None:
+        """Return the rule, unless the allowed networks name the address as narrowly."""
         for network, rule in METADATA:
             if address in network:
                 named = [each for each in self._allow if each.prefixlen >= network.prefixlen]
@@ -160,34 +162,30 @@ class EgressGuard:
         return self._parse(url)
 
     async def check(self, url: str) -> Destination:
+        """Parse a URL at enqueue, and check every address that its host has now, as `look_up` does."""
+        return (await self.look_up(url))[0]
+
+    async def look_up(self, url: str) -> tuple[Destination, bool]:
         """Parse a URL at enqueue, and check every address that its host has now.
 
         A name that has no address within a second passes: delivery looks it up again, and retries.
 
+        Returns:
+            Also whether the host is a name that has no address now. That is ``False``, too, where nobody can tell: behind an
+            egress proxy, and when the lookup takes too long.
+
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
         """
-        destination, _ = await self.look_up(url)
-        return destination
-
-    async def look_up(self, url: str) -> tuple[Destination, bool]:
-        """Do as `check` does; also return whether the host is a name that has no address now.
-
-        That is ``False``, too, where nobody can tell: behind an egress proxy, and when the lookup takes too long.
-
-        Raises:
-            EgressRefused: as there.
-        """
         destination = self._parse(url)
-        if self._literal_or_unresolved(destination.host):
-            return destination, False
-        try:
-            async with asyncio.timeout(RESOLVE_SECONDS):
-                await self.addresses(destination.host, destination.port)
-        except (TimeoutError, RuntimeError):  # no answer yet, or no thread that could ask
-            return destination, False
-        except OSError:
-            return destination, True
+        if not self._is_checked(destination.host):
+            try:
+                async with asyncio.timeout(RESOLVE_SECONDS):
+                    await self.addresses(destination.host, destination.port)
+            except (TimeoutError, RuntimeError):  # no answer yet, or no thread that could ask
+                pass
+            except OSError:
+                return destination, True
         return destination, False
 
     async def resolve(self, url: str) -> Destination:
@@ -201,16 +199,15 @@ class EgressGuard:
             SendFailed: the name has no address now.
         """
         destination = self._parse(url)
-        if self._literal_or_unresolved(destination.host):
-            return destination
-        try:
-            await self.addresses(destination.host, destination.port)
-        except OSError as exc:
-            raise SendFailed(no_address(destination.host, exc)) from exc
+        if not self._is_checked(destination.host):
+            try:
+                await self.addresses(destination.host, destination.port)
+            except OSError as exc:
+                raise SendFailed(no_address(destination.host, exc)) from exc
         return destination
 
-    def _literal_or_unresolved(self, host: str) -> bool:
-        """Check a host that is an address; return whether there is nothing else to check."""
+    def _is_checked(self, host: str) -> bool:
+        """Check a host that is an address; return whether there is nothing left to look up here."""
         if not is_address(host):
             return self._resolve is None
         self.check_address(host)
