@@ -18,27 +18,17 @@ from flowactions_plugin.log_text import printable
 
 log = logging.getLogger("flowactions.chat")
 
-MAX_ATTEMPTS: Final = 4
 RETRY_DELAYS: Final = (0.25, 0.5, 1.0)
 """Seconds before attempts two, three and four (§8)."""
 
-JITTER_SECONDS: Final = 0.25
-"""The most that jitter adds to a delay: messages that failed together are then not retried together."""
-
-TURN_SECONDS: Final = 1.0
-"""Between the attempts of two messages in a channel at its limit: the provider takes about one a second."""
-
-MAX_TURNS: Final = 10_000
 GIVEN_UP_SECONDS: Final = 10.0
 """How long messages that were given up are counted for a line of the log."""
 
 SEND_SECONDS: Final = 6.0
 """How long one message may delay a walk: the database and all attempts together."""
 
-RECORD_SECONDS: Final = 1.0
-"""How long a walk waits for the write of what a refusal says about its connection."""
-
-MAX_REMEMBERED_FAILURES: Final = 10_000
+MOST_REMEMBERED: Final = 10_000
+"""Of how many channels and connections something is remembered; then it is forgotten of all."""
 
 Channel: TypeAlias = tuple[str, str]
 """A workspace, and a channel or member of it."""
@@ -59,13 +49,17 @@ def seconds_from_now(seconds: float) -> float:
 
 def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
     """Return the seconds from this attempt, counted from 1, to the next one; ``None``: the last one was made (§8)."""
-    if not refusal.transient or attempt >= MAX_ATTEMPTS:
+    if not refusal.transient or attempt > len(RETRY_DELAYS):
         return None
     return max(RETRY_DELAYS[attempt - 1], refusal.retry_after or 0.0)
 
 
 class Turns:
-    """Decides when attempts are made (§8): with jitter, from 0 to 1, and in a channel at its limit one after the other."""
+    """Decides when attempts are made (§8): with jitter, from 0 to 1, and in a channel at its limit one after the other.
+
+    Jitter adds up to a quarter of a second to a delay: messages that failed together are then not retried together. In a
+    channel at its limit, a second is between two attempts, as the provider takes about one message a second.
+    """
 
     def __init__(self, sleep: Sleep = asyncio.sleep, jitter: Callable[[], float] = random.random) -> None:
         self._sleep = sleep
@@ -91,14 +85,15 @@ class Turns:
         now = earliest = seconds_from_now(0)
         while True:
             last = self._last.get(channel)
-            turn = earliest if last is None or last == mine else max(earliest, last + TURN_SECONDS)
+            turn = earliest if last is None or last == mine else max(earliest, last + 1.0)
             if turn > now:
                 # The walk does not wait for an attempt that would begin too late.
                 if turn >= until:
                     break
                 if refusal.throttled or last is not None:
-                    self._take(channel, turn)
-                    mine = turn
+                    if len(self._last) >= MOST_REMEMBERED:
+                        self._last.clear()  # then the provider limits them again
+                    self._last[channel] = mine = turn
                 await self._sleep(turn - now)
             try:
                 return await attempt()
@@ -109,15 +104,10 @@ class Turns:
             if delay is None:
                 break
             now = seconds_from_now(0)
-            earliest = now + delay + self._jitter() * JITTER_SECONDS
+            earliest = now + delay + self._jitter() / 4
         if refusal.throttled:
             self._give_up(channel)
         raise refusal
-
-    def _take(self, channel: Channel, turn: float) -> None:
-        if len(self._last) >= MAX_TURNS:
-            self._last.clear()  # then the provider limits them again
-        self._last[channel] = turn
 
     def _give_up(self, channel: Channel) -> None:
         """Count a message for a line of the log a little later."""
@@ -126,6 +116,7 @@ class Turns:
             asyncio.get_running_loop().call_later(GIVEN_UP_SECONDS, self._log, channel)
 
     def _log(self, channel: Channel) -> None:
+        """Write one line for all messages to a channel that were given up since the first one."""
         log.warning(
             "team %s: %s messages to %s were given up within %s s, because the provider takes about one a second",
             printable(channel[0]),
@@ -202,7 +193,7 @@ class ProviderCalls:
         key, now = (what, stored.organization_id, stored.install_id), seconds_from_now(0)
         if now - self._failures.get(key, -inf) < FAILURE_MS / 1000:
             return False
-        if len(self._failures) >= MAX_REMEMBERED_FAILURES:
+        if len(self._failures) >= MOST_REMEMBERED:
             self._failures.clear()  # the statements compare, too
         self._failures[key] = now
         return True
@@ -225,18 +216,19 @@ class ProviderCalls:
         return working.result()
 
     async def _record_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
+        """Store the scopes that a call lacks, unless that is known."""
         if refusal.code != "missing_scope" or not set(refusal.needed) - set(missing_scopes(stored)):
             return
         write = self._store.change_missing_scopes(
             stored, lambda recorded: in_order([*recorded, *refusal.needed])
         )
-        # The wait is limited: on SQLite, a host that reaches the node in its own transaction holds the lock that this
+        # A second at the most: on SQLite, a host that reaches the node in its own transaction holds the lock that this
         # write needs.
         recording = self.start(self._record(stored, write))
-        left = max(0.0, until - seconds_from_now(0))
-        await asyncio.wait({recording}, timeout=min(RECORD_SECONDS, left))
+        await asyncio.wait({recording}, timeout=min(1.0, max(0.0, until - seconds_from_now(0))))
 
     async def _record(self, stored: StoredConnection, write: Awaitable[object]) -> None:
+        """Write what an answer says about a connection; best effort."""
         try:
             await write
         except Exception as exc:  # noqa: BLE001  it runs in the background

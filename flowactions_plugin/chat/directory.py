@@ -10,11 +10,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from flowactions_plugin.chat.answers import (
-    BUILT_IN_USER,
-    channel_choice,
-    member_choice,
-)
+from flowactions_plugin.chat.answers import BUILT_IN_USER, channel_choice, member_choice
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, missing_scopes, seconds_from_now
 from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused, advice
@@ -24,11 +20,8 @@ from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.storage.sealing import KeyRing
 
-PAGE_SIZE: Final = 999
-"""The provider's maximum, because it limits the calls."""
-
-SMALL_PAGE_SIZE: Final = 200
-"""For a page whose answer is larger than what is read of one."""
+PAGE_SIZES: Final = (999, 200)
+"""The provider's maximum, because it limits the calls; the other for a page whose answer is larger than what is read of one."""
 
 CHANNEL_ID: Final = re.compile(r"[CG][A-Z0-9]{8,20}")
 MEMBER_ID: Final = re.compile(r"[UW][A-Z0-9]{8,20}")
@@ -186,9 +179,9 @@ class Directory:
             until = seconds_from_now(SEND_SECONDS)
             try:
                 try:
-                    page = await self._calls.make(stored, until, fetch(token, cursor, PAGE_SIZE), uses)
+                    page = await self._calls.make(stored, until, fetch(token, cursor, PAGE_SIZES[0]), uses)
                 except AnswerTooLarge:
-                    page = await self._calls.make(stored, until, fetch(token, cursor, SMALL_PAGE_SIZE), uses)
+                    page = await self._calls.make(stored, until, fetch(token, cursor, PAGE_SIZES[1]), uses)
             except ChatRefused as refusal:
                 if refusal.throttled and refusal.retry_after:
                     self._pages.put(whole, Page((), None), min(refusal.retry_after, FRESH_SECONDS))
@@ -203,6 +196,7 @@ def lists_private_channels(stored: StoredConnection) -> bool:
 
 
 def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> TargetFault | None:
+    """Return why a message cannot reach a channel, as far as its record says."""
     if channel.get("is_archived") is True:
         return _certain("is_archived")
     is_public = channel.get("is_private") is not True
@@ -214,14 +208,13 @@ def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> Targ
 
 
 def _member_fault(user: str, member: Mapping[str, Any]) -> TargetFault | None:
+    """Return why a message cannot reach a member, as far as their record says."""
     if member.get("deleted") is True:
         return _certain("user_disabled")
     if member.get("is_bot") is True:
         return _certain("cannot_dm_bot")
-    # The provider does not say that it is one.
-    return (
-        TargetFault("cannot_dm_bot", advice("cannot_dm_bot"), certain=False) if user == BUILT_IN_USER else None
-    )
+    # The provider does not say of the built-in user that it is one.
+    return _certain("cannot_dm_bot")._replace(certain=False) if user == BUILT_IN_USER else None
 
 
 def _refused_fault(stored: StoredConnection, refusal: ChatRefused) -> TargetFault:

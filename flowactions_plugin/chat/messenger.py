@@ -6,14 +6,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from flowactions_plugin.chat.calls import (
-    SEND_SECONDS,
-    Origin,
-    Post,
-    ProviderCalls,
-    Turns,
-    seconds_from_now,
-)
+from flowactions_plugin.chat.calls import SEND_SECONDS, Origin, Post, ProviderCalls, Turns, seconds_from_now
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
@@ -21,9 +14,6 @@ from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.errors import NoDefaultChannel
 from flowactions_plugin.storage.sealing import KeyRing
-
-CHANNEL_SCOPES: Final = ("chat:write",)
-DIRECT_SCOPES: Final = ("im:write", *CHANNEL_SCOPES)
 
 MAX_OPENED: Final = 10_000
 """So many direct-message channels are remembered."""
@@ -89,12 +79,11 @@ class Messenger:
         ends = seconds_from_now(SEND_SECONDS) if until is None else until
         try:
             token = usable_token(self._keys, stored)
+            attempt, uses = partial(self._provider.post_message, token, target, text), ["chat:write"]
             if to_member:
-                attempt = self._direct_message(stored, token, target, text)
-            else:
-                attempt = partial(self._provider.post_message, token, target, text)
+                attempt, uses = self._direct_message(stored, token, target, text), ["im:write", *uses]
             sending = self._turns.attempts(attempt, (stored.team_id, target), ends if retry else None)
-            return await self._calls.make(stored, ends, sending, DIRECT_SCOPES if to_member else CHANNEL_SCOPES)
+            return await self._calls.make(stored, ends, sending, uses)
         except Exception as exc:
             self._calls.record_failure(stored, exc.code if isinstance(exc, ChatRefused) else UNEXPECTED, origin)
             raise
@@ -145,5 +134,6 @@ class Messenger:
         return opened
 
     def _forget(self, key: tuple[str, str, str], opened: asyncio.Task[str]) -> None:
+        """Have the next message open a channel anew, unless another one has begun to."""
         if self._opened.get(key) is opened:
             del self._opened[key]

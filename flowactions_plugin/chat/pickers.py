@@ -97,7 +97,7 @@ def _matches(choice: Choice, wanted: str) -> bool:
 
 
 class PageCache:
-    """Keeps pages for a time; the oldest are removed first.
+    """A dict of pages, each with the time until which it is kept; the oldest are removed first.
 
     Args:
         timer: monotonic seconds.
@@ -109,18 +109,14 @@ class PageCache:
 
     def get(self, key: Hashable) -> tuple[Page, float] | None:
         """Return a page, and how many seconds it stays in the cache; ``None``: it is not there."""
-        page, until = self._kept.get(key, (None, 0.0))
-        left = until - self._timer()
-        return (page, left) if page is not None and left > 0 else None
+        kept = self._kept.get(key)
+        left = 0.0 if kept is None else kept[1] - self._timer()
+        return None if kept is None or left <= 0 else (kept[0], left)
 
     def put(self, key: Hashable, page: Page, seconds: float) -> None:
         """Keep a page for a time."""
-        now = self._timer()
-        self._kept.pop(key, None)
+        now, kept = self._timer(), self._kept
+        self._kept = {other: kept[other] for other in kept if other != key and kept[other][1] > now}
         self._kept[key] = (page, now + seconds)
-        self._kept = {other: kept for other, kept in self._kept.items() if kept[1] > now}
-        weight = sum(max(100, len(kept.choices)) for kept, _ in self._kept.values())
-        for oldest in list(self._kept):
-            if weight <= MAX_CHOICES:
-                break
-            weight -= max(100, len(self._kept.pop(oldest)[0].choices))
+        while sum(max(100, len(each.choices)) for each, _ in self._kept.values()) > MAX_CHOICES:
+            del self._kept[next(iter(self._kept))]

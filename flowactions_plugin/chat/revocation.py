@@ -23,9 +23,6 @@ log = logging.getLogger("flowactions.chat")
 TURN_LEASE_MS: Final = 30_000
 """Longer than the two calls of the provider that a turn lasts."""
 
-TURN_WAIT_SECONDS: Final = 15.0
-TURN_POLL_SECONDS: Final = 0.05
-
 
 class Revoker:
     """Tests tokens, and revokes those of connections that were removed or replaced, except ``CHAT_BOT_TOKEN``.
@@ -84,11 +81,11 @@ class Revoker:
             StorageUnavailable: the database failed.
         """
         holder = new_id(system_clock())
-        end = time.monotonic() + TURN_WAIT_SECONDS
+        end = time.monotonic() + 15
         while not await self._store.take_turn(team_id, holder, TURN_LEASE_MS):
             if time.monotonic() >= end:
                 raise ChatRefused("unreachable", detail="another install or revocation of the workspace waits")
-            await asyncio.sleep(TURN_POLL_SECONDS)
+            await asyncio.sleep(0.05)
         try:
             yield
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, not_, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.chat.app import read_scopes, write_scopes
@@ -64,20 +64,11 @@ ACTIVE: Final = chat_connections.c.status == "active"
 ASKED_AGAIN: Final = chat_connections.c.ask_at.is_not(None)
 """The provider has refused the token, and is asked about it again."""
 
-EXPIRED_FLOW_MS: Final = 24 * 3600 * 1000
-"""How long an expired flow is kept, so that a late callback is answered with ``expired``."""
-
 FAILURE_MS: Final = 10_000
 """How often a connection's last error is written at the most."""
 
 ASKED_AFTER_MS: Final = (60_000, 600_000, 3_600_000)
 """So long after a token was refused, the provider is asked about it again; then as often as the last says."""
-
-ASKED_AT_ONCE: Final = 20
-"""About how many tokens the provider is asked in one round."""
-
-PROVIDER: Final = "chat"
-"""The provider's name in the table of inbound events."""
 
 
 class Revocation(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +114,7 @@ class ConnectionStore:
 
     async def get(self, organization_id: str) -> StoredConnection | None:
         """Return an organization's connection; ``None`` when it has none."""
-        query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
+        query = select(chat_connections).where(_of(organization_id))
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else _stored(row)
@@ -143,13 +134,11 @@ class ConnectionStore:
             that it replaced. ``lost``: another workspace was connected since then, and nothing was changed.
         """
         values = msgspec.structs.asdict(stored)
-        mine = chat_connections.c.organization_id == stored.organization_id
+        mine = _of(stored.organization_id)
+        adding = self._database.sql.insert_unless_there(chat_connections).values(values)
         async with self._database.write() as transaction:
             while True:
-                added = await transaction.execute(
-                    self._database.sql.insert_unless_there(chat_connections).values(values)
-                )
-                if added.rowcount == 1:
+                if (await transaction.execute(adding)).rowcount == 1:
                     return None
                 query = select(chat_connections).where(mine).with_for_update()
                 row = (await transaction.execute(query)).one_or_none()
@@ -181,11 +170,9 @@ class ConnectionStore:
     @repeated
     async def end_turn(self, team_id: str, holder: str) -> None:
         """Free the turn of a workspace, if it is still this holder's."""
-        ended = delete(oauth_states).where(
-            oauth_states.c.id == _turn_of(team_id), oauth_states.c.browser == holder
-        )
+        mine = oauth_states.c.id == _turn_of(team_id), oauth_states.c.browser == holder
         async with self._database.write() as transaction:
-            await transaction.execute(ended)
+            await transaction.execute(delete(oauth_states).where(*mine))
 
     @repeated
     async def set_default_channel(self, organization_id: str, channel_id: str, seen: str | None = None) -> bool:
@@ -194,11 +181,7 @@ class ConnectionStore:
         Raises:
             ConnectionChanged: it is not of the version that was seen.
         """
-        changed = (
-            update(chat_connections)
-            .where(chat_connections.c.organization_id == organization_id)
-            .values(default_channel=channel_id)
-        )
+        changed = update(chat_connections).where(_of(organization_id)).values(default_channel=channel_id)
         async with self._database.write() as transaction:
             await self._check_seen(organization_id, seen, transaction)
             return (await transaction.execute(changed)).rowcount == 1
@@ -207,8 +190,8 @@ class ConnectionStore:
         """Check that a connection, if there is one, is of the version that was seen, and lock it; ``None``: of any."""
         if seen is None:
             return
-        query = select(chat_connections).where(chat_connections.c.organization_id == organization_id)
-        row = (await transaction.execute(query.with_for_update())).one_or_none()
+        query = select(chat_connections).where(_of(organization_id)).with_for_update()
+        row = (await transaction.execute(query)).one_or_none()
         if row is not None and _stored(row).version != seen:
             raise ConnectionChanged(
                 "The connection or its default channel was changed since you looked. Look at it again, then decide."
@@ -226,29 +209,17 @@ class ConnectionStore:
                 return
             changed = write_scopes(change(read_scopes(noted)))
             if changed != noted:
-                await transaction.execute(
-                    update(chat_connections).where(*_installed_as(stored)).values(missing_scopes=changed)
-                )
+                same = update(chat_connections).where(*_installed_as(stored))
+                await transaction.execute(same.values(missing_scopes=changed))
 
     @repeated
     async def record_failure(self, stored: StoredConnection, code: str, flow_id: str, node_id: str) -> None:
         """Keep why a message could not be sent, unless another one failed less than ten seconds ago; test messages have no flow."""
-        now = self._database.now()
-        at = chat_connections.c.last_error_at
-        # A time in the future is none: a clock was set back.
-        recent = and_(at > now - FAILURE_MS, at <= now)
-        failed = (
-            update(chat_connections)
-            .where(*_installed_as(stored), or_(at.is_(None), not_(recent)))
-            .values(
-                last_error=code,
-                last_error_at=now,
-                last_error_flow=flow_id or None,
-                last_error_node=node_id or None,
-            )
-        )
+        now, at = self._database.now(), chat_connections.c.last_error_at
+        due = update(chat_connections).where(*_installed_as(stored), or_(at.is_(None), at <= now - FAILURE_MS))
+        node = {"last_error_flow": flow_id or None, "last_error_node": node_id or None}
         async with self._database.write() as transaction:
-            await transaction.execute(failed)
+            await transaction.execute(due.values(last_error=code, last_error_at=now, **node))
 
     @repeated
     async def refused(self, stored: StoredConnection, reason: str) -> None:
@@ -259,11 +230,8 @@ class ConnectionStore:
     @repeated
     async def accepted(self, stored: StoredConnection) -> bool:
         """Undo `refused`, unless the connection was replaced or the workspace has revoked it; return whether it was."""
-        active = (
-            update(chat_connections)
-            .where(*_installed_as(stored), ASKED_AGAIN)
-            .values(status="active", status_reason=None, revoked_at=None, ask_at=None)
-        )
+        refused = update(chat_connections).where(*_installed_as(stored), ASKED_AGAIN)
+        active = refused.values(status="active", status_reason=None, revoked_at=None, ask_at=None)
         async with self._database.write() as transaction:
             return (await transaction.execute(active)).rowcount == 1
 
@@ -271,7 +239,7 @@ class ConnectionStore:
     async def claim_refused(self) -> Sequence[StoredConnection]:
         """Return connections whose provider is to be asked again now: of any number of processes, one gets each."""
         now, table = self._database.now(), chat_connections
-        due = select(table.c.organization_id).where(table.c.ask_at <= now).limit(ASKED_AT_ONCE)
+        due = select(table.c.organization_id).where(table.c.ask_at <= now).limit(20)
         times = [table.c.revoked_at + after for after in ASKED_AFTER_MS]
         claimed = (
             update(table)
@@ -294,11 +262,10 @@ class ConnectionStore:
         """
         of_team = select(chat_connections).where(usable_of(event.team_id))
         async with self._database.write() as transaction:
-            if not await inbound_store.record(
-                self._database, transaction, PROVIDER, event.event_id, event.event_type
-            ):
+            kind = event.event_type
+            if not await inbound_store.record(self._database, transaction, "chat", event.event_id, kind):
                 return None
-            rows = [_stored(row) for row in (await transaction.execute(of_team)).all()]
+            rows = map(_stored, (await transaction.execute(of_team)).all())
             revoked = [stored for stored in rows if event.applies_to(stored)]
             for stored in revoked:
                 await self._revoke(transaction, stored, event.reason, None)
@@ -307,6 +274,7 @@ class ConnectionStore:
     async def _revoke(
         self, transaction: Transaction, stored: StoredConnection, reason: str, ask_at: ColumnElement[int] | None
     ) -> None:
+        """Mark a connection as revoked: for good, or until the provider was asked about it again."""
         same = update(chat_connections).where(*_installed_as(stored))
         values = {"status_reason": reason, "ask_at": ask_at}
         marked = await transaction.execute(
@@ -334,14 +302,11 @@ class ConnectionStore:
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
         """Return organizations and their sealed tokens, ordered by organization: ``limit`` that come ``after`` one."""
-        query = (
-            select(chat_connections.c.organization_id, chat_connections.c.sealed_token)
-            .where(chat_connections.c.organization_id > after)
-            .order_by(chat_connections.c.organization_id)
-            .limit(limit)
-        )
+        organization = chat_connections.c.organization_id
+        rows = select(organization, chat_connections.c.sealed_token).where(organization > after)
         async with self._database.read() as connection:
-            return [(row[0], row[1]) for row in (await connection.execute(query)).all()]
+            found = await connection.execute(rows.order_by(organization).limit(limit))
+            return [(row[0], row[1]) for row in found.all()]
 
     @repeated
     async def reseal(self, organization_id: str, old: bytes, new: bytes) -> bool:
@@ -349,15 +314,9 @@ class ConnectionStore:
 
         A replaced connection has another token.
         """
-        exchanged = (
-            update(chat_connections)
-            .where(
-                chat_connections.c.organization_id == organization_id, chat_connections.c.sealed_token == old
-            )
-            .values(sealed_token=new)
-        )
+        same = update(chat_connections).where(_of(organization_id), chat_connections.c.sealed_token == old)
         async with self._database.write() as transaction:
-            return (await transaction.execute(exchanged)).rowcount == 1
+            return (await transaction.execute(same.values(sealed_token=new))).rowcount == 1
 
     @repeated
     async def pop(
@@ -368,11 +327,7 @@ class ConnectionStore:
         Raises:
             ConnectionChanged: it is not of the version that was seen.
         """
-        deleted = (
-            delete(chat_connections)
-            .where(chat_connections.c.organization_id == organization_id)
-            .returning(*chat_connections.c)
-        )
+        deleted = delete(chat_connections).where(_of(organization_id)).returning(*chat_connections.c)
         async with self._database.write(transaction) as opened:
             await self._check_seen(organization_id, seen, opened)
             row = (await opened.execute(deleted)).one_or_none()
@@ -384,34 +339,32 @@ class ConnectionStore:
         now = self._database.now()
         values = msgspec.structs.asdict(flow)
         async with self._database.write() as transaction:
-            # Expired flows are kept for a while, so that a late callback is answered with ``expired``.
-            await transaction.execute(
-                delete(oauth_states).where(oauth_states.c.expires_at < now - EXPIRED_FLOW_MS)
-            )
+            # Expired flows are kept for a day, so that a late callback is answered with ``expired``.
+            old = oauth_states.c.expires_at < now - 24 * 3600 * 1000
+            await transaction.execute(delete(oauth_states).where(old))
             await transaction.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
 
     async def flow(self, flow_id: str) -> OAuthFlow | None:
         """Return an OAuth flow that was not finished, whether expired or not."""
-        query = select(*(oauth_states.c[name] for name in OAuthFlow.__struct_fields__)).where(
-            oauth_states.c.id == flow_id
-        )
+        query = select(*(oauth_states.c[name] for name in OAuthFlow.__struct_fields__))
         async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
+            row = (await connection.execute(query.where(oauth_states.c.id == flow_id))).one_or_none()
         return None if row is None else OAuthFlow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
 
     @repeated
     async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
         """Consume a started OAuth flow, whether expired or not; of any number of concurrent callers, one gets ``finished``."""
-        used = (
-            delete(oauth_states)
-            .where(oauth_states.c.id == flow_id)
-            .returning(oauth_states.c.expires_at >= self._database.now())
-        )
+        in_time = oauth_states.c.expires_at >= self._database.now()
+        used = delete(oauth_states).where(oauth_states.c.id == flow_id).returning(in_time)
         async with self._database.write() as transaction:
             row = (await transaction.execute(used)).one_or_none()
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
+
+
+def _of(organization_id: str) -> ColumnElement[bool]:
+    return chat_connections.c.organization_id == organization_id
 
 
 def usable_of(team_id: str) -> ColumnElement[bool]:
@@ -430,10 +383,7 @@ def _turn_of(team_id: str) -> str:
 
 def _installed_as(stored: StoredConnection) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that an organization's connection is still this installation."""
-    return (
-        chat_connections.c.organization_id == stored.organization_id,
-        chat_connections.c.install_id == stored.install_id,
-    )
+    return _of(stored.organization_id), chat_connections.c.install_id == stored.install_id
 
 
 def _stored(row: Row[Any]) -> StoredConnection:

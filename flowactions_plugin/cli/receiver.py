@@ -16,13 +16,13 @@ import msgspec
 
 from flowactions_plugin.cli.output import block, line, status, write_json
 from flowactions_plugin.clock import system_clock, to_iso
-from flowactions_plugin.egress.header_names import (
+from flowactions_plugin.egress.signature import (
     EVENT_ID_HEADER,
     EVENT_TYPE_HEADER,
     SIGNATURE_HEADER,
     TIMESTAMP_HEADER,
+    sign,
 )
-from flowactions_plugin.egress.signature import sign
 from flowactions_plugin.errors import CannotRun
 
 Verdict: TypeAlias = Literal["verified", "unsigned", "stale", "wrong"]

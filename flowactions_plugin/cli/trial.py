@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,9 +21,6 @@ from flowactions_plugin.errors import BodyTooLarge, CannotRun
 from flowactions_plugin.http.masking import masked_url
 from flowactions_plugin.queue.rules import BODYLESS_METHODS, delivery_headers, event_id, method_name
 from flowactions_plugin.settings.model import Settings
-
-if TYPE_CHECKING:
-    import httpx
 
 POLL_SECONDS: Final = 0.001
 """How exactly the phases of the exchange are told apart; resolving, connecting and TLS are exact."""
@@ -130,7 +127,7 @@ async def send(
     message: TestMessage,
     secret: str | None,
     settings: Settings,
-    host_transport: httpx.AsyncBaseTransport | None,
+    host_transport: object | None,
 ) -> Sent:
     """Make one attempt, as a worker with these settings would; without a secret, it is not signed."""
     guard = guard_of(settings, Resolver(threads=4))
@@ -213,6 +210,7 @@ class Timeline(Progress):
 
     def timed(self) -> list[Phase]:
         """Return how long each phase took."""
-        taken = self._taken(PHASES, self._ended)
-        order = dict.fromkeys(PHASES.values())
-        return [Phase(name=name, ms=round(taken[name] * 1000, 2)) for name in order if name in taken]
+        return [
+            Phase(name=name, ms=round(seconds * 1000, 2))
+            for name, seconds in self.phases(PHASES, self._ended).items()
+        ]

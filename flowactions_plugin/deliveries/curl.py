@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from flowactions_hookspecs import Header
-from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
 
 MOST_CHARACTERS: Final = 64 << 10
 """Of a body: systems limit an argument to 128 KiB."""

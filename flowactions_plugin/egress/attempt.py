@@ -27,8 +27,6 @@ PHASES: Final[Mapping[str, str]] = {
 }
 """What transports call the phases, in their order → their names in what is recorded."""
 
-PHASE_NAMES: Final = tuple(dict.fromkeys(PHASES.values()))
-
 SLOW_MS: Final = 200
 """From this duration on, it is kept of an attempt that delivers, too, how long its phases took."""
 
@@ -118,23 +116,22 @@ class Progress:
         """Record that the request was sent."""
         self._began.append(("waiting for the answer", self._now()))
 
-    def phases(self) -> dict[str, float]:
-        """Return how long each phase has taken until now, in seconds.
+    def phases(self, names: Mapping[str, str] = PHASES, until: float | None = None) -> dict[str, float]:
+        """Return how long each phase has taken, in seconds, in the order of their names.
 
         An attempt over a connection that was open has neither ``resolve`` nor ``connect`` nor ``tls``. ``wait`` is from when
         the request was handed over until the kept part of the response was read.
-        """
-        taken = self._taken(PHASES, self._now())
-        return {name: taken[name] for name in PHASE_NAMES if name in taken}
 
-    def _taken(self, names: Mapping[str, str], until: float) -> dict[str, float]:
-        """Return how long each phase has taken until a time, in seconds, by these names."""
-        taken: dict[str, float] = {}
-        ends = [at for _, at in self._began[1:]]
-        for (phase, at), end in zip(self._began, [*ends, until], strict=False):  # none began: one more end
-            name = names[phase]
-            taken[name] = taken.get(name, 0.0) + end - at
-        return taken
+        Args:
+            names: what transports call a phase → its name.
+            until: the end of the last one; ``None``: now.
+        """
+        taken = dict.fromkeys(names.values(), 0.0)
+        began = {names[phase] for phase, _ in self._began}
+        ends = [*(at for _, at in self._began[1:]), self._now() if until is None else until]
+        for (phase, at), end in zip(self._began, ends, strict=False):  # none began: one more end
+            taken[names[phase]] += end - at
+        return {name: seconds for name, seconds in taken.items() if name in began}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -236,10 +233,8 @@ def retry_after(status_code: int, value: str | None, now: float) -> float | None
     value = value.strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
-    parsed = parsedate_tz(value)
-    if parsed is None:
-        return None
     try:
-        return max(0.0, mktime_tz(parsed) - now)
+        parsed = parsedate_tz(value)
+        return None if parsed is None else max(0.0, mktime_tz(parsed) - now)
     except (OverflowError, ValueError):
         return None

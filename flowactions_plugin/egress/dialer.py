@@ -8,16 +8,13 @@ import ssl
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from flowactions_plugin.egress.attempt import Progress
 from flowactions_plugin.egress.guard import EgressGuard, is_address
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.resources import SHORTAGES
 from flowactions_plugin.errors import SendFailed
-
-ATTEMPT_DELAY_SECONDS: Final = 0.25
-"""After this time without a connection the next address is dialled, too (RFC 8305 §5)."""
 
 
 class Unresolved(SendFailed):
@@ -91,12 +88,9 @@ class Dialer:
         try:
             if endpoint.tls:
                 progress.enter("making the TLS handshake")
-            await asyncio.get_running_loop().create_connection(
-                protocol,
-                sock=connection,
-                ssl=self.tls if endpoint.tls else None,
-                server_hostname=server_name(endpoint.host) if endpoint.tls else None,
-            )
+            tls, name = (self.tls, server_name(endpoint.host)) if endpoint.tls else (None, None)
+            loop = asyncio.get_running_loop()
+            await loop.create_connection(protocol, sock=connection, ssl=tls, server_hostname=name)
         except BaseException:
             connection.close()
             raise
@@ -121,6 +115,7 @@ class Dialer:
         return secured
 
     async def _addresses(self, endpoint: Endpoint) -> Sequence[str]:
+        """Return the addresses of an endpoint; where there is a guard, it has checked those that were looked up."""
         if is_address(endpoint.host):
             return [endpoint.host]
         try:
@@ -132,7 +127,7 @@ class Dialer:
         return found
 
     async def _first_of(self, addresses: Sequence[str], port: int) -> socket.socket:
-        """Dial addresses, the next one when one has failed or a quarter of a second has passed."""
+        """Dial addresses, the next one when one has failed or takes long; return the first that is connected."""
         if len(addresses) == 1:
             return await self._connected(addresses[0], port)
         waiting = list(reversed(addresses))
@@ -142,11 +137,9 @@ class Dialer:
             while waiting or dialling:
                 if waiting:
                     dialling.add(asyncio.create_task(self._connected(waiting.pop(), port)))
-                done, _ = await asyncio.wait(
-                    dialling,
-                    timeout=ATTEMPT_DELAY_SECONDS if waiting else None,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
+                # The next address is dialled after a quarter of a second, too (RFC 8305 §5).
+                seconds = 0.25 if waiting else None
+                done, _ = await asyncio.wait(dialling, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     dialling.discard(task)
                     error = task.exception()
@@ -163,6 +156,7 @@ class Dialer:
         raise (lacking or errors)[0]
 
     async def _connected(self, address: str, port: int) -> socket.socket:
+        """Check one address, and connect to it."""
         if self._guard is not None:
             self._guard.check_address(address)
         family = socket.AF_INET6 if ":" in address else socket.AF_INET

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeAlias
 
@@ -32,50 +32,41 @@ RESOLVE_SECONDS: Final = 1.0
 """How long an enqueue waits for a lookup. A name without an answer by then is not refused: delivery retries."""
 
 
-def _networks(*rows: tuple[str, str]) -> tuple[tuple[Network, str], ...]:
-    return tuple((ipaddress.ip_network(network), rule) for network, rule in rows)
+def _networks(rules: Mapping[str, str]) -> tuple[tuple[Network, str], ...]:
+    """Return networks, each with its rule, from a rule's networks in one text."""
+    return tuple((ipaddress.ip_network(each), rule) for rule, text in rules.items() for each in text.split())
 
 
 METADATA: Final = _networks(
-    ("169.254.0.0/16", "link-local and metadata"),
-    ("100.100.100.200/32", "metadata"),
-    ("168.63.129.16/32", "metadata"),
-    ("fd00:42::42/128", "metadata"),
-    ("fd00:c1::/32", "metadata"),
-    ("fd00:ec2::/32", "metadata"),
-    ("fd20:ce::/32", "metadata"),
+    {
+        "link-local and metadata": "169.254.0.0/16",
+        "metadata": "100.100.100.200/32 168.63.129.16/32 fd00:42::42/128 fd00:c1::/32 fd00:ec2::/32 fd20:ce::/32",
+    }
 )
 """Where clouds return credentials without authentication. To allow one, a network must be no wider than it is here."""
 
 NEVER: Final = _networks(
-    ("0.0.0.0/8", "this host"),
-    ("192.0.0.0/24", "protocol assignments"),
-    ("192.0.2.0/24", "documentation"),
-    ("192.88.99.0/24", "6to4 relay"),
-    ("198.18.0.0/15", "benchmarking"),
-    ("198.51.100.0/24", "documentation"),
-    ("203.0.113.0/24", "documentation"),
-    ("224.0.0.0/4", "multicast"),
-    ("240.0.0.0/4", "reserved"),
-    ("::/128", "this host"),
-    ("fe80::/10", "link-local"),
-    ("2001::/23", "protocol assignments"),
-    ("2001:db8::/32", "documentation"),
-    ("2002::/16", "6to4"),
-    ("3fff::/20", "documentation"),
-    ("fec0::/10", "site-local"),
-    ("ff00::/8", "multicast"),
+    {
+        "this host": "0.0.0.0/8 ::/128",
+        "protocol assignments": "192.0.0.0/24 2001::/23",
+        "documentation": "192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20",
+        "6to4 relay": "192.88.99.0/24",
+        "6to4": "2002::/16",
+        "benchmarking": "198.18.0.0/15",
+        "multicast": "224.0.0.0/4 ff00::/8",
+        "reserved": "240.0.0.0/4",
+        "link-local": "fe80::/10",
+        "site-local": "fec0::/10",
+    }
 )
 """Refused everywhere."""
 
 PRIVATE: Final = _networks(
-    ("10.0.0.0/8", "private"),
-    ("100.64.0.0/10", "carrier-grade NAT"),
-    ("127.0.0.0/8", "loopback"),
-    ("172.16.0.0/12", "private"),
-    ("192.168.0.0/16", "private"),
-    ("::1/128", "loopback"),
-    ("fc00::/7", "private"),
+    {
+        "private": "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7",
+        "carrier-grade NAT": "100.64.0.0/10",
+        "loopback": "127.0.0.0/8 ::1/128",
+    }
 )
 """Refused in production, allowed in development."""
 
@@ -106,6 +97,7 @@ class EgressGuard:
         self._parse = lru_cache(maxsize=4096)(parse_destination)
 
     def _rule(self, address: Address, *, development: bool) -> str | None:
+        """Return the rule that forbids an address, or one that it embeds."""
         embedded = _embedded_v4(address) if isinstance(address, ipaddress.IPv6Address) else ()
         # Checked before the allowed networks: a wide one, of private addresses say, does not allow the metadata in it.
         for each in (address, *embedded):
@@ -121,6 +113,7 @@ class EgressGuard:
         return None if allowed or development or address in DNS64 else f"IPv4, as {embedded[0]} in IPv6"
 
     def _metadata_rule(self, address: Address) -> str | None:
+        """Return the rule, unless the allowed networks name the address as narrowly."""
         for network, rule in METADATA:
             if address in network:
                 named = [each for each in self._allow if each.prefixlen >= network.prefixlen]
@@ -160,34 +153,30 @@ class EgressGuard:
         return self._parse(url)
 
     async def check(self, url: str) -> Destination:
+        """Parse a URL at enqueue, and check every address that its host has now, as `look_up` does."""
+        return (await self.look_up(url))[0]
+
+    async def look_up(self, url: str) -> tuple[Destination, bool]:
         """Parse a URL at enqueue, and check every address that its host has now.
 
         A name that has no address within a second passes: delivery looks it up again, and retries.
 
+        Returns:
+            Also whether the host is a name that has no address now. That is ``False``, too, where nobody can tell: behind an
+            egress proxy, and when the lookup takes too long.
+
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.
         """
-        destination, _ = await self.look_up(url)
-        return destination
-
-    async def look_up(self, url: str) -> tuple[Destination, bool]:
-        """Do as `check` does; also return whether the host is a name that has no address now.
-
-        That is ``False``, too, where nobody can tell: behind an egress proxy, and when the lookup takes too long.
-
-        Raises:
-            EgressRefused: as there.
-        """
         destination = self._parse(url)
-        if self._literal_or_unresolved(destination.host):
-            return destination, False
-        try:
-            async with asyncio.timeout(RESOLVE_SECONDS):
-                await self.addresses(destination.host, destination.port)
-        except (TimeoutError, RuntimeError):  # no answer yet, or no thread that could ask
-            return destination, False
-        except OSError:
-            return destination, True
+        if not self._is_checked(destination.host):
+            try:
+                async with asyncio.timeout(RESOLVE_SECONDS):
+                    await self.addresses(destination.host, destination.port)
+            except (TimeoutError, RuntimeError):  # no answer yet, or no thread that could ask
+                pass
+            except OSError:
+                return destination, True
         return destination, False
 
     async def resolve(self, url: str) -> Destination:
@@ -201,16 +190,15 @@ class EgressGuard:
             SendFailed: the name has no address now.
         """
         destination = self._parse(url)
-        if self._literal_or_unresolved(destination.host):
-            return destination
-        try:
-            await self.addresses(destination.host, destination.port)
-        except OSError as exc:
-            raise SendFailed(no_address(destination.host, exc)) from exc
+        if not self._is_checked(destination.host):
+            try:
+                await self.addresses(destination.host, destination.port)
+            except OSError as exc:
+                raise SendFailed(no_address(destination.host, exc)) from exc
         return destination
 
-    def _literal_or_unresolved(self, host: str) -> bool:
-        """Check a host that is an address; return whether there is nothing else to check."""
+    def _is_checked(self, host: str) -> bool:
+        """Check a host that is an address; return whether there is nothing left to look up here."""
         if not is_address(host):
             return self._resolve is None
         self.check_address(host)

@@ -9,9 +9,6 @@ from typing import Final, Self
 
 TICK_SECONDS: Final = 0.25
 
-LEAST_SECONDS: Final = 0.1
-"""A timer that is this late means a stall; less is ordinary work of the event loop."""
-
 GRACE_SECONDS: Final = 0.5
 """For so long, what has arrived during a stall is read, before any deadline that has passed meanwhile ends its attempt."""
 
@@ -51,19 +48,16 @@ class LagMeter:
     def lost(self) -> float:
         """Return the seconds that were lost so far, with those of a stall that has just ended."""
         now = self._clock()
-        if now - self._due >= LEAST_SECONDS:
+        if now - self._due >= 0.1:  # less is ordinary work of the event loop
             self._lost += now - self._due
             self._longest = max(self._longest, now - self._due)
             self._due = now
-            self._defer()
+            # After a stall, the event loop runs timers before it reads.
+            until = asyncio.get_running_loop().time() + GRACE_SECONDS
+            for each in self.deadlines:
+                if not each.expired() and (each.when() or 0.0) < until:
+                    each.reschedule(until)
         return self._lost
-
-    def _defer(self) -> None:
-        """After a stall, the event loop runs timers before it reads."""
-        until = asyncio.get_running_loop().time() + GRACE_SECONDS
-        for each in self.deadlines:
-            if not each.expired() and (each.when() or 0.0) < until:
-                each.reschedule(until)
 
     def longest(self) -> float:
         """Return the seconds of the longest stall since the last `pop_longest`."""

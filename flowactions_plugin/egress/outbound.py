@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flowactions_plugin.egress.attempt import Transport
 from flowactions_plugin.egress.guard import EgressGuard, Resolve
+from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.pool import most_connections
 from flowactions_plugin.egress.sender import Validate
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings.model import Settings
 
-if TYPE_CHECKING:
-    import httpx
-
 
 def guard_of(settings: Settings, resolve: Resolve) -> EgressGuard:
-    """Return the rules on addresses.
-
-    Args:
-        settings: those of the host.
-        resolve: looks up names, where they are looked up here.
-    """
+    """Return the rules on addresses; ``resolve`` looks up names, where they are looked up here."""
     return EgressGuard(
         development=settings.environment == "development",
         allow=settings.egress_allow,
@@ -30,28 +21,17 @@ def guard_of(settings: Settings, resolve: Resolve) -> EgressGuard:
 
 
 def outbound(
-    settings: Settings, guard: EgressGuard, host_transport: httpx.AsyncBaseTransport | None
+    settings: Settings, guard: EgressGuard, host_transport: object | None
 ) -> tuple[Transport, Validate]:
     """Return the transport, to be created in the event loop that it is used in, and what parses a URL before.
 
     The plugin's own transport checks each address that it dials. What a host's transport or a proxy dials is not seen here,
     so names are resolved and checked before.
-
-    Args:
-        settings: those of the host.
-        guard: the rules.
-        host_transport: the host's own; ``None``: it has none.
     """
     if host_transport is not None:
-        from flowactions_plugin.egress.host_transport import HostTransport  # noqa: PLC0415  imports httpx
-
         return HostTransport(host_transport), guard.resolve
     proxy = settings.egress_proxy
-    transport = OutboundTransport(
-        guard,
-        most_connections(settings.slots),
-        proxy,
-        settings.egress_ca,
-        tunnels_all=settings.egress_proxy_tunnel == "all",
-    )
+    tunnels_all = settings.egress_proxy_tunnel == "all"
+    limit = most_connections(settings.slots)
+    transport = OutboundTransport(guard, limit, proxy, settings.egress_ca, tunnels_all=tunnels_all)
     return transport, guard.validate if proxy is None else guard.resolve

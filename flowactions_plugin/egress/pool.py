@@ -1,35 +1,95 @@
-"""Keeps idle connections, and bounds how many are open."""
+"""Keeps idle connections, says how long one may be used again, and bounds how many are open."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from flowactions_plugin.egress.connection import READ_BYTES, Connection
-from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, EarlyClosers
+if TYPE_CHECKING:
+    from flowactions_plugin.egress.connection import Connection
+
+READ_BYTES: Final = 16 * 1024
+"""How much is read at once."""
+
+IDLE_SECONDS: Final = 30.0
+"""How long a connection may be idle before it is used again, if the receiver has not said how long it keeps it."""
+
+LONGEST_IDLE_SECONDS: Final = 60.0
+"""The same, whatever the receiver has said."""
+
+LIFETIME_SECONDS: Final = 60.0
+"""The age from which no request goes out on a connection, so that a name's new address is used."""
 
 SWEEP_SECONDS: Final = 5.0
 """How often connections are closed that have become too old to be used again. Age is checked at each use anyway."""
 
-CONNECTIONS_A_SLOT: Final = 10
-"""How many connections are open for each attempt that may be made at once. With one for each, none would be kept where there
-are more destinations than slots."""
+WINDOW_SECONDS: Final = 600.0
+"""Two repeated requests within this time make a destination one that closes early, for as long again."""
+
+DESTINATIONS: Final = 4096
+"""Of how many destinations it is known when requests were repeated: those where it happened last."""
+
+_KEEP_ALIVE: Final = re.compile(rb"\nkeep-alive:([^\r\n]*)", re.IGNORECASE)
+_PARAMETER: Final = re.compile(rb"(?:^|[\s,;])(timeout|max)\s*=\s*\"?0*([0-9]+)", re.IGNORECASE)
 
 
 def most_connections(slots: int) -> int:
     """Return how many connections may be open at once: half of the process's descriptors at the most, idle ones included.
 
     Args:
-        slots: how many attempts are made at once; each has its connection in any case.
+        slots: how many attempts are made at once. Each has its connection in any case, and ten are wanted for each:
+            with one for each, none would be kept where there are more destinations than slots.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = slots * CONNECTIONS_A_SLOT
+    wanted = slots * 10
     if descriptors != resource.RLIM_INFINITY:
         wanted = min(wanted, descriptors // 2)
     return max(slots, wanted)
+
+
+def idle_seconds(head: bytes) -> float:
+    """Return how long a connection may be idle after a response: ``Keep-Alive: timeout=N`` less a second, or 30 s.
+
+    Args:
+        head: the response's, as it came. What is not a number counts as not there; of several, the smallest counts.
+
+    Returns:
+        Seconds, at most 60; 0 if the connection is not to be used again.
+    """
+    if b"keep-alive:" not in head.lower():
+        return IDLE_SECONDS
+    limits = []
+    for value in _KEEP_ALIVE.findall(head):
+        for name, digits in _PARAMETER.findall(value):
+            number = int(digits[:5])  # five digits are above every limit
+            if name.lower() == b"timeout":
+                limits.append(min(max(number - 1.0, 0.0), LONGEST_IDLE_SECONDS))
+            elif number == 0:
+                return 0.0
+    return min(limits, default=IDLE_SECONDS)
+
+
+class EarlyClosers:
+    """The destinations that close kept connections just as a request goes out: they get a fresh one for each request."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, tuple[float, bool]] = OrderedDict()
+
+    def record(self, key: str, now: float) -> None:
+        """Record that a request to a destination had to be repeated, at these seconds of a clock that is never set."""
+        before = self._seen.pop(key, None)
+        self._seen[key] = (now, before is not None and now - before[0] < WINDOW_SECONDS)
+        if len(self._seen) > DESTINATIONS:
+            self._seen.popitem(last=False)
+
+    def includes(self, key: str, now: float) -> bool:
+        """Return whether a destination gets a fresh connection for each request now."""
+        seen = self._seen.get(key)
+        return seen is not None and seen[1] and now - seen[0] < WINDOW_SECONDS
 
 
 class Pool:
@@ -40,7 +100,8 @@ class Pool:
         clock: seconds of a clock that is never set.
 
     Attributes:
-        buffer: what they read to, in turn.
+        buffer: what all of them read to, in turn: what came is used up before the next read. Those of another event loop
+            read at the same time, in another thread, so they have another buffer.
     """
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
@@ -48,24 +109,19 @@ class Pool:
         self._limit = limit
         self._clock = clock
         self._early_closers = EarlyClosers()
-        self._idle: dict[str, list[Connection]] = {}
+        self._idle: dict[str, dict[Connection, None]] = {}  # by destination, in the order of their last use
         self._unused: OrderedDict[Connection, None] = OrderedDict()  # the idle ones, the longest idle first
         self._open: set[Connection] = set()
         self._opening = 0
-        self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self, key: str) -> Connection | None:
         """Return the idle connection to a destination that was used last, if there is one that is fit for a request."""
-        idle = self._idle.get(key)
-        if idle is None:
-            return None
         now = self._clock()
-        while idle:
-            connection = idle.pop()
-            del self._unused[connection]
-            if not idle:
-                del self._idle[key]
+        while idle := self._idle.get(key):
+            connection = next(reversed(idle))
+            self._leave(connection)
             if self._is_fit(connection, now) and connection.is_quiet():
                 return connection
             self._close(connection)
@@ -73,15 +129,17 @@ class Pool:
 
     async def reserve(self) -> None:
         """Wait until one more connection may be opened; each call is followed by `opened` or `failed`."""
-        while len(self._open) + self._opening >= self._limit and not self._close_oldest():
+        while len(self._open) + self._opening >= self._limit:
+            if self._unused:
+                self._close(next(iter(self._unused)))
+                break
             turn = asyncio.get_running_loop().create_future()
-            self._waiting[turn] = None
+            self._waiting.append(turn)
             try:
                 await turn
             except asyncio.CancelledError:
-                self._waiting.pop(turn, None)  # a release may have passed over it
                 if not turn.cancelled():
-                    self._wake()
+                    self._wake()  # it had its turn: the next one gets it
                 raise
         self._opening += 1
 
@@ -99,13 +157,14 @@ class Pool:
         self._opening -= 1
         self._wake()
 
-    def released(self, connection: Connection) -> None:
-        """Keep a connection for the next request, if there may be one."""
-        connection.idle_since = now = self._clock()
+    def released(self, connection: Connection, head: bytes) -> None:
+        """Keep a connection for the next request, if there may be one by the head of its last response."""
+        now = self._clock()
+        connection.fit_until = min(connection.opened_at + LIFETIME_SECONDS, now + idle_seconds(head))
         if not self._is_fit(connection, now):
             self._close(connection)
             return
-        self._idle.setdefault(connection.key, []).append(connection)
+        self._idle.setdefault(connection.key, {})[connection] = None
         self._unused[connection] = None
         if self._sweep is None:
             self._sweep_later()
@@ -117,7 +176,9 @@ class Pool:
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection that was closed."""
-        self._forget(connection)
+        self._open.discard(connection)
+        if connection in self._unused:
+            self._leave(connection)
         self._wake()
 
     def close_unused(self) -> None:
@@ -136,35 +197,28 @@ class Pool:
         """Return whether a request may go out on an idle connection, as far as its age and its destination say."""
         return (
             connection.may_begin
-            and now - connection.idle_since < connection.idle_seconds
-            and now - connection.opened_at < LIFETIME_SECONDS
+            and now < connection.fit_until
             and not self._early_closers.includes(connection.key, now)
         )
 
     def _close(self, connection: Connection) -> None:
-        self._forget(connection)
+        """Close a connection, which counts as open no more; the event loop says later that it is closed."""
+        self._open.discard(connection)
+        if connection in self._unused:
+            self._leave(connection)
         connection.close()
 
-    def _forget(self, connection: Connection) -> None:
-        self._open.discard(connection)
-        if connection not in self._unused:
-            return
+    def _leave(self, connection: Connection) -> None:
+        """Take a connection out of the idle ones."""
         del self._unused[connection]
         idle = self._idle[connection.key]
-        idle.remove(connection)
+        del idle[connection]
         if not idle:
             del self._idle[connection.key]
 
-    def _close_oldest(self) -> bool:
-        """Make room among the idle connections; return whether there was one."""
-        if not self._unused:
-            return False
-        self._close(next(iter(self._unused)))
-        return True
-
     def _wake(self) -> None:
         while self._waiting:
-            turn, _ = self._waiting.popitem(last=False)
+            turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
                 return

@@ -9,7 +9,7 @@ from typing import Final
 
 from flowactions_plugin.egress.attempt import Request
 from flowactions_plugin.egress.destination import Destination
-from flowactions_plugin.egress.header_names import folded
+from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.errors import SendFailed
 
 _OWN: Final = frozenset({"host", "content-length", "transfer-encoding"})

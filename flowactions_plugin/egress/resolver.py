@@ -12,19 +12,17 @@ import math
 import socket
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, TypeAlias, cast
+from queue import Empty, SimpleQueue
+from typing import Final, TypeAlias
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
 
 IDLE_SECONDS: Final = 10.0
-"""How long a thread waits for the next lookup before it ends."""
-
 CACHE_SECONDS: Final = 30.0
-CACHED_NAMES: Final = 4096
 
 
 def system_lookup(host: str, port: int) -> Sequence[str]:
@@ -34,9 +32,10 @@ def system_lookup(host: str, port: int) -> Sequence[str]:
 
 
 class Resolver:
-    """Looks names up in a limited number of daemon threads: a lookup that hangs does not delay the end of the process.
+    """Looks names up in a limited number of daemon threads, which end after ten seconds without a lookup.
 
-    Lookups for one name are coalesced. A lookup that nobody waits for when it gets a thread is dropped.
+    The threads of a `ThreadPoolExecutor` would delay the end of the process by a lookup that hangs. Lookups for one name are
+    coalesced. A lookup that nobody waits for when it gets a thread is dropped.
 
     Args:
         threads: concurrent lookups.
@@ -46,11 +45,10 @@ class Resolver:
     def __init__(self, threads: int, lookup: Lookup = system_lookup) -> None:
         self._limit = threads
         self._lookup = lookup
-        self._waiting: dict[str, list[Future[Sequence[str]]]] = {}
-        self._queue: deque[tuple[str, int]] = deque()
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._threads = 0
-        self._idle = 0
+        self._asked: dict[str, list[Future[Sequence[str]]]] = {}  # who waits for each name, in any event loop
+        self._queue = SimpleQueue[tuple[str, int]]()  # the names that no thread has taken yet
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a name.
@@ -60,58 +58,56 @@ class Resolver:
             RuntimeError: this process cannot start a thread.
         """
         answer: Future[Sequence[str]] = Future()
-        with self._changed:
-            if host not in self._waiting:
-                if self._idle > len(self._queue):
-                    self._changed.notify()
-                elif self._threads < self._limit:
+        with self._lock:
+            if host not in self._asked:
+                if len(self._asked) >= self._threads < self._limit:
                     # Before anything is counted or waits: it may fail.
                     threading.Thread(target=self._work, name="flowactions resolver", daemon=True).start()
                     self._threads += 1
-                self._waiting[host] = []
-                self._queue.append((host, port))
-            self._waiting[host].append(answer)
+                self._asked[host] = []
+                self._queue.put((host, port))
+            self._asked[host].append(answer)
         return await asyncio.wrap_future(answer)
 
     def _work(self) -> None:
         while (asked := self._next()) is not None:
-            found, error = cast("Sequence[str]", ()), None
+            found: Sequence[str] | Exception
             try:
                 found = self._lookup(*asked)
             except Exception as exc:  # noqa: BLE001  raised where the result is awaited
-                error = exc
-            with self._changed:
-                waiting = self._waiting.pop(asked[0])
+                found = exc
+            with self._lock:
+                waiting = self._asked.pop(asked[0])
             for answer in waiting:
                 if not answer.set_running_or_notify_cancel():
                     continue
-                if error is None:
-                    answer.set_result(found)
+                if isinstance(found, Exception):
+                    answer.set_exception(found)
                 else:
-                    answer.set_exception(error)
+                    answer.set_result(found)
 
     def _next(self) -> tuple[str, int] | None:
-        """Wait for the next lookup; ``None`` ends the thread."""
-        with self._changed:
-            while True:
-                self._idle += 1
-                self._changed.wait_for(lambda: self._queue, IDLE_SECONDS)
-                self._idle -= 1
-                if not self._queue:
-                    self._threads -= 1
-                    return None
-                host, port = self._queue.popleft()
-                if not all(each.cancelled() for each in self._waiting[host]):
+        """Wait for the next name that somebody waits for; ``None`` ends the thread."""
+        while True:
+            try:
+                host, port = self._queue.get(timeout=IDLE_SECONDS)
+            except Empty:
+                with self._lock:
+                    if self._queue.empty():
+                        self._threads -= 1
+                        return None
+                continue
+            with self._lock:
+                if not all(each.cancelled() for each in self._asked[host]):
                     return host, port
-                del self._waiting[host]
+                del self._asked[host]
 
 
 class CachingResolver:
-    """Caches lookups, also of names without an address. For enqueue only: delivery looks up again.
+    """Caches lookups for 30 s, also of names without an address. For enqueue only: delivery looks up again.
 
     Args:
         resolve: looks up what is not cached.
-        seconds: how long a result is valid.
         size: how many names are kept, the most recently used ones.
         timer: monotonic seconds.
     """
@@ -119,13 +115,10 @@ class CachingResolver:
     def __init__(
         self,
         resolve: Callable[[str, int], Awaitable[Sequence[str]]],
-        *,
-        seconds: float = CACHE_SECONDS,
-        size: int = CACHED_NAMES,
+        size: int = 4096,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resolve = resolve
-        self._seconds = seconds
         self._size = size
         self._timer = timer
         self._cache: OrderedDict[str, tuple[float, Sequence[str] | str]] = OrderedDict()
@@ -142,7 +135,7 @@ class CachingResolver:
                 found = await self._resolve(host, port)
             except OSError as exc:
                 found = str(exc)
-            self._cache[host] = self._timer() + self._seconds, found
+            self._cache[host] = self._timer() + CACHE_SECONDS, found
             if len(self._cache) > self._size:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(host)

@@ -12,16 +12,13 @@ SHORTAGES: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
 )
 
-LOOKUP_DESCRIPTORS: Final = 4
-"""How many descriptors a name lookup may need at once."""
-
 
 def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = None) -> str | None:
     """Return which resource was lacking here when an attempt failed; ``None`` when the failure came from outside.
 
     Args:
         error: why it failed, with its causes.
-        probe: tests whether there are descriptors; ``None``: `descriptor_shortage`.
+        probe: tests whether there are descriptors; ``None``: by opening some.
     """
     lookup_failed = False
     for each in causes(error):
@@ -34,17 +31,15 @@ def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = 
             lookup_failed = True
         elif isinstance(each, OSError) and each.errno in SHORTAGES:
             return os.strerror(each.errno)
-    if lookup_failed:
-        lack = (probe or descriptor_shortage)()
-        return None if lack is None else os.strerror(lack.errno or 0)
-    return None
+    lack = (probe or _descriptor_shortage)() if lookup_failed else None
+    return None if lack is None else os.strerror(lack.errno or 0)
 
 
-def descriptor_shortage() -> OSError | None:
-    """Return the error of opening as many descriptors as a lookup needs; ``None`` when they can be opened."""
+def _descriptor_shortage() -> OSError | None:
+    """Return the error of opening the four descriptors that a lookup may need; ``None`` when they can be opened."""
     opened: list[socket.socket] = []
     try:
-        opened.extend(socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(LOOKUP_DESCRIPTORS))
+        opened.extend(socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(4))
     except OSError as exc:
         return exc if exc.errno in SHORTAGES else None
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import httptools
 
@@ -18,12 +18,7 @@ from flowactions_plugin.errors import SendFailed
 MAX_HEAD_BYTES: Final = 64 * 1024
 """The status line and all headers of one response; and, apart from them, what frames the chunks of its body, with its trailers."""
 
-MOST_INTERIM: Final = 16
-"""How many interim responses (1xx) may come before a response."""
-
-_START: Final = b"HTTP/"
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_BREAKS: Final = b"\r\n"
 
 
 class NotHttp(SendFailed):
@@ -40,9 +35,6 @@ class Headers(Mapping[str, str]):
 
     Args:
         head: its bytes, which the parser has accepted.
-
-    Attributes:
-        head: the same.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -70,7 +62,7 @@ class Headers(Mapping[str, str]):
 class ResponseReader:
     """Reads the responses of one connection, one after the other.
 
-    Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over, up to `MOST_INTERIM`.
+    Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over, up to sixteen.
 
     Args:
         head_only: whether the first request is one whose response has no body (HEAD, CONNECT).
@@ -83,36 +75,12 @@ class ResponseReader:
         clean: whether the response has ended, nothing came after it, and the connection stays open after it.
     """
 
-    __slots__ = (
-        "_body_bytes",
-        "_chunked",
-        "_empty_bytes",
-        "_ended",
-        "_head",
-        "_head_only",
-        "_interim",
-        "_keep_alive",
-        "_parser",
-        "_rest_bytes",
-        "_surplus",
-        "_tail",
-        "body",
-        "clean",
-        "complete",
-        "headers",
-        "status",
-    )
-
     def __init__(self, *, head_only: bool = False) -> None:
-        self._parser: httptools.HttpResponseParser | None = None
+        self._parser: Any = httptools.HttpResponseParser(self)  # None at the end: it refers to this object
         self.begin(head_only=head_only)
 
     def begin(self, *, head_only: bool) -> None:
-        """Expect the response to the next request. The one before, if there was one, was read and is clean.
-
-        Args:
-            head_only: whether it has no body.
-        """
+        """Expect the response to the next request. The one before, if there was one, was read and is clean."""
         self.status = 0
         self.headers: Headers | None = None
         self.body = self._head = self._tail = b""
@@ -120,8 +88,6 @@ class ResponseReader:
         self._head_only = head_only
         self._interim = self._empty_bytes = self._rest_bytes = self._body_bytes = 0
         self._chunked = self._ended = self._keep_alive = self._surplus = False
-        if self._parser is None:
-            self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes of the connection.
@@ -132,7 +98,7 @@ class ResponseReader:
         while data and not self.complete:
             data = self._feed_head(data) if self.headers is None else self._feed_body(data)
         if data:
-            self.clean, self._parser = False, None
+            self.clean = False
 
     def end(self) -> bool:
         """Handle the end of the connection; return whether the response is complete.
@@ -141,16 +107,15 @@ class ResponseReader:
         """
         if not self.complete and self.headers is not None and not self._chunked:
             self.complete = not {"content-length", "transfer-encoding"} & self.headers.keys()
-        self.clean = False
-        self._parser = None  # it refers to this object
+        self.clean, self._parser = False, None
         return self.complete
 
     def _feed_head(self, data: bytes) -> bytes:
         """Take bytes of a head; return those that are after it."""
-        if not self._head and data[0] in _BREAKS:
-            data = self._without_empty_lines(data)
+        if not self._head and not (data := self._without_empty_lines(data)):
+            return b""
         before, self._head = len(self._head), self._head + data
-        if not self._head.startswith(_START[: len(self._head)]):
+        if not self._head.startswith(b"HTTP/"[: len(self._head)]):
             raise NotHttp("it does not begin with HTTP/")
         # The empty line that ends it may have begun in the bytes before.
         end = self._head.find(_END_OF_HEAD, max(0, before - 3))
@@ -158,20 +123,20 @@ class ResponseReader:
         if end >= 0:
             size = end + len(_END_OF_HEAD)
             self._head, rest = self._head[:size], self._head[size:]
+        upgraded = self._parse(self._head[before:MAX_HEAD_BYTES])
+        status = self._parser.get_status_code()
+        interim = 100 <= status < 200 and status != 101
         if len(self._head) > MAX_HEAD_BYTES:
-            raise self._too_large(before)
-        upgraded = self._parse(self._head[before:])
+            raise self._too_large(None if interim else status)
         if end < 0:
             return b""
-        assert self._parser is not None  # noqa: S101  a head is read only before the response is complete
-        status = self._parser.get_status_code()
-        if 100 <= status < 200 and status != 101:
+        if interim:
             if not self._ended:
                 raise NotHttp(f"an interim response ({status}) has a body")
             self._head, self._ended = b"", False
             self._interim += 1
-            if self._interim > MOST_INTERIM:
-                raise NotHttp(f"more than {MOST_INTERIM} interim responses came before it")
+            if self._interim > 16:
+                raise NotHttp("more than 16 interim responses came before it")
             return rest
         self.status, self.headers = status, Headers(self._head)
         if self._ended or upgraded or self._head_only or status in {204, 304}:
@@ -180,30 +145,25 @@ class ResponseReader:
             )
         return rest
 
-    def _speaks_of_a_body(self) -> bool:
-        """Return whether a head frames a body, which may follow although it must not."""
-        head = self._head.lower()
-        if b"\r\ntransfer-encoding:" in head:
-            return True
-        return b"\r\ncontent-length:" in head and Headers(self._head)["content-length"] != "0"
-
     def _without_empty_lines(self, data: bytes) -> bytes:
         """Pass over empty lines before a head, of which there may be as many bytes as of a head."""
-        found = data.lstrip(_BREAKS)
+        found = data.lstrip(b"\r\n")
         self._empty_bytes += len(data) - len(found)
         if self._empty_bytes > MAX_HEAD_BYTES:
             raise NotHttp(f"more than {MAX_HEAD_BYTES} bytes of empty lines came before it")
         return found
 
-    def _too_large(self, before: int) -> NotHttp:
-        """Return the error of a head above the limit, after what is within it was parsed."""
-        self._parse(self._head[before:MAX_HEAD_BYTES])
-        assert self._parser is not None  # noqa: S101  a head is read only before the response is complete
+    def _too_large(self, status: int | None) -> NotHttp:
+        """Return the error of a head above the limit, with the status if its line was within it."""
         error = NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
-        status = self._parser.get_status_code()
-        if b"\r\n" in self._head[:MAX_HEAD_BYTES] and (status == 101 or not 100 <= status < 200):
+        if b"\r\n" in self._head[:MAX_HEAD_BYTES]:
             error.status_code = status
         return error
+
+    def _speaks_of_a_body(self) -> bool:
+        """Return whether a head frames a body, which may follow although it must not."""
+        headers = Headers(self._head)
+        return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
     def _feed_body(self, data: bytes) -> bytes:
         """Take bytes of a body; return those that are certainly after it."""
@@ -232,11 +192,10 @@ class ResponseReader:
         self.complete = True
         self.clean = clean and self._keep_alive
         if not self.clean:
-            self._parser = None  # it refers to this object
+            self._parser = None
 
     def _parse(self, data: bytes) -> bool:
         """Have llhttp take bytes; return whether they ended HTTP on this connection."""
-        assert self._parser is not None  # noqa: S101  nothing is read of a response that is complete
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -267,5 +226,4 @@ class ResponseReader:
 
     def on_message_complete(self) -> None:
         """Note that a response has ended, and whether the connection stays open after it."""
-        assert self._parser is not None  # noqa: S101  it calls this
         self._ended, self._keep_alive = True, self._parser.should_keep_alive()

@@ -26,24 +26,22 @@ from flowactions_plugin.egress.attempt import (
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import shortage
-from flowactions_plugin.egress.signature import attempt_headers, keyed, sign
-from flowactions_plugin.egress.standard_webhooks import event_id_of, with_standard_headers
-from flowactions_plugin.egress.standard_webhooks import keyed as keyed_standard
-from flowactions_plugin.egress.standard_webhooks import sign as sign_standard
+from flowactions_plugin.egress.signature import (
+    attempt_headers,
+    event_id_of,
+    keyed,
+    keyed_standard,
+    sign,
+    sign_standard,
+    with_standard_headers,
+)
 from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY, no_tunnel
 from flowactions_plugin.egress.tunnel import REFUSALS, ProxyFailed, asks_for_credentials, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
 log = logging.getLogger("flowactions.outbox")
 
-ERROR_LENGTH: Final = 500
 UNEXPECTED: Final = "the attempt failed unexpectedly; the log of the service has the details"
-
-KEYS: Final = 64
-"""How many signing secrets a sender keeps in the form that signs fastest."""
-
-NOTICEABLE: Final = 0.1
-"""Which part of the deadline this process may lose before a failure is no attempt."""
 
 Validate: TypeAlias = Callable[[str], Awaitable[Destination]]
 """Parses a stored URL by the rules for an authored one; raises `EgressRefused`."""
@@ -88,9 +86,9 @@ class Sender:
         self._deadline_seconds = deadline_seconds
         self._progress = progress
         self._times_all = times_all
-        self._headers = self._standard if standard_webhooks else self._signed
-        self._keyed = lru_cache(KEYS)(keyed)
-        self._keyed_standard = lru_cache(KEYS)(keyed_standard)
+        self._standard_webhooks = standard_webhooks
+        self._keyed = lru_cache(64)(keyed)
+        self._keyed_standard = lru_cache(64)(keyed_standard)
         self._closed = False
 
     async def send(self, message: Message, secret: str | None, *, forgives: bool = True) -> Outcome | Aborted:
@@ -117,9 +115,8 @@ class Sender:
             async with deadline:
                 destination = await self._validate(message.url)
                 headers = self._headers(message, secret, int(now))
-                response = await self._transport.send(
-                    Request(message.method, destination, headers, message.body, progress)
-                )
+                request = Request(message.method, destination, headers, message.body, progress)
+                response = await self._transport.send(request)
         except Exception as exc:  # noqa: BLE001  the stack beneath raises far more than it documents
             failure = exc
         finally:
@@ -140,38 +137,30 @@ class Sender:
                 progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
             )
             timed_out, lost = deadline.expired(), self.lag.lost() - lost_before
-            aborted = (
-                None
-                if refused or code is not None
-                else self._aborted(failure, progress, lost, timed_out=timed_out)
-            )
-            if aborted is not None:
-                response = progress.response  # one that was cut short counts by its status
-                if response is None and (forgives or aborted.cause != "stall"):
-                    return aborted
+            aborted = None
+            if not refused and code is None:
+                aborted = self._aborted(failure, progress, lost, timed_out=timed_out)
+            response = None if aborted is None else progress.response  # cut short here, it counts by its status
             if response is None:
+                if aborted is not None and (forgives or aborted.cause != "stall"):
+                    return aborted
                 error = self._error_message(failure, progress, destination, timed_out=timed_out)
+                phases, notes = progress.phases(), progress.notes
                 return Outcome(
-                    started_at,
-                    duration,
-                    code,
-                    error=error,
-                    final=refused,
-                    phases=progress.phases(),
-                    notes=progress.notes,
+                    started_at, duration, code, error=error, final=refused, phases=phases, notes=notes
                 )
         assert response is not None  # noqa: S101  there was no failure
-        delivers = 200 <= response.status_code < 300
-        asked = None
-        if response.status_code in RETRY_AFTER_STATUSES:
-            asked = retry_after(response.status_code, response.headers.get("retry-after"), now)
+        code, asked = response.status_code, None
+        if code in RETRY_AFTER_STATUSES:
+            asked = retry_after(code, response.headers.get("retry-after"), now)
+        is_timed = self._times_all or duration >= SLOW_MS or not 200 <= code < 300
         return Outcome(
             started_at,
             duration,
-            response.status_code,
+            code,
             response=response.body_prefix,
             retry_after=asked,
-            phases=None if delivers and not self._times_all and duration < SLOW_MS else progress.phases(),
+            phases=progress.phases() if is_timed else None,
             notes=progress.notes,
         )
 
@@ -190,21 +179,20 @@ class Sender:
             failure = ProxyFailed(PROXY_SILENT, progress.proxy)
         if isinstance(failure, ProxyFailed) and not progress.blamed:
             return _proxy_failed(failure, "proxy" if progress.blamed is None else "tunnel")
-        if lost >= NOTICEABLE * self._deadline_seconds:
+        if lost >= self._deadline_seconds / 10:
             return Aborted("stall", f"this process stood still for {lost:.1f} s meanwhile")
         return None
 
     def _error_message(
         self, failure: Exception, progress: Progress, destination: Destination | None, *, timed_out: bool
     ) -> str:
+        """Return why an attempt failed, for tenants."""
         if timed_out and isinstance(failure, TimeoutError):
             return f"timed out after {self._deadline_seconds:g} s while {progress.phase}"
-        if isinstance(failure, EgressRefused):
-            return str(failure)
         if isinstance(failure, ProxyFailed) and destination is not None:
             return no_tunnel(f"{destination.host}:{destination.port}", failure.reason)
-        if isinstance(failure, SendFailed):
-            return str(failure)[:ERROR_LENGTH]
+        if isinstance(failure, EgressRefused | SendFailed):
+            return str(failure)[:500]
         # Its text may be of Python or a library, and tenants read why an attempt failed.
         log.warning("an attempt failed unexpectedly", exc_info=failure, extra={"event": "attempt.failed"})
         return UNEXPECTED
@@ -214,16 +202,17 @@ class Sender:
         self._closed = True
         await self._transport.aclose()
 
-    def _signed(self, message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
-        signature = None if secret is None else sign(secret, timestamp, message.body or b"", self._keyed)
-        return attempt_headers(message.headers, str(timestamp), signature)
-
-    def _standard(self, message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
-        signature = None
+    def _headers(self, message: Message, secret: str | None, timestamp: int) -> list[tuple[str, str]]:
+        """Return the headers of one attempt, signed if there is a secret."""
+        text, body = str(timestamp), message.body or b""
+        signature = None if secret is None else sign(secret, timestamp, body, self._keyed)
+        headers = attempt_headers(message.headers, text, signature)
+        if not self._standard_webhooks:
+            return headers
         if secret is not None:
-            body, keys = message.body or b"", self._keyed_standard
-            signature = sign_standard(secret, event_id_of(message.headers), timestamp, body, keys)
-        return with_standard_headers(self._signed(message, secret, timestamp), str(timestamp), signature)
+            event_id = event_id_of(message.headers)
+            signature = sign_standard(secret, event_id, timestamp, body, self._keyed_standard)
+        return with_standard_headers(headers, text, signature)
 
 
 def _proxy_failed(failure: ProxyFailed, cause: Literal["proxy", "tunnel"]) -> Aborted:

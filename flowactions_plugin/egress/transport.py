@@ -25,7 +25,7 @@ from flowactions_plugin.egress.transport_errors import (
     cannot_connect,
     no_address,
 )
-from flowactions_plugin.egress.tunnel import ProxyFailed, TunnelRequest, Tunnels
+from flowactions_plugin.egress.tunnel import ProxyFailed, Tunnel, Tunnels
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.origins import DEFAULT_PORTS
 from flowactions_plugin.settings.urls import parse_url
@@ -92,71 +92,67 @@ class OutboundTransport:
         self._pool.close()
         await asyncio.sleep(0)  # the event loop tells what was closed in its next round
 
+    def _is_tunnelled(self, destination: Destination) -> bool:
+        return self._tunnels_all or destination.scheme == "https"
+
     async def _open(self, destination: Destination, progress: Progress) -> Connection:
+        """Wait for a place in the pool, and connect."""
         progress.enter("connecting")
         await self._pool.reserve()
-        try:
-            connection = await self._dialled(destination, progress)
-        except BaseException as exc:
-            self._pool.failed()
-            if shortage(exc) is not None:
-                self._pool.close_unused()
-            raise
-        self._pool.opened(connection)
-        return connection
-
-    async def _dialled(self, destination: Destination, progress: Progress) -> Connection:
         where = f"{destination.host}:{destination.port}"
         connection = Connection(destination.key, where, self._pool)
         try:
             if self._proxy is None:
                 endpoint = Endpoint(destination.host, destination.port, destination.scheme == "https")
                 connection.attach(await self._dialer.dial(endpoint, lambda: connection, progress))
-                return connection
-            await self._dial_proxy(self._proxy, connection, destination, progress)
-        except Unresolved as exc:
-            raise SendFailed(no_address(destination.host, exc.cause)) from exc.cause
-        except OSError as exc:
-            raise SendFailed(cannot_connect(where, exc)) from exc
+            else:
+                await self._dial_proxy(self._proxy, connection, destination, progress)
+        except BaseException as exc:
+            self._pool.failed()
+            if shortage(exc) is not None:
+                self._pool.close_unused()
+            if isinstance(exc, Unresolved):
+                raise SendFailed(no_address(destination.host, exc.cause)) from exc.cause
+            if isinstance(exc, OSError):
+                raise SendFailed(cannot_connect(where, exc)) from exc
+            raise
+        self._pool.opened(connection)
         return connection
-
-    def _is_tunnelled(self, destination: Destination) -> bool:
-        return self._tunnels_all or destination.scheme == "https"
 
     async def _dial_proxy(
         self, proxy: Endpoint, connection: Connection, destination: Destination, progress: Progress
     ) -> None:
-        """Connect to the proxy and, where it tunnels, through it to the destination.
-
-        Raises:
-            ProxyFailed: there is no connection to the proxy, or it opened no tunnel.
-            OSError: TLS with the destination failed.
-        """
+        """Connect to the proxy and, where it tunnels, through it to the destination."""
         progress.proxy = name = str(proxy)
-        request = TunnelRequest(name) if self._is_tunnelled(destination) else None
+        tunnel = Tunnel(destination.key, name, self._pool) if self._is_tunnelled(destination) else None
         try:
-            connection.attach(await self._dialer.dial(proxy, lambda: request or connection, progress))
+            connection.attach(await self._dialer.dial(proxy, lambda: tunnel or connection, progress))
         except Unresolved as exc:
             raise ProxyFailed(PROXY_UNRESOLVED, f"{name}: {exc}") from exc.cause
         except OSError as exc:
             raise ProxyFailed(PROXY_UNREACHABLE, f"{name}: {str(exc) or type(exc).__name__}") from exc
-        if request is None:
-            progress.proxy = None
-            return
+        if tunnel is not None:
+            await self._tunnel(tunnel, connection, destination, progress)
+        progress.proxy = None
+
+    async def _tunnel(
+        self, tunnel: Tunnel, connection: Connection, destination: Destination, progress: Progress
+    ) -> None:
+        """Have the proxy open a tunnel, and give its transport to the connection."""
         try:
-            tunnel = await request.ask(connect_head(destination, self._authorization))
+            transport = await tunnel.ask(str(self._proxy), connect_head(destination, self._authorization))
         except BaseException as exc:
             if not isinstance(exc, ProxyFailed) or exc.of_tunnel:
                 progress.blamed = self._tunnels.refused(destination.key, self._clock())
             raise
         self._tunnels.opened(destination.key, self._clock())
         progress.proxy = None
-        if destination.scheme == "http":
-            tunnel.set_protocol(connection)
-            connection.connection_made(tunnel)
-            return
-        progress.enter("making the TLS handshake")
-        connection.connection_made(await self._dialer.secured(tunnel, connection, destination.host))
+        if destination.scheme == "https":
+            progress.enter("making the TLS handshake")
+            connection.connection_made(await self._dialer.secured(transport, connection, destination.host))
+        else:
+            transport.set_protocol(connection)
+            connection.connection_made(transport)
 
 
 def _parsed_proxy(proxy: str | None) -> tuple[Endpoint | None, Sequence[tuple[str, str]]]:

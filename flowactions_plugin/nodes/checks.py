@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from flowactions_hookspecs import ConfigProblem, Header
-from flowactions_plugin.egress.header_names import folded
+from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.errors import BodyInvalid, HeadersTooLarge, TooLarge
 from flowactions_plugin.log_text import size
 from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConfig

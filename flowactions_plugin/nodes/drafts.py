@@ -37,8 +37,7 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
-from flowactions_plugin.egress.signature import attempt_headers
-from flowactions_plugin.egress.standard_webhooks import with_standard_headers
+from flowactions_plugin.egress.signature import attempt_headers, with_standard_headers
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import (
     BodyInvalid,

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from flowactions_hookspecs.editing import MASK
-from flowactions_plugin.egress.standard_webhooks import signing_key
+from flowactions_plugin.egress.signature import signing_key
 
 TYPOGRAPHIC_QUOTES: Final = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u2018\u2019\u201a\u201b\u2032"
 _QUOTES: Final = f"\"'`{TYPOGRAPHIC_QUOTES}"

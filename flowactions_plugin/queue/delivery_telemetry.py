@@ -13,7 +13,7 @@ import msgspec
 
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import id_time
-from flowactions_plugin.egress.header_names import folded
+from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
 from flowactions_plugin.queue.limits import Standing

@@ -12,8 +12,13 @@ import msgspec
 
 from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin, UnsignedTestOrigin
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
-from flowactions_plugin.egress.header_names import EVENT_ID_HEADER, EVENT_TYPE_HEADER, RESERVED_PREFIX, folded
-from flowactions_plugin.egress.standard_webhooks import RESERVED_PREFIX as STANDARD_PREFIX
+from flowactions_plugin.egress.signature import (
+    EVENT_ID_HEADER,
+    EVENT_TYPE_HEADER,
+    RESERVED_PREFIX,
+    STANDARD_PREFIX,
+    folded,
+)
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import HeadersTooLarge
 from flowactions_plugin.log_text import CONTROL

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import field
 
@@ -18,8 +18,17 @@ from flowactions_hookspecs.request import Request
 from flowactions_hookspecs.webhooks import Delivery, DeliveryAlert
 
 if TYPE_CHECKING:
-    from httpx import AsyncBaseTransport
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+    class AsyncBaseTransport(Protocol):
+        """What the classes of this name of httpx and of httpx2 have in common."""
+
+        async def handle_async_request(self, request: Any) -> Any:
+            """Send a request of the library; return its response."""
+
+        async def aclose(self) -> None:
+            """Close all connections."""
+
 else:
     # msgspec resolves annotations at run time, and the contract imports neither httpx nor SQLAlchemy.
     AsyncBaseTransport = AsyncConnection = AsyncEngine = Any
@@ -124,7 +133,7 @@ class Host(ABC):
     transport: AsyncBaseTransport | None = None
     """Replaces the transport of outbound webhooks (an egress proxy, a test). ``None``: the plugin's own.
 
-    Read when the lifespan opens.
+    An ``AsyncBaseTransport`` of httpx, or of its successor httpx2. Read when the lifespan opens.
     """
 
     @abstractmethod

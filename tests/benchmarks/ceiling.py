@@ -17,9 +17,8 @@ from sqlalchemy import select
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.schema import outbox

@@ -41,6 +41,7 @@ NEVER = (
     "aiohttp",
     "yarl",
     "httpx",
+    "httpx2",
     "svix",
     "slack_sdk",
     "cryptography",

@@ -17,8 +17,7 @@ import standardwebhooks
 from sqlalchemy import text
 
 from flowactions_hookspecs import FlowActions, Header, HostOrigin, Node, NodeDraft, Origin
-from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.egress.standard_webhooks import signing_key
+from flowactions_plugin.egress.signature import sign, signing_key
 from tests import npm
 from tests.commanding import command
 from tests.owning import own_webhook

@@ -113,20 +113,6 @@ async def test_a_burst_of_failures_is_written_once(run: ChatHost) -> None:
     assert (await last_error(run))["code"] == "not_in_channel"
 
 
-async def test_a_failure_of_the_future_is_replaced(run: ChatHost) -> None:
-    """A clock that was set back hides no failure."""
-    connections = ConnectionStore(services_of(run.host)._database)
-    stored = await connections.get("acme")
-    assert stored is not None
-    await connections.record_failure(stored, "is_archived", "f", "n")
-    async with services_of(run.host)._database.write() as connection:
-        await connection.execute(
-            text("UPDATE flowactions_chat_connections SET last_error_at = last_error_at + 3600000")
-        )
-    await connections.record_failure(stored, "not_in_channel", "f", "n")
-    assert (await last_error(run))["code"] == "not_in_channel"
-
-
 async def test_it_is_written_beside_the_walk_and_not_in_its_transaction(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

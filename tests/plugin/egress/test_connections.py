@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from flowactions_plugin.egress.attempt import Progress, Request, Response
-from flowactions_plugin.egress.connection import READ_BYTES, Connection
+from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, interleaved
 from flowactions_plugin.egress.guard import EgressGuard
@@ -85,14 +85,14 @@ class Counting:
             self.open -= 1
 
 
-class Kept:
+class Kept(Pool):
     """Keeps no connection, and counts how often one was given back and closed."""
 
     def __init__(self) -> None:
+        super().__init__(1, time.monotonic)
         self.rests = self.ends = 0
-        self.buffer = memoryview(bytearray(READ_BYTES))
 
-    def released(self, connection: Connection) -> None:
+    def released(self, connection: Connection, head: bytes) -> None:
         self.rests += 1
 
     def closed(self, connection: Connection) -> None:
@@ -374,8 +374,8 @@ async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_
     counting = Counting()
 
     class Interrupting(Kept):
-        def released(self, connection: Connection) -> None:
-            super().released(connection)
+        def released(self, connection: Connection, head: bytes) -> None:
+            super().released(connection, head)
             if self.rests == 1:
                 first.cancel()
                 others.append(asyncio.create_task(connection.request(head, b"", Progress(), head_only=False)))

@@ -15,8 +15,8 @@ from flowactions_plugin.egress import pool as pool_module
 from flowactions_plugin.egress.attempt import CLOSED_KEPT, SENT_AGAIN, Aborted, Outcome, Progress
 from flowactions_plugin.egress.connection import ClosedKept, Connection
 from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.pool import LIFETIME_SECONDS, WINDOW_SECONDS
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.egress.reuse import LIFETIME_SECONDS, WINDOW_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
@@ -305,7 +305,7 @@ class TestNotSentAgain:
             assert not isinstance(failed.value, ClosedKept)
             assert transport is not None
             transport.abort()
-            connection._keeper = Kept()
+            connection._pool = Kept()
 
 
 class TestAge:

@@ -17,7 +17,6 @@ from flowactions_plugin.cli.checks import Checks, check_proxy
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.operators.scope import Scope
@@ -28,7 +27,7 @@ from tests.loopback import black_hole, listening
 from tests.proxying import SILENT, Proxy, proxying, squid
 from tests.queueing import Queue, a_schedule
 from tests.recorder import recorder, status
-from tests.sending import Message, validate
+from tests.sending import Message
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -289,20 +288,6 @@ async def test_a_407_in_clear_that_asks_for_nothing_is_an_answer(queue: Queue) -
         await a_schedule(queue, transport).tick()
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.last_status_code) == ("dead", 1, 407)
-
-
-async def test_a_hosts_transport_blames_as_the_plugins_own() -> None:
-    """httpx says for one error that a proxy gave no tunnel."""
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.host == "good.example":
-            return httpx.Response(200)
-        raise httpx.ProxyError("407 Required" if request.url.host == "asks.example" else "503 Unavailable")
-
-    sender = Sender(HostTransport(httpx.MockTransport(answer)), validate, lambda: 0.0, lambda: 0.0)
-    for name, cause in (("bad", "tunnel"), ("good", None), ("bad", None), ("asks", "proxy")):
-        found = await sender.send(Message(url=f"http://{name}.example/"), None)
-        assert (found.cause if isinstance(found, Aborted) else None) == cause
 
 
 @pytest.mark.ci

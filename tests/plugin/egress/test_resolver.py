@@ -144,7 +144,7 @@ class TestResolver:
         go.set()
         assert [await first, await wanted[1]] == [["8.8.8.8"]] * 2
         assert asked == ["first", "wanted"]
-        assert resolver._waiting == {}
+        assert resolver._asked == {}
 
     @pytest.mark.parametrize("begun", [0, 1], ids=["the first thread", "a further thread"])
     async def test_a_thread_that_cannot_start_takes_no_place(self, begun: int) -> None:
@@ -158,7 +158,7 @@ class TestResolver:
 
         resolver = Resolver(4, lookup)
         hanging = [asyncio.create_task(resolver(f"hangs{number}", 80)) for number in range(begun)]
-        await until(lambda: not resolver._queue)
+        await until(resolver._queue.empty)
         with no_thread_starts():
             for _ in range(6):
                 with pytest.raises(RuntimeError, match="can't start new thread"):

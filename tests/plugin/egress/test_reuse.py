@@ -1,71 +1,124 @@
-"""The rules of connections, without any."""
+"""The rules by which a connection is used again, without a network."""
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from itertools import product
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.egress.reuse import (
-    DESTINATIONS,
-    LONGEST_IDLE_SECONDS,
-    EarlyClosers,
-    Reuse,
-    idle_seconds,
-)
+from flowactions_plugin.egress.attempt import Progress
+from flowactions_plugin.egress.connection import WRITE_BYTES, ClosedKept, Connection
+from flowactions_plugin.egress.pool import DESTINATIONS, LONGEST_IDLE_SECONDS, EarlyClosers, Pool, idle_seconds
+from flowactions_plugin.errors import SendFailed
+from tests.recorder import OK
+
+LARGE = b"x" * (WRITE_BYTES + 1)
 
 
-def used(*, clean: bool = True, written: bool = True) -> Reuse:
-    """Make the state of a connection after one request."""
-    reuse = Reuse()
-    reuse.begin()
-    if written:
-        reuse.wrote()
-    reuse.received()
-    reuse.ended(clean=clean)
-    return reuse
+class Wire:
+    """What the event loop would connect it to: takes what is written, and nothing of a large body."""
+
+    is_closed = False
+
+    def write(self, data: bytes) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+class Driven:
+    """A connection that a test drives in the place of the event loop."""
+
+    def __init__(self) -> None:
+        self.wire = Wire()
+        self.connection = Connection("key", "where", Pool(1, asyncio.get_running_loop().time))
+        self.connection.connection_made(cast("Any", self.wire))
+
+    async def begin(self, body: bytes = b"") -> asyncio.Task[Any]:
+        """Send a request; a large one is not written to its end."""
+        if len(body) > WRITE_BYTES:
+            self.connection.pause_writing()
+        request = self.connection.request(b"POST / HTTP/1.1\r\n\r\n", body, Progress(), head_only=False)
+        task = asyncio.create_task(request)
+        await asyncio.sleep(0)
+        return task
+
+    def receive(self, data: bytes) -> None:
+        """Have bytes arrive."""
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    async def use(self, *, clean: bool = True, written: bool = True) -> None:
+        """Make one request, which is answered."""
+        task = await self.begin(b"" if written else LARGE)
+        self.receive(OK if clean else OK + b"surplus")
+        assert (await task).status_code == 200
 
 
 @pytest.mark.parametrize(("clean", "written"), list(product([True, False], repeat=2)))
-def test_only_what_was_read_and_written_to_the_end_is_used_again(clean: bool, written: bool) -> None:
+async def test_only_what_was_read_and_written_to_the_end_is_used_again(clean: bool, written: bool) -> None:
     """A request that was answered before it was sent whole leaves a rest that the next one would follow."""
-    assert used(clean=clean, written=written).may_begin is (clean and written)
+    driven = Driven()
+    await driven.use(clean=clean, written=written)
+    assert driven.connection.may_begin is (clean and written)
+    assert driven.wire.is_closed is not driven.connection.may_begin
 
 
-def test_what_comes_unasked_ends_it() -> None:
-    """Before the first request, between two, and after the last."""
-    for reuse in (Reuse(), used()):
-        assert reuse.may_begin
-        reuse.received()
-        assert not reuse.may_begin
+async def test_what_comes_unasked_ends_it() -> None:
+    """Before the first request, and after one."""
+    for used in (False, True):
+        driven = Driven()
+        if used:
+            await driven.use()
+        assert driven.connection.may_begin
+        driven.receive(OK)
+        assert not driven.connection.may_begin
+        assert driven.wire.is_closed
 
 
-def test_what_is_lost_stays_lost() -> None:
-    """Nothing that is told later makes a connection usable again."""
-    reuse = used()
-    reuse.begin()
-    reuse.lost()
-    reuse.wrote()
-    reuse.received()
-    reuse.ended(clean=True)
-    assert not reuse.may_begin
+async def test_what_is_lost_stays_lost() -> None:
+    """Nothing that comes later makes a connection usable again."""
+    driven = Driven()
+    await driven.use()
+    task = await driven.begin()
+    driven.connection.close()
+    driven.receive(OK)
+    assert not driven.connection.may_begin
+    await task
+    driven.connection.connection_lost(None)
+    assert not driven.connection.may_begin
+    with pytest.raises(SendFailed):
+        await (await driven.begin())
 
 
 @pytest.mark.parametrize(("kept", "answered", "by_peer"), list(product([True, False], repeat=3)))
-def test_a_request_goes_out_again_only_if_a_kept_connection_was_closed_before_any_byte(
+async def test_a_request_goes_out_again_only_if_a_kept_connection_was_closed_before_any_byte(
     kept: bool, answered: bool, by_peer: bool
 ) -> None:
     """All three hold: it had answered before, not one byte came back, and the other side has closed it."""
-    reuse = used() if kept else Reuse()
-    reuse.begin()
-    reuse.wrote()
+    driven = Driven()
+    if kept:
+        await driven.use()
+    task = await driven.begin()
     if answered:
-        reuse.received()
-    assert reuse.may_repeat(by_peer=by_peer) is (kept and not answered and by_peer)
-    reuse.lost()
-    assert not reuse.may_begin
+        driven.receive(b"H")
+    driven.connection.connection_lost(None if by_peer else TimeoutError())
+    with pytest.raises(SendFailed) as failed:
+        await task
+    assert isinstance(failed.value, ClosedKept) is (kept and not answered and by_peer)
+    assert not driven.connection.may_begin
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -143,22 +196,34 @@ class TestEarlyClosers:
         assert [known.includes(str(number), 0) for number in (0, 1, DESTINATIONS)] == [False, True, True]
 
 
-@given(st.lists(st.sampled_from(["begin", "wrote", "received", "clean", "unclean", "lost"]), max_size=30))
+EVENTS = ["begin", "begin large", "clean", "unclean", "stray", "end", "close"]
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=30))
 def test_no_order_of_events_makes_a_spent_connection_usable(events: list[str]) -> None:
     """Once it may not be used, it may never be used; unless it is busy, whose end decides."""
-    reuse, spent = Reuse(), False
-    busy = False
-    for event in events:
-        if event == "begin":
-            if not reuse.may_begin:
-                continue
-            reuse.begin()
-            busy = True
-        elif event in {"clean", "unclean"}:
-            reuse.ended(clean=event == "clean")
-            spent = spent or (busy and not reuse.may_begin)
-            busy = False
-        else:
-            spent = spent or event == "lost" or (event == "received" and not busy)
-            getattr(reuse, event)()
-        assert not (spent and reuse.may_begin)
+
+    async def drive() -> None:
+        driven, task, spent = Driven(), None, False
+        for event in events:
+            connection = driven.connection
+            if event.startswith("begin"):
+                if not connection.may_begin:
+                    continue
+                task = await driven.begin(LARGE if event == "begin large" else b"")
+            elif event == "end":
+                connection.eof_received()
+            elif event == "close":
+                connection.close()
+            else:
+                driven.receive({"clean": OK, "unclean": OK + b"x", "stray": b"x"}[event])
+                await asyncio.sleep(0)
+            is_busy = task is not None and not task.done()
+            spent = spent or (not is_busy and not connection.may_begin)
+            assert not (spent and connection.may_begin)
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError, SendFailed):
+                await task
+
+    asyncio.run(drive())

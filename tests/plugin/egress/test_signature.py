@@ -5,8 +5,7 @@ import pytest
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.request_head import head_of
-from flowactions_plugin.egress.signature import attempt_headers, sign
-from flowactions_plugin.egress.standard_webhooks import with_standard_headers
+from flowactions_plugin.egress.signature import attempt_headers, sign, with_standard_headers
 
 
 @pytest.mark.parametrize(

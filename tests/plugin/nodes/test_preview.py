@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import select, text
 
 from flowactions_hookspecs import FlowActions, Node, NodeDraft, Preview
-from flowactions_plugin.egress.header_names import SIGNATURE_HEADER, TIMESTAMP_HEADER
+from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flowactions_plugin.storage.schema import metadata, outbox
 from tests.chatting import Adopted
 from tests.recorder import Recorder, recorder
