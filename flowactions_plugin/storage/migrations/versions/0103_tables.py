@@ -2,7 +2,7 @@
 
 Until the first release, a change of the tables edits this revision and gives it the next number.
 
-Revision ID: 0102
+Revision ID: 0103
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import uuid4
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0102"
+revision = "0103"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -122,6 +122,7 @@ def upgrade() -> None:
         *_needed(sa.Text(), "flow_id"),
         *_needed(sa.Text(), "visit", default="1"),
         *_needed(sa.Text(), "node_type"),
+        *_optional(sa.BigInteger(), "ran_at"),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint(
             "organization_id",
