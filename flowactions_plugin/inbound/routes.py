@@ -119,8 +119,9 @@ class Intake:
         unlogged = self._logged.admit(refusal.cause)
         if unlogged is not None:
             since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
-            extra = {"event": "inbound.refused"}
-            self._log.warning("POST %s refused: %s%s", self._path, refusal, since, extra=extra)
+            self._log.warning(
+                "POST %s refused: %s%s", self._path, refusal, since, extra={"event": "inbound.refused"}
+            )
 
     async def _record_some(
         self, result: Unprocessed, status: int, cause: str, reason: str | None, event: Event

@@ -21,6 +21,7 @@ from flowactions_plugin.nodes.store import DeferredStore, Lease, Release, Step, 
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.spans import note_result
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
@@ -86,7 +87,7 @@ class Pacing:
                     return await self._record(walk, node, walk.pacing.next_step_id, transaction)
                 with self._spans.node(walk, node) as span:
                     result = await self._runner.run(self._node_types()[node.type], walk, node, transaction)
-                    span.end_with(result)
+                    note_result(span, result)
                     return result
             except StorageUnavailable as exc:
                 self._meters.count(names.REFUSED, reason=reason_of(exc))
@@ -324,7 +325,7 @@ class Pacing:
                 node_type = self._node_types()[record.node_type]
                 with self._spans.node(record.walk, record.node) as span:
                     await self._runner.run_record(node_type, record, transaction, results)
-                    span.end_with(results[-1])
+                    note_result(span, results[-1])
             except (StorageUnavailable, HostFailed, LeaseLost):
                 raise
             except Exception:

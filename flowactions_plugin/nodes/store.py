@@ -1,4 +1,4 @@
-"""The nodes that wait for a content step: their records, the leases on them, and the runs that were halted (§3.2).
+"""The nodes that wait for a content step: their records, the leases on them, and the runs that were halted.
 
 ``held_until`` is the end of a record's lease. Without a token it is the time from which any process may run the record; no
 record that nobody has got to has one. ``holds`` counts leases. A record with ``ran_at`` has run: its ids stay, and answer a
@@ -242,14 +242,14 @@ class DeferredStore:
         key = [deferred.c[name] for name in Step._fields]
         types = tuple(self._types())
         same_step = (*(other.c[name] == deferred.c[name] for name in Step._fields), other.c.ran_at.is_(None))
-        before = and_(other.c.id < deferred.c.id, other.c.node_type.not_in(types))
+        others = (other.c.held_until.is_not(None), other.c.node_type.not_in(types))
         gone = (
             select(*key)
             .where(
                 deferred.c.node_type.in_(types),
                 deferred.c.held_until < self._database.now(),
                 not_(exists().where(*same_step, self._is_leased(other))),
-                not_(exists().where(*same_step, before)),
+                not_(exists().where(*same_step, *others, other.c.id < deferred.c.id)),
             )
             .group_by(*key)
             .order_by(func.min(deferred.c.held_until))
@@ -356,7 +356,8 @@ class DeferredStore:
     def _is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
         """Select records that somebody leases. A time that no lease can have come to does not count."""
         now = self._database.now()
-        return and_(table.c.token.is_not(None), table.c.held_until.between(now, now + _MOST_AHEAD))
+        has_end = table.c.held_until.is_not(None)  # so that the index of held records can be used
+        return and_(has_end, table.c.token.is_not(None), table.c.held_until.between(now, now + _MOST_AHEAD))
 
 
 _MOST_AHEAD: Final = int(2 * LEASE_SECONDS * 1000)
