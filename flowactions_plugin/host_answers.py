@@ -6,8 +6,9 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin
 
@@ -75,18 +76,30 @@ async def saved_node(host: Host, walk: Walk, node: Node) -> Node | None:
     Raises:
         HostFailed: the method failed, took too long, or gave something else; it was logged.
     """
-    method = f"{type(host).__name__}.node"
-    try:
+    with failing(host, "node"):
         async with asyncio.timeout(NODE_SECONDS):
-            return cast(
-                "Node | None",
-                await ask(host, "node", Node | None, walk.organization_id, walk.flow_id, node.id),
-            )
-    except HostAnswerInvalid:
+            where = (walk.organization_id, walk.flow_id, node.id)
+            return cast("Node | None", await ask(host, "node", Node | None, *where))
+
+
+@contextmanager
+def failing(host: Host, method: str, *expected: type[Exception]) -> Iterator[None]:
+    """Log an error that a method of a host raises, and raise `HostFailed` in its place.
+
+    Args:
+        host: the host.
+        method: the method's name.
+        expected: errors that the contract lets it raise; they pass.
+    """
+    passing: tuple[type[Exception], ...] = (HostAnswerInvalid, *expected)
+    try:
+        yield
+    except passing:
         raise
     except Exception as exc:
-        log.exception("%s failed", method, extra={"event": "host.method_failed"})
-        raise HostFailed(f"{method} failed; the server's log has the details.") from exc
+        name = f"{type(host).__name__}.{method}"
+        log.exception("%s failed", name, extra={"event": "host.method_failed"})
+        raise HostFailed(f"{name} failed; the server's log has the details.") from exc
 
 
 def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
@@ -27,6 +26,7 @@ from flowactions_plugin.bulk.engine import acting
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.clock import timer
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.retention import Retention, prune_actions, prune_audit
 from flowactions_plugin.errors import NotConfigured
@@ -53,6 +53,7 @@ from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.prepared import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing, attempts_of, delays
 from flowactions_plugin.queue.service import OutboxService
+from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, Pruning
@@ -60,6 +61,8 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 
 if TYPE_CHECKING:
     from litestar import Router
+
+log = logging.getLogger("flowactions")
 
 CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
@@ -108,38 +111,57 @@ class Services:
     ) -> None:
         self._host = host
         self._actions = actions
-        self._timing = timing = timing or Timing()
-        self._telemetry = telemetry or Telemetry()
-        self._settings = settings_of(host)
-        self._database = Database(
-            self._settings.database_url, lambda: host.database, connections=self._settings.database_connections
+        self._timing = timing or Timing()
+        self._telemetry = telemetry = telemetry or Telemetry()
+        self._settings = settings = settings_of(host)
+        for words, advice in warnings_of(settings):
+            log.warning("%s: %s", words, advice, extra={"event": "settings.unlikely"})
+        self._database = database = Database(
+            settings.database_url, lambda: host.database, connections=settings.database_connections
         )
-        alerted = self._settings.alerts_url is not None
-        lost = self._chat_disconnected if alerted else None
-        self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
+        self._keys = IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS)
+        self._open = AsyncExitStack()
+        self._opened_at = timer()
+        self._is_running = False
+
+        # Deliveries, and what watches them.
         self._monitor = self._make_monitor()
         self._delivery = OutboxService(
             host,
-            self._settings,
-            self._database,
-            timing,
+            settings,
+            database,
+            self._timing,
             self._secret_source,
             observer=self._monitor,
-            telemetry=self._telemetry,
+            telemetry=telemetry,
         )
         self._outbox = self._delivery.outbox
-        self._automatic = AutomaticPauses(self._database, self._settings.auto_pause, self._monitor.tell)
-        self._keys = IdempotencyKeys(self._database, self._settings.idempotency_hours * HOUR_MS)
-        self._alerts = alerts_of(self._settings, self._outbox, self._keys)
-        self._retention = Retention(self._database)
-        self._statistics = StatisticsStore(self._database)
+        self._automatic = AutomaticPauses(database, settings.auto_pause, self._monitor.tell)
+        self._alerts = alerts_of(settings, self._outbox, self._keys)
+        self._retention = Retention(database)
+        self._statistics = StatisticsStore(database)
+        self._writes = Writes(database)
+        self._health = Health(database, lambda: self._is_running, writes=self._writes)
+        status = QueueStatus.of(
+            database, settings, self._writes, lambda: int((timer() - self._opened_at) * 1000)
+        )
+        self._operators = OperatorQueries.of(database, settings, status)
+
+        # Chat, or the error that says which setting is missing.
+        lost = None if self._alerts is None else self._alerts.chat_disconnected
+        self._chat = build_chat(settings, database, actions.prefix, lost)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
-        chat_drafts = ChatDrafts(self._chat)
-        schedule = self._settings.retry_schedule
-        webhook_drafts = WebhookDrafts(self._outbox, self._delivery.guard)
+
+        # Logic actions.
+        self._calls = CallStore(database, self._keys)
+        self._dispatcher = Dispatcher(host, self._outbox)
+
+        # Nodes. The types of all plugins are known when all are loaded.
+        chat_drafts, webhook_drafts = ChatDrafts(self._chat), WebhookDrafts(self._outbox, self._delivery.guard)
+        schedule = settings.retry_schedule
         self._nodes = (
             chat_message.node_type(
-                chat_message.ChatMessageNode(messenger, self._telemetry),
+                chat_message.ChatMessageNode(messenger, telemetry),
                 CHAT_PICKERS,
                 messenger is not None,
                 chat_drafts.check,
@@ -150,18 +172,11 @@ class Services:
                 webhook_drafts.check,
                 webhook_drafts.preview,
                 delays(attempts_of(schedule, webhook.ATTEMPTS_WITH_RETRY), schedule),
-                tick_seconds=self._settings.tick_seconds if self._settings.delivery == "scheduled" else None,
+                tick_seconds=settings.tick_seconds if settings.delivery == "scheduled" else None,
             ),
         )
-        # Those of all plugins are known when all are loaded.
-        self._deferred = DeferredStore(self._database, lambda: actions.node_types)
-        self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host, self._telemetry)
-        self._calls = CallStore(self._database, self._keys)
-        self._opened_at = time.monotonic()
-        self._writes = Writes(self._database)
-        self._health = Health(self._database, lambda: self._is_running, writes=self._writes)
-        status = QueueStatus.of(self._database, self._settings, self._writes, self._uptime_ms)
-        self._operators = OperatorQueries.of(self._database, self._settings, status)
+        self._deferred = DeferredStore(database, lambda: actions.node_types)
+        self._pacing = Pacing(database, self._deferred, lambda: actions.node_types, host, telemetry)
         self.tests = NodeTests(
             self._pacing.reach,
             self._operators,
@@ -169,36 +184,25 @@ class Services:
             host,
             webhook_drafts.check,
         )
-        self.runtime: Runtime = PluginRuntime(
-            self._pacing, OwnWebhooks(self._outbox, self._keys), self.tests, host
-        )
-        self._dispatcher = Dispatcher(host, self._outbox)
-        self._open = AsyncExitStack()
-        self._is_running = False
-
-    def _uptime_ms(self) -> int:
-        return int((time.monotonic() - self._opened_at) * 1000)
+        webhooks = OwnWebhooks(self._outbox, self._keys)
+        self.runtime: Runtime = PluginRuntime(self._pacing, webhooks, self.tests, host)
 
     def __repr__(self) -> str:
         return "Services(…)"
 
     def _make_monitor(self) -> Monitor:
+        """Make what watches the deliveries of this process."""
         alerted = self._host.delivery_alert if provides(self._host, "delivery_alert") else None
         queue = None if self._settings.alerts_url is None else self._queue_alerts
         return Monitor(self._database, self._settings.delivery, self._settings.slots, alerted, queue)
 
-    # What tells of an alert is made before what queues it.
     async def _queue_alerts(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
+        """Queue alerts. What finds them is made before what queues them."""
         if self._alerts is not None:
             await self._alerts.of_destinations(transaction, alerts)
 
-    async def _chat_disconnected(
-        self, transaction: Transaction, organization_id: str, team_id: str, reason: str
-    ) -> None:
-        if self._alerts is not None:
-            await self._alerts.chat_disconnected(transaction, organization_id, team_id, reason)
-
     def _secret_source(self) -> SecretSource:
+        """Return what signs, of the host, of all plugins, and of alerts."""
         secrets = self._actions.signing_secrets
         if self._alerts is not None:
             secrets = {**secrets, (PLUGIN, NAME): self._alerts.signing_secret}
@@ -237,6 +241,7 @@ class Services:
     async def _organization_deleted(
         self, organization_id: str, connection: Transaction
     ) -> Callable[[], Awaitable[None]] | None:
+        """Delete an organization's chat connection; return what is called after the commit."""
         if isinstance(self._chat, NotConfigured):
             # A connection that was made when chat was configured is deleted all the same; its token cannot be revoked without the settings.
             await ConnectionStore(self._database).pop(organization_id, connection)
@@ -258,6 +263,7 @@ class Services:
         return self._delivery_tasks() if self._settings.host_worker == "off" else []
 
     def _delivery_tasks(self) -> Sequence[BackgroundTask]:
+        """Return what delivers, and what a worker does beside it."""
         return [
             BackgroundTask(
                 name="flowactions delivery",
@@ -268,6 +274,7 @@ class Services:
         ]
 
     async def _keep_house(self) -> None:
+        """Do what a worker does beside delivering."""
         reach = self._delivery.claims.touch
         await Housekeeper(self.housekeeping(), self._database.outage_log, reach).run()
 
@@ -298,6 +305,7 @@ class Services:
         return entries
 
     def _prunes(self) -> Sequence[Prune]:
+        """Return what deletes rows after their retention."""
         kept = self._settings.retention_days * DAY_MS
         dead = max(kept, DEAD_DAYS * DAY_MS)
         return [
@@ -317,9 +325,12 @@ class Services:
         ]
 
     async def __aenter__(self) -> None:
-        self._opened_at = time.monotonic()
+        self._opened_at = timer()
         _enable_loggers()
         await self._open.enter_async_context(self._database)
+        pace = pace_of(self._settings)
+        if self._database.made_tables and self._settings.environment == "production" and pace is not None:
+            log.warning("%s: %s", *pace, extra={"event": "settings.pace"})
         self._open.push_async_callback(self._pacing.aclose)
         self._open.push_async_callback(self._writes.aclose)
         self._open.push_async_callback(self._health.aclose)
@@ -331,6 +342,7 @@ class Services:
         self._is_running = True
 
     def _keep_loggers(self) -> None:
+        """Enable the loggers again and again."""
         _enable_loggers()
         self._enabling = asyncio.get_running_loop().call_later(LOGGERS_SECONDS, self._keep_loggers)
 

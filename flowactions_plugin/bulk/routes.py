@@ -18,7 +18,7 @@ from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.http.query import Moment
+from flowactions_plugin.http.strict import Moment
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.keys import IdempotencyKeys

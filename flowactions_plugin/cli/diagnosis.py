@@ -25,6 +25,7 @@ from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
 from flowactions_plugin.health.verdict import SKEW_MS, WRONG_CLOCK_MS, snapshot_words
+from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated
 from flowactions_plugin.storage.postgresql import OPEN_SECONDS
@@ -96,6 +97,10 @@ def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
     if settings.environment == "development":
         advice = "set FLOWACTIONS_ENVIRONMENT=production where customers' URLs are used"
         checks.warn("settings", "in development, webhooks may go to private addresses", advice)
+    if pace := pace_of(settings):
+        checks.ok("settings", f"{pace.words}; {pace.advice}")
+    for words, advice in warnings_of(settings):
+        checks.warn("settings", words, advice)
     return context
 
 
@@ -122,7 +127,9 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
         checks.fail("database", str(exc), "" if getattr(exc, "code", None) else advice)
         return False
     took = (time.perf_counter() - began) * 1000
-    answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included"
+    file = context.database.file
+    place = "" if file is None else f"; its file is {file}"
+    answers = f"{context.database.dialect} answers in {took:.0f} ms, connecting included{place}"
     if took > SLOW_MS:
         checks.warn("database", answers, "see whether the database or the network to it is overloaded")
     else:

@@ -24,7 +24,7 @@ from flowactions_plugin.health.results import Counted
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
-from flowactions_plugin.http.query import Moment, integer, moment, text
+from flowactions_plugin.http.strict import Moment, integer, moment, text
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.storage.database import Database

@@ -18,7 +18,7 @@ from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.cross_site import Fetch, is_cross_site
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.http.query import check_query
+from flowactions_plugin.http.strict import check_query
 
 Principal = TypeVar("Principal", DashboardPrincipal, ApiPrincipal)
 ASGIRequest: TypeAlias = ASGIConnection[Any, Any, Any, Any]

@@ -16,8 +16,7 @@ from litestar.openapi.spec import Example
 from msgspec import Meta
 
 from flowactions_plugin.http.problems import MEDIA_TYPE, NO_STORE, TITLES
-from flowactions_plugin.http.query import Check
-from flowactions_plugin.http.strict_json import StrictJSON
+from flowactions_plugin.http.strict import Check, StrictJSON
 
 Caller: TypeAlias = Literal["dashboard", "api", "chatSignature", "authSignature"]
 """Names of the security schemes in the contract's `OPENAPI_COMPONENTS`."""
@@ -99,17 +98,17 @@ def openapi_spec(
     body: BodyRule | None = None,
     reads: bool = False,
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a route handler that declare its requirements and answers.
+    """Return the keyword arguments of a route handler that declare its requirements (as in `RouteRules`) and answers.
 
     Args:
         caller: the required credential; ``None``: the route is public.
         answers: statuses other than the handler's own → body and meaning.
         problems: codes of further problems that it may answer with.
-        changes: as in `RouteRules`.
-        navigable: as in `RouteRules`.
-        query: as in `RouteRules`.
+        changes: whether it changes something.
+        navigable: whether a link may lead to it.
+        query: name → check of its value.
         body: the body that it requires.
-        reads: as in `RouteRules`.
+        reads: whether it changes nothing, and is protected like what does.
     """
     codes: dict[str, None] = dict.fromkeys(["unauthorized"] if caller else [])
     if changes and caller == "dashboard":
@@ -168,6 +167,7 @@ def with_description(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
 
 
 def _example(code: str) -> Example:
+    """Return an answer with a problem."""
     status, title = TITLES[code]
     return Example(
         id=code,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
 from typing import Any, Final
 
 from litestar import Request, Response
@@ -11,7 +13,6 @@ from litestar.types import ExceptionHandlersMap
 
 from flowactions_hookspecs import AgentNotFound, FlowActionsError, NotStarted
 from flowactions_plugin.errors import HostFailed, NotConfigured, StorageUnavailable
-from flowactions_plugin.http.form_words import error_message
 
 log = logging.getLogger("flowactions.http")
 
@@ -46,11 +47,42 @@ TITLES: Final = {
 LOOK_IN_LOG: Final = "The server's log has the details."
 WRONG_FORM: Final = "The request does not have the right form."
 
-MAX_ERRORS: Final = 50
-"""The maximum number of fields or parameters in an answer."""
-
 NO_STORE: Final = {"Cache-Control": "no-store"}
 """For private answers, and for problems, which may be temporary."""
+
+_KINDS: Final = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+}
+_BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
+_SIZES: Final = {"str": "characters", "array": "items", "object": "fields"}
+
+_RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = (
+    (
+        re.compile(r"Expected `(?:int|float)` ([<>]=?) (\S+)"),
+        lambda found: f"must be {_BOUNDS[found[1]]} {found[2]}",
+    ),
+    (
+        re.compile(r"Expected `(str|array|object)` of length ([<>]=?) (\d+)"),
+        lambda found: f"must have {_BOUNDS[found[2]]} {found[3]} {_SIZES[found[1]]}",
+    ),
+    (re.compile(r"Object contains unknown field `(.+)`", re.DOTALL), lambda found: f"has no field {found[1]}"),
+    (re.compile(r"Object missing required field `(.+)`"), lambda found: f"needs the field {found[1]}"),
+    (
+        re.compile(r"Invalid RFC3339.*|Expected `datetime.*"),
+        lambda _: "must be a date and time with time zone such as 2030-01-31T12:00:00Z",
+    ),
+    (
+        re.compile(r"Expected `([^`]+)`(?:, got `[^`]+`)?"),
+        lambda found: f"must be {' or '.join(_KINDS.get(each, each) for each in found[1].split(' | '))}",
+    ),
+    (re.compile(r"Invalid enum value .*", re.DOTALL), lambda _: "is none of the values that are known"),
+)
+"""What the decoder says of a value → the same in words that name no type of Python."""
 
 _OF_STATUS: Final = {
     401: "unauthorized",
@@ -88,7 +120,21 @@ class Problem(FlowActionsError):
         self.headers = headers
 
 
+def wrong_form(errors: list[dict[str, str]]) -> Problem:
+    """Return the problem of fields or parameters that cannot be used; an answer names fifty of them."""
+    return Problem("invalid_request", WRONG_FORM, errors[:50])
+
+
+def error_message(message: str) -> str:
+    """Return what the decoder says of a value, in words that name no type of Python."""
+    for pattern, words in _RULES:
+        if found := pattern.fullmatch(message):
+            return words(found)
+    return "does not have the right form"
+
+
 def _answer(problem: Problem, status: int | None = None) -> Response[dict[str, Any]]:
+    """Return the answer of a problem, with its own status or another one."""
     usual, title = TITLES[problem.code]
     body: dict[str, Any] = {
         "type": "about:blank",
@@ -103,18 +149,15 @@ def _answer(problem: Problem, status: int | None = None) -> Response[dict[str, A
     return Response(body, status_code=status or usual, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _on_problem(_: Request[Any, Any, Any], exc: Problem) -> Response[dict[str, Any]]:
-    return _answer(exc)
-
-
 def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Response[dict[str, Any]]:
+    """Answer what Litestar finds wrong in a request."""
     extra = exc.extra if isinstance(exc.extra, list) else []
     errors = [
         {"path": _client_name(str(item.get("key", ""))), "message": error_message(str(item.get("message", "")))}
         for item in extra
         if isinstance(item, dict)
     ]
-    return _answer(Problem("invalid_request", WRONG_FORM, errors))
+    return _answer(wrong_form(errors))
 
 
 def _client_name(key: str) -> str:
@@ -126,57 +169,42 @@ def _client_name(key: str) -> str:
 def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
     """Answer an exception of Litestar or of the host's guards: with its status, and the title of its code."""
     if exc.status_code >= 500:
-        log.error(
-            "%s %s failed: %s",
-            request.method,
-            request.url.path,
-            exc.detail,
-            exc_info=exc,
-            extra={"event": "http.failed"},
-        )
-        return _answer(Problem("internal_error", LOOK_IN_LOG), exc.status_code)
+        return _on_anything(request, exc, exc.status_code)
     code = _OF_STATUS.get(exc.status_code, "invalid_request")
     detail = "Send less at once." if code == "too_large" else exc.detail or TITLES[code][1]
     return _answer(Problem(code, detail, headers=dict(exc.headers or {})), exc.status_code)
 
 
 def _on_storage(_: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[dict[str, Any]]:
+    """Answer that the database failed."""
     log.error("%s", exc, extra={"event": "http.storage_unavailable"})
     return _answer(Problem("storage_unavailable", "Try again in a moment.", headers={"Retry-After": "5"}))
 
 
-def _on_not_configured(_: Request[Any, Any, Any], exc: NotConfigured) -> Response[dict[str, Any]]:
-    return _answer(Problem("not_configured", str(exc)))
-
-
-def _on_host(_: Request[Any, Any, Any], _exc: HostFailed) -> Response[dict[str, Any]]:
-    # It was logged where it was detected. Callers do not learn details of the host.
-    return _answer(Problem("internal_error", LOOK_IN_LOG))
-
-
 def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[dict[str, Any]]:
+    """Answer that the lifespan is not open."""
     log.error("%s", exc, extra={"event": "http.not_started"})
     return _answer(Problem("not_started", str(exc)))
 
 
-def _on_agent(_: Request[Any, Any, Any], exc: AgentNotFound) -> Response[dict[str, Any]]:
-    return _answer(Problem("not_found", str(exc)))
-
-
-def _on_anything(request: Request[Any, Any, Any], exc: Exception) -> Response[dict[str, Any]]:
+def _on_anything(
+    request: Request[Any, Any, Any], exc: Exception, status: int | None = None
+) -> Response[dict[str, Any]]:
+    """Log an error, and answer that there was one."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=exc, extra={"event": "http.failed"})
-    return _answer(Problem("internal_error", LOOK_IN_LOG))
+    return _answer(Problem("internal_error", LOOK_IN_LOG), status)
 
 
 HANDLERS: Final[ExceptionHandlersMap] = {
-    Problem: _on_problem,
+    Problem: lambda _, exc: _answer(exc),
     ValidationException: _on_validation,
     HTTPException: _on_http,
     StorageUnavailable: _on_storage,
-    NotConfigured: _on_not_configured,
-    HostFailed: _on_host,
+    NotConfigured: lambda _, exc: _answer(Problem("not_configured", str(exc))),
+    # It was logged where it was detected. Callers do not learn details of the host.
+    HostFailed: lambda _, _exc: _answer(Problem("internal_error", LOOK_IN_LOG)),
     NotStarted: _on_not_started,
-    AgentNotFound: _on_agent,
+    AgentNotFound: lambda _, exc: _answer(Problem("not_found", str(exc))),
     Exception: _on_anything,
 }
 """For the plugin's routers only; the host's error handling is not changed."""

@@ -36,14 +36,10 @@ HANDLER_SECONDS: Final = 10.0
 OnOrganizationDeleted = Callable[[str, Transaction], Awaitable[Callable[[], Awaitable[None]] | None]]
 """Deletes an organization's chat connection in a transaction; returns what is to be called after the commit."""
 
-ID_HEADERS: Final = ("svix-id", "webhook-id")
-TIMESTAMP_HEADERS: Final = ("svix-timestamp", "webhook-timestamp")
-SIGNATURE_HEADERS: Final = ("svix-signature", "webhook-signature")
-
-ALL_HEADERS: Final = (ID_HEADERS, TIMESTAMP_HEADERS, SIGNATURE_HEADERS)
+HEADERS: Final = ("svix-id", "svix-timestamp", "svix-signature")
+"""As Svix names them; Standard Webhooks has ``webhook-`` for ``svix-``."""
 
 Kind = Literal["organization", "user", "session", "other"]
-KINDS: Final = ("organization", "user", "session")
 
 
 class ParsedEvent(NamedTuple):
@@ -98,18 +94,13 @@ class Verifier:
             NotAuthentic: no secret fits, or the timestamp is more than five minutes off; whatever the bytes.
             EventInvalid: it is signed, but is not an event.
         """
-        missing = [names[0] for names in ALL_HEADERS if not _first(headers, names)]
+        signed = {name: _header(headers, name) for name in HEADERS}
+        missing = [name for name, value in signed.items() if not value]
         if missing:
             raise NotAuthentic("headers", f"{' and '.join(missing)} missing")
-        event_id = _first(headers, ID_HEADERS)
-        timestamp = _first(headers, TIMESTAMP_HEADERS)
+        event_id, timestamp = signed["svix-id"], signed["svix-timestamp"]
         if PLAIN_ID.fullmatch(event_id) is None or TIMESTAMP.fullmatch(timestamp) is None:
             raise NotAuthentic("header form", "the id or the timestamp does not have the scheme's form")
-        signed = {
-            "svix-id": event_id,
-            "svix-timestamp": timestamp,
-            "svix-signature": _first(headers, SIGNATURE_HEADERS),
-        }
         if not any(_is_signed(webhook, signed, body) for webhook in self._webhooks):
             raise self._refusal(signed, body)
         return _parsed(event_id, int(timestamp), body)
@@ -131,15 +122,17 @@ class Verifier:
 
 def claimed_id(headers: Mapping[str, str]) -> str | None:
     """Return the id that a request names, which anybody can have written; ``None``: none that can be one."""
-    event_id = _first(headers, ID_HEADERS)
+    event_id = _header(headers, "svix-id")
     return event_id if PLAIN_ID.fullmatch(event_id) else None
 
 
-def _first(headers: Mapping[str, str], names: Sequence[str]) -> str:
-    return next((headers[name] for name in names if name in headers), "")
+def _header(headers: Mapping[str, str], name: str) -> str:
+    """Return a header under either of its names; empty: it is missing."""
+    return headers.get(name, headers.get(name.replace("svix-", "webhook-"), ""))
 
 
 def _is_signed(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
+    """Return whether the library accepts a request."""
     from svix.webhooks import WebhookVerificationError  # noqa: PLC0415  imported before, with the secret
 
     try:
@@ -166,6 +159,7 @@ def _signature_fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) ->
 
 
 def _parsed(event_id: str, timestamp: int, body: bytes) -> ParsedEvent:
+    """Parse the event of an authentic request."""
     event = event_object(body)
     name, data = event.get("type"), event.get("data")
     if not isinstance(name, str) or not 0 < len(name) <= 200:
@@ -173,7 +167,7 @@ def _parsed(event_id: str, timestamp: int, body: bytes) -> ParsedEvent:
     if not isinstance(data, dict):
         raise EventInvalid("The event has no data.")
     subject, _, action = name.partition(".")
-    kind = cast("Kind", subject) if subject in KINDS and action else "other"
+    kind = cast("Kind", subject) if subject in {"organization", "user", "session"} and action else "other"
     return ParsedEvent(
         event_id=event_id,
         kind=kind,

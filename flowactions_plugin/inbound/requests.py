@@ -1,8 +1,7 @@
-"""What signed inbound requests share: answers, errors, how many of these are logged and recorded, a JSON object as body."""
+"""What signed inbound requests share: answers, errors, how many of a cause are admitted, a JSON object as body."""
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections import deque
@@ -24,13 +23,6 @@ TOLERANCE_SECONDS: Final = 300
 TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 PLAIN_ID: Final = re.compile(r"[!-~]{1,200}", re.ASCII)
 """Ids that are stored in the database or compared with stored ones."""
-
-QUIET_SECONDS: Final = 60.0
-"""A cause is logged once in this time."""
-
-MOST_RECORDED: Final = 20
-RECORDED_SECONDS: Final = 3600.0
-"""So many requests of a cause are recorded one by one within this time, in each process."""
 
 
 class EventReceived(msgspec.Struct):
@@ -60,12 +52,7 @@ class NotAuthentic(FlowActionsError):
 
 
 def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
-    """Return the error of a timestamp that is too far off, with its likely cause.
-
-    Args:
-        late_seconds: how long ago it was signed; negative: in the future.
-        fits: whether the signature is right.
-    """
+    """Return the error of a timestamp that is so late, or negative: early, with its cause by whether the signature fits."""
     where = "in the past" if late_seconds > 0 else "in the future"
     advice = (
         "the signature fits: compare this machine's clock with the sender's; if they agree, it is a replay"
@@ -93,13 +80,7 @@ def event_object(body: bytes, *, strictly: bool = True) -> dict[str, Any]:
 
 
 class Throttle:
-    """Admits so many requests of a cause within a time, and counts the others: anyone can send requests that are refused.
-
-    Args:
-        most: requests of a cause that are admitted within the time.
-        seconds: the time.
-        clock: monotonic seconds.
-    """
+    """Admits so many requests of a cause within some seconds, and counts the others: anyone can send requests that are refused."""
 
     def __init__(self, most: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -109,11 +90,7 @@ class Throttle:
         self._others: dict[str, int] = {}
 
     def admit(self, cause: str) -> int | None:
-        """Return how many requests of a cause were not admitted since the last one; ``None``: this one is not.
-
-        Args:
-            cause: one of a few.
-        """
+        """Return how many requests of a cause, one of a few, were not admitted since the last one; ``None``: this one is not."""
         now = self._clock()
         times = self._admitted.setdefault(cause, deque(maxlen=self._most))
         if len(times) == self._most and now < times[0] + self._seconds:
@@ -121,26 +98,3 @@ class Throttle:
             return None
         times.append(now)
         return self._others.pop(cause, 0)
-
-
-class RefusalLog:
-    """Logs why requests to a route were refused, once a minute for each cause, with their number.
-
-    Args:
-        logger: its name.
-        route: method and path.
-        clock: monotonic seconds.
-    """
-
-    def __init__(self, logger: str, route: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._log = logging.getLogger(logger)
-        self._route = route
-        self._lines = Throttle(1, QUIET_SECONDS, clock)
-
-    def record(self, refusal: NotAuthentic) -> None:
-        """Log a refusal, or count it when its cause was logged less than a minute ago."""
-        unlogged = self._lines.admit(refusal.cause)
-        if unlogged is None:
-            return
-        since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
-        self._log.warning("%s refused: %s%s", self._route, refusal, since, extra={"event": "inbound.refused"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Request, Router, post
@@ -13,22 +13,15 @@ from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
+from flowactions_plugin.clock import Clock, timer
 from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured, StorageUnavailable
 from flowactions_plugin.http.auth import RouteGuard, read_body
 from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id
-from flowactions_plugin.inbound.requests import (
-    EVENT_BYTES,
-    MOST_RECORDED,
-    RECORDED_SECONDS,
-    EventAnswer,
-    EventReceived,
-    NotAuthentic,
-    RefusalLog,
-    Throttle,
-)
+from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived, NotAuthentic, Throttle
+from flowactions_plugin.inbound.store import Unprocessed
 from flowactions_plugin.log_text import printable, size
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry import names
@@ -37,6 +30,12 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 log = logging.getLogger("flowactions.auth_events")
 
 PATH: Final = "/webhooks/auth"
+
+MOST_RECORDED: Final = 20
+"""So many requests of a cause are recorded one by one within an hour, in each process."""
+
+Event: TypeAlias = tuple[str | None, str | None]
+"""The id and the type of an event, as far as they are known."""
 
 
 class Intake:
@@ -48,6 +47,7 @@ class Intake:
         source: the provider.
         logger: the name of the logger of refusals.
         path: of the route.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -57,12 +57,15 @@ class Intake:
         source: Literal["auth", "chat"],
         logger: str,
         path: str,
+        clock: Clock = timer,
     ) -> None:
         self._database = database
         self._telemetry = telemetry
         self._source = source
-        self._refusals = RefusalLog(logger, f"POST {path}")
-        self._recorded = Throttle(MOST_RECORDED, RECORDED_SECONDS)
+        self._log = logging.getLogger(logger)
+        self._path = path
+        self._logged = Throttle(1, 60.0, clock)
+        self._recorded = Throttle(MOST_RECORDED, 3600.0, clock)
 
     def count(
         self, result: Literal["processed", "duplicate", "acknowledged", "refused", "invalid", "failed"]
@@ -72,7 +75,7 @@ class Intake:
 
     async def acknowledge(self, event_id: str | None, event_type: str | None) -> None:
         """Record an authentic request of which nothing is done."""
-        await self._record_some(event_type or "", "acknowledged", 200, event_id, event_type)
+        await self._record_some("acknowledged", 200, event_type or "", None, (event_id, event_type))
 
     @asynccontextmanager
     async def refusing(self, event_id: str | None = None, event_type: str | None = None) -> AsyncIterator[None]:
@@ -82,55 +85,64 @@ class Intake:
             event_id: the event that the request names; ``None``: none that can be read.
             event_type: the event's type; ``None``: not known.
         """
+        event = event_id, event_type
         try:
             yield
         except NotAuthentic as exc:
-            self._refusals.record(exc)
+            self.log_refusal(exc)
             self.count("refused")
-            await self._record_some(exc.cause, "refused", 401, event_id, event_type, str(exc))
+            await self._record_some("refused", 401, exc.cause, str(exc), event)
             raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
         except NotConfigured as exc:
-            await self._record_some("not configured", "refused", 503, event_id, event_type, str(exc))
+            await self._record_some("refused", 503, "not configured", str(exc), event)
             raise
         except HTTPException as exc:
             if exc.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
                 reason = f"the body is larger than {size(EVENT_BYTES)}"
-                await self._record_some("too large", "refused", 413, event_id, event_type, reason)
+                await self._record_some("refused", 413, "too large", reason, event)
             raise
         except EventInvalid as exc:
             self.count("invalid")
-            await self._record(str(exc), "invalid", 400, event_id, event_type, str(exc))
+            await self._record("invalid", 400, str(exc), str(exc), event)
             raise Problem("invalid_request", str(exc)) from None
         except HandlerFailed as exc:
             self.count("failed")
             why = _why(exc)
-            await self._record(why, "failed", 500, event_id, event_type, why)
+            await self._record("failed", 500, why, why, event)
             raise
         except StorageUnavailable:
             self.count("failed")
             raise
 
+    def log_refusal(self, refusal: NotAuthentic) -> None:
+        """Log why a request was refused, once a minute for each cause, with the number of the others."""
+        unlogged = self._logged.admit(refusal.cause)
+        if unlogged is not None:
+            since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
+            self._log.warning(
+                "POST %s refused: %s%s", self._path, refusal, since, extra={"event": "inbound.refused"}
+            )
+
     async def _record_some(
-        self, cause: str, result: store.Unprocessed, status: int, *event: str | None
+        self, result: Unprocessed, status: int, cause: str, reason: str | None, event: Event
     ) -> None:
+        """Record a request of a cause of which anybody may send many."""
         more = self._recorded.admit(f"{result} {cause}")
         if more is not None:
-            await self._record(cause, result, status, *event, requests=1 + more)
+            await self._record(result, status, cause, reason, event, 1 + more)
 
     async def _record(
         self,
-        cause: str,
-        result: store.Unprocessed,
+        result: Unprocessed,
         status: int,
-        event_id: str | None,
-        event_type: str | None,
-        reason: str | None = None,
-        *,
+        cause: str,
+        reason: str | None,
+        event: Event,
         requests: int = 1,
     ) -> None:
-        answered = store.Answered(self._source, result, cause, status, event_id, event_type, reason, requests)
-        # The answer to the provider does not depend on the record.
+        """Record a request; the answer to the provider does not depend on it."""
         with suppress(StorageUnavailable):
+            answered = store.Answered(self._source, result, cause, status, *event, reason, requests)
             await store.record_unprocessed(self._database, answered)
 
 

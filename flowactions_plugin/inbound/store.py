@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sqlalchemy import update
 from sqlalchemy.engine import Connection
@@ -16,12 +16,6 @@ from flowactions_plugin.storage.waiting import ANSWER_SECONDS
 
 Unprocessed: TypeAlias = Literal["acknowledged", "refused", "invalid", "failed"]
 """What became of a request that processed no event."""
-
-RECORD_SECONDS: Final = 1.0
-"""How long the record of a request that processed no event is waited for: the provider waits for its answer meanwhile."""
-
-TYPE_LENGTH: Final = 200
-"""Characters of the type of an event at the most."""
 
 
 class Answered(NamedTuple):
@@ -106,8 +100,9 @@ async def record_unprocessed(database: Database, answered: Answered) -> None:
     def write(connection: Connection) -> None:
         connection.execute(counted)
 
-    async with database.answering(RECORD_SECONDS - ANSWER_SECONDS):
-        await database.in_transaction(write, Deadline(RECORD_SECONDS))
+    # The provider waits for its answer meanwhile.
+    async with database.answering(1.0 - ANSWER_SECONDS):
+        await database.in_transaction(write, Deadline(1.0))
 
 
 async def prune(database: Database, older_than_ms: int, limit: int) -> int:
@@ -121,4 +116,5 @@ async def prune_unprocessed(database: Database, older_than_ms: int, limit: int) 
 
 
 def _type(text: str) -> str | None:
-    return storable(text[:TYPE_LENGTH])
+    """Return the type of an event, or a cause, in a form that can be stored."""
+    return storable(text[:200])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -20,8 +20,8 @@ from flowactions_hookspecs import (
     Receipt,
 )
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.errors import EgressRefused, HostAnswerInvalid, HostFailed, StorageUnavailable, TooLarge
-from flowactions_plugin.host_answers import ask
+from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
+from flowactions_plugin.host_answers import ask, failing
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
@@ -50,8 +50,7 @@ class ActionUnusable(FlowActionsError):
     """A logic action cannot be enqueued; the message says what to do.
 
     Attributes:
-        reason: ``question_required``, ``unknown_action``, ``blocked_url``, ``body_too_large`` or
-            ``headers_too_large``.
+        reason: ``question_required``, ``unknown_action``, ``blocked_url``, ``body_too_large`` or ``headers_too_large``.
     """
 
     def __init__(self, reason: str, message: str) -> None:
@@ -103,20 +102,18 @@ class Dispatcher:
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
     async def _action(self, ref: LogicActionRef) -> LogicAction | None:
+        """Ask the host for an action."""
         try:
-            found: LogicAction | None = await ask(self._host, "logic_action", LogicAction | None, ref)
+            with failing(self._host, "logic_action", QuestionRequired):
+                return cast(
+                    "LogicAction | None", await ask(self._host, "logic_action", LogicAction | None, ref)
+                )
         except QuestionRequired as exc:
             raise ActionUnusable("question_required", str(exc)) from None
-        except HostAnswerInvalid:
-            raise
-        except Exception as exc:
-            method = f"{type(self._host).__name__}.logic_action"
-            log.exception("%s failed", method, extra={"event": "host.method_failed"})
-            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return found
 
 
 def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:
+    """Make the webhook of an action."""
     return Webhook(
         organization_id=ref.organization_id,
         agent_id=ref.agent_id,
@@ -150,11 +147,11 @@ def _entity(ref: LogicActionRef, occasion: Occasion) -> str:
 
     A JSON array keeps the parts apart, whatever is in them.
     """
-    where: tuple[str | None, ...]
-    if isinstance(ref, ExperienceTriggerRef):
-        where = (ref.trigger_row_id,)
-    else:
-        where = (ref.node_id, ref.node_trigger_group_id, ref.question_id)
+    where: tuple[str | None, ...] = (
+        (ref.trigger_row_id,)
+        if isinstance(ref, ExperienceTriggerRef)
+        else (ref.node_id, ref.node_trigger_group_id, ref.question_id)
+    )
     source = ref.__struct_config__.tag
     parts = (ref.organization_id, ref.agent_id, ref.experience_id, source, *where, ref.action_index, *occasion)
     return msgspec.json.encode(parts).decode()

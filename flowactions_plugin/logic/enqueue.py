@@ -70,29 +70,27 @@ class Enqueuer:
             HostFailed: the host could not resolve it.
             StorageUnavailable: the database failed; nothing was written.
         """
-        try:
-            return await self._call(ref, key)
-        except StorageUnavailable as exc:
-            self._outbox.count_refusal(exc)
-            raise
-
-    async def _call(self, ref: LogicActionRef, key: str) -> Enqueued | None:
-        database = self._outbox.database
-        # Looked at first, so that a repeated or throttled call costs the host nothing.
-        async with database.answering():
-            wait_ms = await self._calls.look_up(ref.organization_id, ref.agent_id, key)
-        if wait_ms is None:
-            return None
-        if wait_ms:
-            raise RateExceeded(wait_ms)
-        called_at = datetime.fromtimestamp(database.clock(), UTC)
-        delivery = await self._dispatcher.resolve(ref, called_at, Occasion("key", key))
-        use = api_key(self._keys, ref.organization_id, ref.agent_id, key)
+        database, outbox = self._outbox.database, self._outbox
+        organization_id, agent_id = ref.organization_id, ref.agent_id
 
         def count(connection: Connection) -> None:
-            wait_ms = self._calls.count(connection, ref.organization_id, ref.agent_id)
+            wait_ms = self._calls.count(connection, organization_id, agent_id)
             if wait_ms:
                 raise RateExceeded(wait_ms)
 
-        first = await self._outbox.write(delivery, key=use, rate=count)
+        try:
+            # Looked at first, so that a repeated or throttled call costs the host nothing.
+            async with database.answering():
+                wait_ms = await self._calls.look_up(organization_id, agent_id, key)
+            if wait_ms is None:
+                return None
+            if wait_ms:
+                raise RateExceeded(wait_ms)
+            called_at = datetime.fromtimestamp(database.clock(), UTC)
+            delivery = await self._dispatcher.resolve(ref, called_at, Occasion("key", key))
+            use = api_key(self._keys, organization_id, agent_id, key)
+            first = await outbox.write(delivery, key=use, rate=count)
+        except StorageUnavailable as exc:
+            outbox.count_refusal(exc)
+            raise
         return None if first is not None else Enqueued(id=delivery.id, event_id=delivery.event_id)

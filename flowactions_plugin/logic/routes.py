@@ -17,28 +17,18 @@ from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.http.strict_json import NO_NUL, Id
+from flowactions_plugin.http.strict import NO_NUL, Id
 from flowactions_plugin.logic.dispatch import ActionUnusable
 from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
 
 PATH: Final = "/v1/agents/{agent_id:str}/experiences/{experience_id:str}/logic-webhook"
 
-OF_EXPERIENCE: Final = ("triggerRowId",)
-OF_NODE: Final = ("nodeId", "nodeTriggerGroupId")
-ONLY_OF_NODE: Final = (*OF_NODE, "questionId")
-
 
 class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
     """Which action to trigger. Where it is sent, and what it carries, comes from its configuration only.
 
-    Attributes:
-        idempotency_key: stable for one event of yours: with the same key, the action is enqueued once.
-        source: where the action lives.
-        action_index: the action's place in its row or group.
-        trigger_row_id: with ``experience_trigger``: the trigger row.
-        node_id: with ``node_trigger``: the flow node.
-        node_trigger_group_id: with ``node_trigger``: the node's trigger group.
-        question_id: with ``node_trigger``, when the trigger is a survey question's.
+    The trigger row is given with ``experience_trigger``, node and trigger group with ``node_trigger``, and with the latter a
+    survey question, if it is the trigger.
     """
 
     idempotency_key: Annotated[
@@ -149,14 +139,12 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
 
 
 def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience_id: str) -> LogicActionRef:
-    """Check which ids go with which source, and make the reference.
-
-    Raises:
-        Problem: some are missing or do not belong there; all of them are listed.
-    """
+    """Check which ids go with which source, and make the reference; a problem lists all that are missing or too many."""
     given = msgspec.to_builtins(call)
-    of_experience = call.source == "experience_trigger"
-    wanted, others = (OF_EXPERIENCE, ONLY_OF_NODE) if of_experience else (OF_NODE, OF_EXPERIENCE)
+    of_experience, of_node = ["triggerRowId"], ["nodeId", "nodeTriggerGroupId"]
+    wanted, others = of_node, of_experience
+    if call.source == "experience_trigger":
+        wanted, others = of_experience, [*of_node, "questionId"]
     errors = [_required(name) for name in wanted if given[name] is None]
     errors += [
         {"path": name, "message": f"does not go with source {call.source}"}
@@ -173,4 +161,5 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
 
 
 def _required(path: str) -> dict[str, str]:
+    """Return what is wrong with a field that is missing."""
     return {"path": path, "message": "is required here"}

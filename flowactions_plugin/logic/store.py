@@ -83,12 +83,6 @@ class CallStore:
     def count(self, connection: Connection, organization_id: str, agent_id: str, limit: int = LIMIT) -> int:
         """Count a call, within the caller's transaction; until that ends, other calls of the agent wait.
 
-        Args:
-            connection: the transaction's.
-            organization_id: the tenant.
-            agent_id: the agent.
-            limit: how many calls a minute admits.
-
         Returns:
             0 when it is within the rate; otherwise nothing is counted, and it is how many milliseconds to wait.
         """
@@ -109,6 +103,7 @@ class CallStore:
 
 
 def _times(text: str) -> Sequence[int]:
+    """Read the times of an agent's calls."""
     try:
         return msgspec.json.decode(text, type=list[int])
     except msgspec.DecodeError:
@@ -116,6 +111,7 @@ def _times(text: str) -> Sequence[int]:
 
 
 def _locking(sql: Dialect) -> Executable:
+    """Build the statement that locks an agent's row, and makes it if it is missing."""
     values = {
         "organization_id": bindparam("for_organization"),
         "agent_id": bindparam("for_agent"),
@@ -126,11 +122,8 @@ def _locking(sql: Dialect) -> Executable:
 
 
 def _counting(_sql: Dialect) -> Executable:
-    return (
-        update(enqueue_rates)
-        .where(
-            enqueue_rates.c.organization_id == bindparam("for_organization"),
-            enqueue_rates.c.agent_id == bindparam("for_agent"),
-        )
-        .values(times=bindparam("new_times"), updated_at=bindparam("counted_at"))
-    )
+    """Build the statement that writes the times of an agent's calls."""
+    table = enqueue_rates.c
+    there = (table.organization_id == bindparam("for_organization"), table.agent_id == bindparam("for_agent"))
+    new = update(enqueue_rates).values(times=bindparam("new_times"), updated_at=bindparam("counted_at"))
+    return new.where(*there)

@@ -47,7 +47,7 @@ from flowactions_plugin.errors import (
     StorageUnavailable,
     TooLarge,
 )
-from flowactions_plugin.host_answers import checked, saved_node
+from flowactions_plugin.host_answers import checked, failing, saved_node
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, url_problem, webhook_problems
@@ -78,30 +78,10 @@ LEADS_ELSEWHERE: Final = (
 TESTS_A_MINUTE: Final = 10
 """Of one organization, in all processes together."""
 
-WAIT_SECONDS: Final = 12.0
-"""The deadline of an attempt, and some more to claim and write it."""
-
 RUN_SECONDS: Final = 30.0
 """How long a node of any type may run in a test."""
 
-FIRST_POLL_SECONDS: Final = 0.05
-POLL_SECONDS: Final = 0.5
-
 NOT_SAVED: Final = "save the node first."
-OTHER_URL: Final = "its URL differs from the saved one."
-SAVED_WITHOUT: Final = "the saved node has no signing secret. Save the node first."
-OTHER_TYPE: Final = "tests of this type of node are not signed."
-"""Why a test is sent unsigned; follows a colon."""
-
-MOST_TOLD: Final = 3
-"""Problems of a draft in the outcome of its test; an editor has all of them in its form."""
-
-TITLES: Final = {
-    "webhookUrl": "URL",
-    "webhookHeaders": "Headers",
-    "webhookBody": "Body",
-    "webhookSecret": "Signing secret",
-}
 
 CheckDraft = Callable[[NodeDraft], Awaitable[Sequence[ConfigProblem]]]
 Run = Callable[[Walk, Node], Awaitable[NodeResult]]
@@ -149,6 +129,7 @@ class WebhookDrafts:
     async def _problems(
         self, draft: NodeDraft, config: WebhookConfig, variables: Variables
     ) -> tuple[Sequence[ConfigProblem], Destination | None]:
+        """Return what is wrong with a draft, and where its URL leads if it may be used."""
         problems = webhook_problems(
             draft.node.config,
             self._outbox.max_body_bytes,
@@ -241,27 +222,27 @@ class ChatDrafts:
 
 
 def _with_problems(outcome: TestOutcome, problems: Sequence[ConfigProblem]) -> TestOutcome:
-    """Put what the check says before what a test's outcome says, in a sentence each.
+    """Put the first of what the check says before what a test's outcome says, in a sentence each.
 
-    Of a test that was not sent, the errors are told alone, in full.
+    Of a test that was not sent, the errors are told alone, in full. An editor has all problems in its form.
     """
     was_sent = outcome.status != "skipped"
-    if not was_sent:
-        problems = [each for each in problems if each.severity == "error"]
-    if not problems:
+    wanted = [each for each in problems if was_sent or each.severity == "error"]
+    if not wanted:
         return outcome
-    told = [_told(each, in_full=not was_sent) for each in problems[:MOST_TOLD]]
-    if len(problems) > MOST_TOLD:
-        told.append(f"{len(problems) - MOST_TOLD} more: see the form.")
+    told = []
+    for each in wanted[:3]:
+        field = str(each.path[0]).removeprefix("webhook") if each.path else ""
+        title = {"Url": "URL: ", "Headers": "Headers: ", "Body": "Body: ", "Secret": "Signing secret: "}.get(
+            field, ""
+        )
+        said = f"{each.message.partition('. ')[0].removesuffix('.')}." if was_sent else each.message
+        told.append(f"{title}{said}")
+    if len(wanted) > 3:
+        told.append(f"{len(wanted) - 3} more: see the form.")
     if was_sent and outcome.message:
         told.append(outcome.message)
     return replace(outcome, message=" ".join(told))
-
-
-def _told(problem: ConfigProblem, *, in_full: bool) -> str:
-    title = TITLES.get(str(problem.path[0])) if problem.path else None
-    message = problem.message if in_full else f"{problem.message.partition('. ')[0].removesuffix('.')}."
-    return f"{title}: {message}" if title else message
 
 
 def _of_target(fault: TargetFault, config: ChatMessageConfig) -> ConfigProblem:
@@ -282,7 +263,7 @@ class NodeTests:
         admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
         host: has the saved nodes.
         check: finds what is wrong with the draft of a webhook.
-        wait_seconds: how long the end of an attempt is waited for.
+        wait_seconds: how long the end of an attempt is waited for: its deadline, and some more to claim and write it.
     """
 
     def __init__(
@@ -292,7 +273,7 @@ class NodeTests:
         admit: Admit,
         host: Host,
         check: CheckDraft,
-        wait_seconds: float = WAIT_SECONDS,
+        wait_seconds: float = 12.0,
     ) -> None:
         self._run = run
         self._queries = queries
@@ -307,8 +288,7 @@ class NodeTests:
             wait_ms = await self._admit(draft.organization_id)
         except StorageUnavailable as exc:
             log.error("a test was not counted, and not made: %s", exc, extra={"event": "node_test.not_counted"})  # noqa: TRY400
-            message = "The database did not answer, so nothing was sent."
-            return TestOutcome(status="failed", reason="storage_unavailable", message=message)
+            return _failed("storage_unavailable", "The database did not answer, so nothing was sent.")
         if wait_ms:
             message = (
                 f"At most {TESTS_A_MINUTE} tests a minute: try again in {max(1, round(wait_ms / 1000))} s."
@@ -316,7 +296,7 @@ class NodeTests:
             return TestOutcome(status="limited", reason="rate_limited", message=message)
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
         node: Node = draft.node
-        unsigned: str | None = OTHER_TYPE
+        unsigned: str | None = "tests of this type of node are not signed."
         problems: Sequence[ConfigProblem] = ()
         if node.type == WEBHOOK:
             problems = await self._check(draft)
@@ -325,39 +305,32 @@ class NodeTests:
                 unsigned = await self._unsigned(walk, node)
             except HostFailed:
                 message = "The saved node could not be read; the server's log has the details."
-                return TestOutcome(status="failed", reason="host_error", message=message)
+                return _failed("host_error", message)
         outcome = _with_problems(await self._outcome(walk, node, unsigned), problems)
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
         return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
 
     async def _unsigned(self, walk: Walk, node: Node) -> str | None:
-        """Say why a draft's webhook is sent unsigned; empty where nobody expects a signature, because there is no secret.
-
-        ``None``: it may be signed, for it goes where the saved node sends. Whether what the author typed as the secret is the saved one takes no part in it (§5.3.6).
-
-        Raises:
-            HostFailed: the host could not tell; it was logged.
-        """
+        """Say why a webhook is sent unsigned; empty where nobody expects a signature; ``None``: it may be signed (§5.3.6)."""
+        # It is signed if it goes where the saved node sends, whatever secret the author has typed.
         typed = node.config.get(SECRET_FIELD)
         saved = await saved_node(self._host, walk, node)
         if saved is None or saved.type != WEBHOOK:
             return NOT_SAVED if typed else ""
         place = place_of(saved.config)
         if place is None or place != place_of(node.config):
-            return OTHER_URL if typed or saved.config.get(SECRET_FIELD) else ""
+            return "its URL differs from the saved one." if typed or saved.config.get(SECRET_FIELD) else ""
         try:
             # Before anything is written: a delivery whose secret the host cannot give would wait for days.
-            answer = await call_host(self._host.signing_secret, origin(walk, node))
-            secret = checked(self._host, "signing_secret", str | None, answer)
+            with failing(self._host, "signing_secret", OriginGone):
+                answer = await call_host(self._host.signing_secret, origin(walk, node))
+                secret = checked(self._host, "signing_secret", str | None, answer)
         except OriginGone:
             return NOT_SAVED
-        except Exception as exc:
-            method = f"{type(self._host).__name__}.signing_secret"
-            log.exception("%s failed for a test", method, extra={"event": "host.method_failed"})
-            raise HostFailed(f"{method} failed; the server's log has the details.") from exc
-        return SAVED_WITHOUT if typed and not secret else None
+        return "the saved node has no signing secret. Save the node first." if typed and not secret else None
 
     async def _outcome(self, walk: Walk, node: Node, unsigned: str | None) -> TestOutcome:
+        """Run a node, signed or not."""
         if unsigned is None:
             return await self._run_once(walk, node)
         with unsigned_test(UnsignedTestOrigin(**asdict(origin(walk, node)))) as test:
@@ -368,30 +341,25 @@ class NodeTests:
         return replace(outcome, message=said)
 
     async def _run_once(self, walk: Walk, node: Node) -> TestOutcome:
+        """Run a node, and wait for the attempt of its webhook."""
         started = timer()
         try:
             async with asyncio.timeout(RUN_SECONDS):
                 result = await self._run(walk, node)
         except TimeoutError:
-            message = f"The node did not end within {RUN_SECONDS:g} s, and was cancelled."
-            return TestOutcome(status="failed", reason="timeout", message=message)
+            return _failed("timeout", f"The node did not end within {RUN_SECONDS:g} s, and was cancelled.")
         if result.status == "queued" and result.delivery_id is not None:
             return await self._ended(walk.organization_id, result.delivery_id)
-        took = int((timer() - started) * 1000)
-        if result.status == "sent" or result.status == "skipped" or result.status == "failed":  # noqa: PLR1714  narrows the type
-            return TestOutcome(
-                status=result.status,
-                reason=result.reason,
-                message=result.message,
-                duration_ms=took if result.status == "sent" else None,
-                delivery_id=result.delivery_id,
-            )
-        return TestOutcome(status="pending", message=result.message, delivery_id=result.delivery_id)
+        shown = TestOutcome(status="pending", message=result.message, delivery_id=result.delivery_id)
+        if result.status == "queued" or result.status == "recorded":  # noqa: PLR1714  narrows the type
+            return shown
+        took = int((timer() - started) * 1000) if result.status == "sent" else None
+        return replace(shown, status=result.status, reason=result.reason, duration_ms=took)
 
     async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
         """Wait for the end of a delivery's first attempt, whichever process makes it."""
         until = timer() + self._wait_seconds
-        pause = FIRST_POLL_SECONDS
+        pause = 0.05
         while True:
             outcome = await self._poll(organization_id, delivery_id)
             if outcome is not None:
@@ -401,17 +369,16 @@ class NodeTests:
                 message = "The attempt has not ended yet. It continues: look at the delivery for its outcome."
                 return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
             await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, POLL_SECONDS)
+            pause = min(pause * 1.5, 0.5)
 
     async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
+        """Return what a delivery's attempt came to; ``None``: it has not ended."""
         try:
             found = await self._queries.detail(delivery_id, organization_id)
         except StorageUnavailable:
             return None
-        if found is None:
-            return None
-        shown = detail(*found)
-        if shown.status not in FINISHED and not shown.attempts:
+        shown = None if found is None else detail(*found)
+        if shown is None or (shown.status not in FINISHED and not shown.attempts):
             return None
         attempt = shown.attempt_log[-1] if shown.attempt_log else None
         outcome = TestOutcome(status="delivered", delivery_id=delivery_id)
@@ -424,12 +391,15 @@ class NodeTests:
             )
         if shown.status == "delivered":
             return outcome
-        if attempt is not None and attempt.status_code is not None:
-            message = f"The receiver answered {attempt.status_code}."
-            if THROUGH_PROXY in (attempt.note or ""):
-                message = (
-                    f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
-                )
-            return replace(outcome, status="failed", reason="bad_status", message=message)
-        reason = "not_sent" if attempt is None else "no_answer"
-        return replace(outcome, status="failed", reason=reason, message=shown.last_error)
+        if attempt is None or attempt.status_code is None:
+            reason = "not_sent" if attempt is None else "no_answer"
+            return replace(outcome, status="failed", reason=reason, message=shown.last_error)
+        message = f"The receiver answered {attempt.status_code}."
+        if THROUGH_PROXY in (attempt.note or ""):
+            message = f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
+        return replace(outcome, status="failed", reason="bad_status", message=message)
+
+
+def _failed(reason: str, message: str) -> TestOutcome:
+    """Return the outcome of a test that could not be made."""
+    return TestOutcome(status="failed", reason=reason, message=message)

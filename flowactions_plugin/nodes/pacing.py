@@ -16,15 +16,18 @@ from flowactions_plugin.clock import new_token, timer
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.queries import Lease, Step, step_of
 from flowactions_plugin.nodes.running import NodeRunner
-from flowactions_plugin.nodes.store import RETRY_SECONDS, DeferredStore, Release
+from flowactions_plugin.nodes.store import DeferredStore, Lease, Release, Step, step_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.spans import note_result
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
+
+RETRY_SECONDS: Final = 15.0
+"""How long a node that failed waits before it is run again."""
 
 RENEW_AFTER: Final = 3.0
 """Seconds. A lease is renewed before a node that would begin later than this."""
@@ -33,8 +36,6 @@ RECOVERED_AT_ONCE: Final = 20
 
 HOST_SECONDS: Final = 5.0
 """How long `Host.nodes_recovered` may take."""
-
-RELEASES_KEPT: Final = 1000
 
 REPEAT_SECONDS: Final = 2.0
 """After which steps that could not be read are asked for again."""
@@ -74,7 +75,7 @@ class Pacing:
         self._runner = NodeRunner(database, store, host)
         telemetry = telemetry or Telemetry()
         self._spans, self._meters = telemetry.spans, telemetry.meters
-        self._releases: list[Release] = []
+        self._releases: dict[str, Release] = {}
         self._unread: dict[Step, None] = {}
         self._repeating: asyncio.Task[None] | None = None
 
@@ -86,16 +87,26 @@ class Pacing:
                     return await self._record(walk, node, walk.pacing.next_step_id, transaction)
                 with self._spans.node(walk, node) as span:
                     result = await self._runner.run(self._node_types()[node.type], walk, node, transaction)
-                    span.end_with(result)
+                    note_result(span, result)
                     return result
             except StorageUnavailable as exc:
                 self._meters.count(names.REFUSED, reason=reason_of(exc))
-                return _not_stored(node, exc)
+                log.error(  # noqa: TRY400
+                    "%s node %s could not be stored: %s",
+                    node.type,
+                    printable(node.id),
+                    exc,
+                    extra={"event": "node.not_stored"},
+                )
+                message = answer_to(exc)
+                return NodeResult(
+                    node_id=node.id, status="failed", reason="storage_unavailable", message=message
+                )
 
     async def _record(
         self, walk: Walk, node: Node, step_id: str | None, transaction: Transaction | None
     ) -> NodeResult:
-        # Secrets stay on the action's config (§5.3.6).
+        """Record a node without its secrets, which stay on the action's config (§5.3.6)."""
         secret = self._node_types()[node.type].secret_fields
         config = {name: value for name, value in node.config.items() if name not in secret}
         async with self.database.answering():
@@ -138,6 +149,7 @@ class Pacing:
             return Advanced(state="done", results=tuple(results))
 
     async def _advance(self, step: Step, transaction: Transaction | None) -> Advanced:
+        """Lease a step and run it."""
         try:
             lease = await self._lease(step, transaction)
         except StorageUnavailable as exc:
@@ -149,7 +161,6 @@ class Pacing:
                 extra={"event": "deferred.unreadable_now"},
             )
             raise
-        self._unread.pop(step, None)
         if lease.state != "leased":
             return Advanced(state=lease.state)
         return await self._run_all(step, lease, transaction)
@@ -163,15 +174,17 @@ class Pacing:
             self._repeating = asyncio.create_task(self._keep_repeating())
 
     async def _keep_repeating(self) -> None:
+        """Repeat steps until all could be read."""
         while self._unread:
             await asyncio.sleep(REPEAT_SECONDS)
-            with suppress(StorageUnavailable):
-                await self._repeat()
+            await self._repeat()
 
     async def _repeat(self) -> None:
-        for step in list(self._unread):
-            if step in self._unread:  # unless a call of the host has run it meanwhile
-                await self._recover(step)
+        """Read what could not be read, as far as the database answers."""
+        with suppress(StorageUnavailable):
+            for step in list(self._unread):
+                if step in self._unread:  # unless a call of the host has run it meanwhile
+                    await self._recover(step)
 
     async def aclose(self) -> None:
         """End the repeating, with a last attempt."""
@@ -180,8 +193,7 @@ class Pacing:
         self._repeating.cancel()
         await asyncio.wait({self._repeating})
         self._repeating = None
-        with suppress(StorageUnavailable):
-            await self._repeat()
+        await self._repeat()
         if self._unread:
             log.error(
                 "%s steps could not be read until the end of this process: their nodes do not run",
@@ -201,57 +213,43 @@ class Pacing:
         """
         await self._release(None)
         ran = 0
-        for step in await self._store.queries.expired(RECOVERED_AT_ONCE):
+        for step in await self._store.expired(RECOVERED_AT_ONCE):
             ran += await self._recover(step)
         return ran
 
     async def recover_more(self) -> float | None:
-        """Recover as `recover`; return 0 when there may be more.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Recover as `recover`; return 0 when there may be more."""
         return 0.0 if await self.recover() == RECOVERED_AT_ONCE else None
 
     async def _recover(self, step: Step) -> bool:
         """Run a step without its user, and notify the host; return whether anything was there to run."""
         lease = await self._lease(step, None)
-        self._unread.pop(step, None)
         if lease.state != "leased":
             return False
+        run = printable(step.run_id)
+        number = len(lease.records)
         log.warning(
             "run %s: %s deferred nodes run without their user",
-            printable(step.run_id),
-            len(lease.records),
+            run,
+            number,
             extra={"event": "deferred.reclaimed"},
         )
         advanced = await self._run_all(step, lease, None)
-        await self._notify_host(lease.records[0].walk, step, advanced)
+        if advanced.results and provides(self._host, "nodes_recovered"):
+            try:
+                async with asyncio.timeout(HOST_SECONDS):
+                    walk = lease.records[0].walk
+                    await ask(self._host, "nodes_recovered", Any, walk, step.step_id or None, advanced)
+            except Exception:
+                method = f"{type(self._host).__name__}.nodes_recovered"
+                log.exception("%s failed for run %s", method, run, extra={"event": "host.method_failed"})
         return True
 
-    async def _notify_host(self, walk: Walk, step: Step, advanced: Advanced) -> None:
-        if not advanced.results or not provides(self._host, "nodes_recovered"):
-            return
-        try:
-            async with asyncio.timeout(HOST_SECONDS):
-                await ask(self._host, "nodes_recovered", Any, walk, step.step_id or None, advanced)
-        except Exception:
-            log.exception(
-                "%s.nodes_recovered failed for run %s",
-                type(self._host).__name__,
-                printable(step.run_id),
-                extra={"event": "host.method_failed"},
-            )
-
     async def _release(self, transaction: Transaction | None, step: Step | None = None) -> None:
-        """Release leases of this process that it could not go on with, or only a step's.
-
-        A host's transaction, which then decides, locks no rows of other runs.
-        """
-        for release in [each for each in self._releases if step is None or each.step == step]:
-            if release not in self._releases:
-                continue  # another call has it
-            self._releases.remove(release)
+        """Release leases of this process that it could not go on with, or only a step's."""
+        for token, release in list(self._releases.items()):
+            if step not in {None, release.step} or self._releases.pop(token, None) is None:
+                continue  # the latter: another call has it
             try:
                 async with self.database.answering():
                     await self._store.release(release, transaction)
@@ -260,20 +258,25 @@ class Pacing:
                 raise
 
     def _to_release(self, release: Release) -> None:
-        self._releases.append(release)
-        # What is forgotten here expires by itself.
-        del self._releases[:-RELEASES_KEPT]
+        """Keep what could not be released; of more than a thousand, the oldest expire by themselves."""
+        self._releases[release.token] = release
+        if len(self._releases) > 1000:
+            del self._releases[next(iter(self._releases))]
 
     async def _lease(self, step: Step, transaction: Transaction | None) -> Lease:
+        """Lease a step, and note that it could be read."""
+        # A host's transaction, which then decides, locks no rows of other runs.
         await self._release(transaction, step if transaction is not None else None)
         token = new_token()
         try:
             async with self.database.answering():
-                return await self._store.lease(step, transaction, token)
+                lease = await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost.
             self._to_release(Release(step, token))
             raise
+        self._unread.pop(step, None)
+        return lease
 
     async def _run_all(self, step: Step, lease: Lease, transaction: Transaction | None) -> Advanced:
         """Run what was leased; where that ends early, the state says so and the results hold what has run."""
@@ -319,39 +322,30 @@ class Pacing:
                     raise LeaseLost
                 leased_at = timer()
             try:
-                node_type = self._node_types()[record.node.type]
+                node_type = self._node_types()[record.node_type]
                 with self._spans.node(record.walk, record.node) as span:
                     await self._runner.run_record(node_type, record, transaction, results)
-                    span.end_with(results[-1])
+                    note_result(span, results[-1])
             except (StorageUnavailable, HostFailed, LeaseLost):
                 raise
             except Exception:
                 # It does not keep those behind it. Its record stays, is tried again, and is dropped in the end.
                 log.exception(
                     "deferred node %s failed unexpectedly",
-                    printable(record.node.id),
+                    printable(record.node_id),
                     extra={"event": "deferred.failed"},
                 )
-                results.append(plugin_failed(record.node.id))
+                results.append(plugin_failed(record.node_id))
                 complete = False
             if results[-1].halt:
                 break
         return complete
 
     async def _state(self, step: Step, transaction: Transaction | None) -> AdvancedState:
+        """Return the state of a step whose records another call has leased."""
         try:
             async with self.database.answering():
-                return await self._store.state(step, transaction)
+                state = (await self._store.find(step, transaction)).state
         except StorageUnavailable:
             return "unavailable"
-
-
-def _not_stored(node: Node, exc: StorageUnavailable) -> NodeResult:
-    log.error(
-        "%s node %s could not be stored: %s",
-        node.type,
-        printable(node.id),
-        exc,
-        extra={"event": "node.not_stored"},
-    )
-    return NodeResult(node_id=node.id, status="failed", reason="storage_unavailable", message=answer_to(exc))
+        return state if state in {"done", "halted"} else "running"

@@ -25,7 +25,7 @@ from flowactions_plugin.clock import new_token
 from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS
-from flowactions_plugin.http.strict_json import Id
+from flowactions_plugin.http.strict import Id
 
 PATH: Final = "/integrations/nodes"
 

@@ -1,10 +1,9 @@
-"""Runs one node of any type: its effect, and the removal of its record when it was deferred."""
+"""Runs one node of any type: its effect, and the end of its record when it was deferred."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
@@ -27,8 +26,7 @@ from flowactions_plugin.egress.guard import RESOLVE_SECONDS
 from flowactions_plugin.errors import LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.queries import LEASE_SECONDS, Record
-from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.nodes.store import LEASE_SECONDS, DeferredStore, Record
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.queue.prepared import PreparedDelivery, result_of
 from flowactions_plugin.storage.database import Database, Transaction
@@ -37,7 +35,7 @@ from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions")
 
-Reached: TypeAlias = tuple[Node, NodeResult | InTransaction]
+Action: TypeAlias = NodeResult | InTransaction
 
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
 RUN_SECONDS: Final = 300.0
@@ -92,27 +90,26 @@ class NodeRunner:
     async def _run_write(
         self, node_type: NodeType, node: Node, action: InTransaction, transaction: Transaction | None
     ) -> NodeResult:
+        """Run what an eager node does in a transaction."""
         async with self._database.write(transaction) as connection:
             return await self._write(node_type, node, action, connection)
 
     async def run_record(
         self, node_type: NodeType, record: Record, transaction: Transaction | None, results: list[NodeResult]
     ) -> None:
-        """Run a deferred node, remove its record, and add its result.
+        """Run a deferred node, note in its record that it has run, and add its result.
 
-        What a transaction can hold is one with the removal. Another effect comes first and the record is removed
-        then: a process that is killed in between loses nothing, and the node runs again. The result is added also when
-        the node has run and its record could not be removed.
+        What a transaction can hold is one with the note. Another effect comes first, and then the note: a process that is
+        killed in between loses nothing, and the node runs again. The result is added also when the note failed.
 
         Raises:
             HostFailed: the host could not give the node's secret fields; the node has not run.
             LeaseLost: another process has reclaimed the lease.
-            NodeFailed: the node type does not do what the contract says; the record stays.
+            NodeFailed: the node type does not do what the contract says; the record waits.
             StorageUnavailable: the database failed.
         """
         # A host's transaction keeps the lease by itself.
-        running = self._reach_with_secrets(node_type, record)
-        node, action = await _bounded(running, record, self._store if transaction is None else None)
+        node, action = await self._reach_record(node_type, record, renews=transaction is None)
 
         @repeated
         async def finish() -> NodeResult:
@@ -123,7 +120,7 @@ class NodeRunner:
                 if isinstance(result, InTransaction):
                     result = await self._write(node_type, node, result, connection)
                 if result.halt:
-                    await self._store.halt(record.walk, connection)
+                    await self._store.halt(record.step, connection)
             return result
 
         if isinstance(action, InTransaction):
@@ -135,20 +132,44 @@ class NodeRunner:
         except (StorageUnavailable, LeaseLost) as exc:
             log.warning(
                 "%s node %s has run, but its record stays: %s",
-                record.node.type,
-                printable(record.node.id),
+                node.type,
+                printable(node.id),
                 exc,
                 extra={"event": "deferred.record_stays"},
             )
             raise
 
-    async def _reach_with_secrets(self, node_type: NodeType, record: Record) -> Reached:
-        node = await self._with_secrets(node_type, record)
-        return node, await _reach(node_type, record.walk, node)
+    async def _reach_record(self, node_type: NodeType, record: Record, *, renews: bool) -> tuple[Node, Action]:
+        """Reach a deferred node in a task of its own, and renew its lease meanwhile; return the node, and what it does."""
 
-    async def _with_secrets(self, node_type: NodeType, record: Record) -> Node:
+        async def reach() -> tuple[Node, Action]:
+            node = await self._with_secrets(node_type, record.walk, record.node)
+            return node, await _reach(node_type, record.walk, node)
+
+        task = asyncio.ensure_future(reach())
+        now = timer()
+        lease_end, run_end = now + LEASE_SECONDS - RENEW_SECONDS, now + RUN_SECONDS
+        try:
+            while not (await asyncio.wait({task}, timeout=min(RENEW_SECONDS, run_end - now)))[0]:
+                if (now := timer()) >= run_end:
+                    raise NodeFailed(f"it took longer than {RUN_SECONDS:g} s")
+                try:
+                    if renews and not await self._store.renew(record):
+                        raise LeaseLost
+                    lease_end = now + LEASE_SECONDS
+                except StorageUnavailable:
+                    # What has begun is not interrupted while nobody else can begin it.
+                    if timer() >= lease_end:
+                        raise
+        finally:
+            if not task.done():
+                await _cancel(task, record)
+        if task.cancelled():
+            raise NodeFailed("it was cancelled from within")
+        return task.result()
+
+    async def _with_secrets(self, node_type: NodeType, walk: Walk, node: Node) -> Node:
         """Return the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""
-        node, walk = record.node, record.walk
         # The secret of a webhook is read when it is sent.
         if not node_type.secret_fields or node_type.name == WEBHOOK:
             return node
@@ -161,12 +182,7 @@ class NodeRunner:
     async def _write(
         self, node_type: NodeType, node: Node, action: InTransaction, connection: Transaction
     ) -> NodeResult:
-        """Run what a node type does in the transaction.
-
-        Raises:
-            NodeFailed: it failed by itself: to wait for the database changes nothing.
-            StorageUnavailable: the database failed.
-        """
+        """Run what a node type does in the transaction; a failure of its own is `NodeFailed`: to wait changes nothing."""
         failed = f"the write of a node of type {node_type.name!r} failed"
         try:
             if _delivery(action) is not None:
@@ -188,56 +204,23 @@ class NodeRunner:
             raise NodeFailed(failed) from exc
 
 
-async def _bounded(
-    running: Coroutine[Any, Any, Reached], record: Record, store: DeferredStore | None
-) -> Reached:
-    """Await a deferred node, which may take longer than its lease. The store, if there is one, renews it meanwhile.
-
-    Raises:
-        LeaseLost: another process has reclaimed the lease; the node was cancelled.
-        NodeFailed: it took longer than `RUN_SECONDS` and was cancelled, or was cancelled from within.
-        StorageUnavailable: the lease could not be renewed until its end; the node was cancelled.
-    """
-    task = asyncio.ensure_future(running)
-    now = timer()
-    lease_end, run_end = now + LEASE_SECONDS - RENEW_SECONDS, now + RUN_SECONDS
-    try:
-        while not (await asyncio.wait({task}, timeout=min(RENEW_SECONDS, run_end - now)))[0]:
-            if (now := timer()) >= run_end:
-                raise NodeFailed(f"it took longer than {RUN_SECONDS:g} s")
-            if store is None:
-                continue
-            try:
-                if not await store.renew(record):
-                    raise LeaseLost
-                lease_end = now + LEASE_SECONDS
-            except StorageUnavailable:
-                # What has begun is not interrupted while nobody else can begin it.
-                if timer() >= lease_end:
-                    raise
-    finally:
-        if not task.done():
-            await _cancel(task, record)
-    if task.cancelled():
-        raise NodeFailed("it was cancelled from within")
-    return task.result()
-
-
 async def _cancel(task: asyncio.Task[Any], record: Record) -> None:
+    """Cancel a node, and wait a while for its end."""
     task.cancel()
     # Its error, if there is one, is of no use to anybody any more.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     if not (await asyncio.wait({task}, timeout=CANCEL_SECONDS))[0]:
         log.error(
             "%s node %s still runs %g s after it was cancelled; nobody waits for it any more",
-            record.node.type,
-            printable(record.node.id),
+            record.node_type,
+            printable(record.node_id),
             CANCEL_SECONDS,
             extra={"event": "node.left_behind"},
         )
 
 
-async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | InTransaction:
+async def _reach(node_type: NodeType, walk: Walk, node: Node) -> Action:
+    """Reach a node; a wrong result is a failure."""
     action = await node_type.reach(walk, node)
     if isinstance(action, InTransaction):
         return action
@@ -256,4 +239,5 @@ def _delivery(action: InTransaction) -> PreparedDelivery | None:
 
 
 def _named(result: NodeResult, node: Node) -> NodeResult:
+    """Return a result with its node's id."""
     return result if result.node_id == node.id else replace(result, node_id=node.id)

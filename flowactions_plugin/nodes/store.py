@@ -1,50 +1,109 @@
-"""Writes the nodes that wait for a content step, their leases, and the runs that were halted."""
+"""The nodes that wait for a content step: their records, the leases on them, and the runs that were halted.
+
+``held_until`` is the end of a record's lease. Without a token it is the time from which any process may run the record; no
+record that nobody has got to has one. ``holds`` counts leases. A record with ``ran_at`` has run: its ids stay, and answer a
+`reach` that comes again.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from sqlalchemy import Text, Update, and_, case, delete, func, literal, not_, null, or_, select, update
+import msgspec
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Update,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    literal,
+    not_,
+    null,
+    select,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_hookspecs import Node, Walk
+from flowactions_hookspecs import Deferred, Node, Walk
 from flowactions_plugin.clock import new_token
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.queries import (
-    KEPT,
-    LEASE_SECONDS,
-    RAN_FLOW,
-    DeferredQueries,
-    Lease,
-    Record,
-    Step,
-    columns_of,
-    has_run,
-    is_halted,
-    of_run,
-    of_step,
-    ran_prefix,
-    read_record,
-    step_of,
-)
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
 from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions")
 
+LEASE_SECONDS: Final = 15.0
+"""Longer than most nodes take, a message with all its attempts included; the lease of a longer one is renewed."""
+
 MAX_LEASES: Final = 5
 """A node is dropped after so many leases in which its process ended or the node failed."""
 
-RETRY_SECONDS: Final = 15.0
-"""How long a node that failed waits before it is run again."""
+Nothing: TypeAlias = Literal["done", "running", "halted", "unavailable"]
+"""Why no record can be leased: nothing waits, somebody else leases them, the run was halted, or the first one is of a type
+that is not offered here or runs again only after a while."""
 
-LAST_ID: Final = 2**63 - 1
 
-AGAIN: Final = "has run"
-"""Instead of a token, in a record of a node that has run already. It is deleted in the same transaction."""
+class Step(NamedTuple):
+    """A content step of one run of a flow; ``step_id`` is empty for the end of the flow."""
+
+    organization_id: str
+    run_id: str
+    flow_id: str
+    step_id: str
+
+
+class Record(NamedTuple):
+    """A node that waits, as it was stored when it was reached, and the token of its lease (§3.2)."""
+
+    id: int
+    step: Step
+    token: str
+    node_id: str
+    node_type: str
+    visit: str
+    stored_walk: str
+    stored_node: str
+
+    @property
+    def walk(self) -> Walk:
+        """The walk as it was when the node was reached; raises an error if it is corrupt."""
+        where = self.step._asdict()
+        pacing = Deferred(where.pop("step_id") or None)
+        return Walk(**where, visit=self.visit, pacing=pacing, **json.loads(self.stored_walk))
+
+    @property
+    def node(self) -> Node:
+        """The node as it was when it was reached; raises an error if it is corrupt."""
+        return msgspec.convert(json.loads(self.stored_node), Node)
+
+
+class Lease(NamedTuple):
+    """The answer to asking for a step's records.
+
+    Attributes:
+        state: ``leased``, or why there are none.
+        records: those that the caller leases, in walk order.
+        blocked: whether behind them waits one of a type that is not offered here.
+    """
+
+    state: Literal["leased"] | Nothing
+    records: Sequence[Record] = ()
+    blocked: bool = False
+
+
+class Found(NamedTuple):
+    """What waits for a step: why there is nothing to lease, if so; the first record; whether it waits for another process."""
+
+    state: Nothing | None
+    first: int = 0
+    of_others: bool = False
 
 
 class Release(NamedTuple):
@@ -73,7 +132,7 @@ class DeferredStore:
 
     def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
         self._database = database
-        self.queries = DeferredQueries(database, types)
+        self._types = types
 
     @repeated
     async def record(
@@ -82,22 +141,29 @@ class DeferredStore:
         """Record that a node waits for a step; a second time changes nothing.
 
         Returns:
-            ``recorded`` if it waits. It does not when the run was halted, or when it has run at this step. If this call
-            races with the one that runs it, the answer may be ``recorded``: `lease` then removes the second record.
+            ``recorded`` if it waits. It does not when the run was halted, or when it has run at this step.
         """
         step = step_of(walk, step_id)
-        ran = has_run(step, node.id, walk.visit)
-        row = {**columns_of(walk, node, step_id), "holds": 0}
+        row = {
+            **step._asdict(),
+            "node_id": node.id,
+            "visit": walk.visit,
+            "node_type": node.type,
+            # Written as ASCII: a text that UTF-8 cannot hold is kept, too.
+            "walk": json.dumps({"agent_id": walk.agent_id, "user_id": walk.user_id, "content": walk.content}),
+            "node": json.dumps({**msgspec.structs.asdict(node), "config": dict(node.config)}),
+            "holds": 0,
+        }
         values = [literal(value, deferred.c[name].type).label(name) for name, value in row.items()]
-        source = select(*values, self._database.now().label("created_at")).where(
-            not_(is_halted(step)), not_(ran)
-        )
+        source = select(*values, self._database.now().label("created_at")).where(not_(_is_halted(step)))
         added = self._database.sql.insert_unless_there(deferred).from_select([*row, "created_at"], source)
+        same = (deferred.c.node_id == node.id, deferred.c.visit == walk.visit, deferred.c.ran_at.is_not(None))
         async with self._database.write(transaction) as connection:
             if (await connection.execute(added)).rowcount == 1:
                 return "recorded"
-            halted, has = (await connection.execute(select(is_halted(step), ran))).one()
-        return "run_halted" if halted else "already_run" if has else "recorded"
+            has_run = exists().where(*_of_run(deferred, step), deferred.c.step_id == step.step_id, *same)
+            halted, ran = (await connection.execute(select(_is_halted(step), has_run))).one()
+        return "run_halted" if halted else "already_run" if ran else "recorded"
 
     @repeated
     async def lease(
@@ -114,138 +180,129 @@ class DeferredStore:
             What waits there and nobody else leases, up to the first one of a type that is not offered here; of any
             number of racing callers, one gets it.
         """
-        found = await self.queries.find(step, transaction)
-        if found.state is not None and not found.mark:
+        found = await self.find(step, transaction)
+        if found.state is not None and not found.of_others:
             return Lease(found.state)
         async with self._database.write(transaction) as connection:
-            if found.mark:
-                await self._mark(step, found.first, connection)
             if found.state is not None:
+                # The user has got here: the recovery of a process that offers the type finds it.
+                reached = update(deferred).where(*_waiting(step), deferred.c.held_until.is_(None))
+                await connection.execute(reached.values(held_until=self._database.now()))
                 return Lease(found.state)
-            again = has_run(step, deferred.c.node_id, deferred.c.visit)
             # Whoever has the first record has them all. Who comes second does not wait: they are being run.
             gate = (
-                select(and_(deferred.c.holds >= MAX_LEASES, not_(again)))
+                select(deferred.c.holds)
                 .where(
                     deferred.c.id == found.first,
-                    *of_step(step),  # no longer, if it has run meanwhile
-                    not_(self.queries.is_leased()),
-                    not_(is_halted(step)),
+                    *_waiting(step),  # no longer, if it has run meanwhile
+                    not_(self._is_leased()),
+                    not_(_is_halted(step)),
                 )
                 .with_for_update(skip_locked=True, of=deferred)
             )
-            exhausted = (await connection.execute(gate)).scalar_one_or_none()
-            if exhausted is None:
+            holds = (await connection.execute(gate)).scalar_one_or_none()
+            if holds is None:
                 return Lease("running")
-            if exhausted:
+            if holds >= MAX_LEASES:
                 await self._drop_exhausted(step, found.first, connection)
             return await self._lease_all(step, token or new_token(), connection)
 
-    async def state(
-        self, step: Step, transaction: AsyncConnection | None = None
-    ) -> Literal["done", "running", "halted"]:
-        """Return the state of a step whose records another call has leased."""
-        found = await self.queries.find(step, transaction)
-        return found.state if found.state == "done" or found.state == "halted" else "running"  # noqa: PLR1714  narrows
-
-    async def _mark(self, step: Step, first: int, connection: AsyncConnection) -> None:
-        """Have a record that this process cannot run found by one that can; what is behind it waits for that."""
-        is_first = deferred.c.id == first
-        await connection.execute(
-            update(deferred)
-            .where(
-                *of_step(step),
-                not_(self.queries.is_leased()),
-                or_(is_first, deferred.c.held_until.is_not(None)),
+    async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
+        """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
+        now, until = self._database.now(), deferred.c.held_until
+        one = select(literal(1)).subquery()  # so that there is an answer also where nothing waits
+        query = (
+            select(
+                deferred.c.id,
+                deferred.c.node_type,
+                until,
+                _is_halted(step).label("halted"),
+                self._is_leased().label("leased"),
+                and_(deferred.c.token.is_(None), until > now, until <= now + _MOST_AHEAD).label("later"),
             )
-            .values(token=None, held_until=case((is_first, self._database.now()), else_=null()))
+            .select_from(one.outerjoin(deferred, and_(*_waiting(step))))
+            .order_by(deferred.c.id)
         )
+        async with self._database.read(transaction) as connection:
+            rows = (await connection.execute(query)).all()
+        first = rows[0]
+        if first.halted:
+            return Found("halted")
+        if any(row.leased for row in rows):
+            return Found("running")
+        if first.id is None:
+            return Found("done")
+        if first.node_type in self._types():
+            return Found("unavailable" if first.later else None, first.id)
+        return Found("unavailable", first.id, of_others=any(row.held_until is None for row in rows))
+
+    async def expired(self, limit: int) -> Sequence[Step]:
+        """List steps whose leases have expired and whose first records this process can run, the earliest first."""
+        other = deferred.alias("other")
+        key = [deferred.c[name] for name in Step._fields]
+        types = tuple(self._types())
+        same_step = (*(other.c[name] == deferred.c[name] for name in Step._fields), other.c.ran_at.is_(None))
+        others = (other.c.held_until.is_not(None), other.c.node_type.not_in(types))
+        gone = (
+            select(*key)
+            .where(
+                deferred.c.node_type.in_(types),
+                deferred.c.held_until < self._database.now(),
+                not_(exists().where(*same_step, self._is_leased(other))),
+                not_(exists().where(*same_step, *others, other.c.id < deferred.c.id)),
+            )
+            .group_by(*key)
+            .order_by(func.min(deferred.c.held_until))
+            .limit(limit)
+        )
+        return [Step._make(row) for row in await self._database.rows(gone)]
 
     async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
-        emptied = _emptied(step.flow_id).where(deferred.c.id == first)
-        dropped = await connection.execute(emptied.returning(deferred.c.node_id))
+        """Have a node count as run that was leased too often."""
+        dropped = self._ended().where(deferred.c.id == first).returning(deferred.c.node_id)
         log.error(
             "deferred node %s of run %s is dropped: it failed or ended its process %s times",
-            printable(dropped.scalar_one()),
+            printable((await connection.execute(dropped)).scalar_one()),
             printable(step.run_id),
             MAX_LEASES,
             extra={"event": "deferred.dropped"},
         )
 
     async def _lease_all(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
-        now = self._database.now()
+        """Lease the records of a step up to the first of a type that is not offered here; the others wait for its process."""
         other = deferred.alias("other")
-        first = select(func.min(other.c.id)).where(*of_step(step, other)).scalar_subquery()
-        # Of a type that is not offered here: it is not leased, and the recovery of another process finds it.
-        blocked = func.coalesce(
+        first = select(func.min(other.c.id)).where(*_waiting(step, other)).scalar_subquery()
+        blocked = (
             select(func.min(other.c.id))
-            .where(
-                *of_step(step, other),
-                other.c.node_type.not_in(self.queries.types),
-                not_(has_run(step, other.c.node_id, other.c.visit)),
-            )
-            .scalar_subquery(),
-            LAST_ID,
+            .where(*_waiting(step, other), other.c.node_type.not_in(tuple(self._types())))
+            .scalar_subquery()
         )
-        mine = deferred.c.id < blocked
-        again = has_run(step, deferred.c.node_id, deferred.c.visit)
+        mine = deferred.c.id < func.coalesce(blocked, 2**63 - 1)
+        # Only the first one's: should this process end, it may be what has ended it.
+        counts = and_(mine, deferred.c.id == first, deferred.c.holds < MAX_LEASES)
         leased = (
             update(deferred)
-            .where(*of_step(step), not_(self.queries.is_leased()))
+            .where(*_waiting(step), not_(self._is_leased()))
             .values(
-                token=case((again, AGAIN), (mine, token), else_=null()),
-                held_until=case(
-                    (mine, now + int(LEASE_SECONDS * 1000)), (deferred.c.id == blocked, now), else_=null()
-                ),
-                # Only the first one's: should this process end, it may be what has ended it.
-                holds=case(
-                    (and_(mine, deferred.c.id == first, deferred.c.holds < MAX_LEASES), deferred.c.holds + 1),
-                    else_=deferred.c.holds,
-                ),
+                token=case((mine, token), else_=null()),
+                held_until=self._database.now() + case((mine, int(LEASE_SECONDS * 1000)), else_=0),
+                holds=deferred.c.holds + case((counts, 1), else_=0),
             )
-            .returning(
-                deferred.c.id,
-                deferred.c.token,
-                *(deferred.c[name] for name in KEPT),
-            )
+            .returning(deferred)
         )
         rows = sorted((await connection.execute(leased)).all(), key=lambda row: row.id)
-        read = {
-            row.id: read_record(row.id, token, step, {name: getattr(row, name) for name in KEPT})
-            for row in rows
-            if row.token == token
-        }
-        await self._drop(step, [row_id for row_id, record in read.items() if record is None], connection)
-        ran = [row.id for row in rows if row.token == AGAIN]
-        if ran:
-            await connection.execute(delete(deferred).where(deferred.c.id.in_(ran)))
-        records = [record for record in read.values() if record is not None]
-        is_blocked = len(read) + len(ran) < len(rows)
-        if not records:
-            return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
-        return Lease("leased", records, is_blocked)
-
-    async def _drop(self, step: Step, unreadable: Sequence[int], connection: AsyncConnection) -> None:
-        for row_id in unreadable:
-            log.error(
-                "run %s: deferred record %s cannot be read and is dropped",
-                printable(step.run_id),
-                row_id,
-                extra={"event": "deferred.dropped"},
-            )
-        if unreadable:
-            await connection.execute(delete(deferred).where(deferred.c.id.in_(unreadable)))
+        records = [_record(step, row) for row in rows if row.token == token]
+        is_blocked = len(records) < len(rows)
+        if records:
+            return Lease("leased", records, is_blocked)
+        return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
 
     @repeated
     async def renew(self, record: Record) -> bool:
         """Renew the lease of a record and of those after it; return whether nobody else has reclaimed it meanwhile."""
         leased = (
             update(deferred)
-            .where(
-                *of_run(deferred, step_of(record.walk, None)),
-                deferred.c.id >= record.id,
-                deferred.c.token == record.token,
-            )
+            .where(*_waiting(record.step), deferred.c.id >= record.id, deferred.c.token == record.token)
             .values(held_until=self._database.now() + int(LEASE_SECONDS * 1000))
         )
         async with self._database.answering(), self._database.write() as connection:
@@ -254,31 +311,29 @@ class DeferredStore:
     @repeated
     async def release(self, release: Release, transaction: AsyncConnection | None = None) -> None:
         """Release the remaining records of a lease whose process runs but cannot continue."""
-        leases = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
+        uncounted = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
         released = (
             update(deferred)
-            .where(*of_step(release.step), deferred.c.token == release.token)
+            .where(*_waiting(release.step), deferred.c.token == release.token)
             .values(
                 token=None,
                 held_until=self._database.now() + int(release.seconds * 1000),
-                holds=deferred.c.holds if release.counts else leases,
+                holds=deferred.c.holds if release.counts else uncounted,
             )
         )
         async with self._database.write(transaction) as connection:
             await connection.execute(released)
 
     async def pop(self, record: Record, connection: AsyncConnection) -> bool:
-        """Empty a record, so that its node does not run again at this step; return whether its lease still held."""
-        emptied = _emptied(record.walk.flow_id).where(
-            deferred.c.id == record.id, deferred.c.token == record.token
-        )
-        return (await connection.execute(emptied)).rowcount == 1
+        """Record that a node has run, so that it does not run again at this step; return whether its lease still held."""
+        ended = self._ended().where(deferred.c.id == record.id, deferred.c.token == record.token)
+        return (await connection.execute(ended)).rowcount == 1
 
-    async def halt(self, walk: Walk, connection: AsyncConnection) -> None:
+    async def halt(self, step: Step, connection: AsyncConnection) -> None:
         """Record that a run was halted, and remove everything that still waits in it."""
-        step = step_of(walk, None)
         # To avoid deadlock, rows are locked in id order.
-        rest = select(deferred.c.id).where(*of_run(deferred, step)).order_by(deferred.c.id).with_for_update()
+        waiting = (*_of_run(deferred, step), deferred.c.ran_at.is_(None))
+        rest = select(deferred.c.id).where(*waiting).order_by(deferred.c.id).with_for_update()
         await connection.execute(delete(deferred).where(deferred.c.id.in_(rest)))
         halted = {**step._asdict(), "halted_at": self._database.now()}
         del halted["step_id"]
@@ -292,15 +347,46 @@ class DeferredStore:
         """Forget runs that were halted longer ago than this; give how many there were."""
         return await self._database.prune(halted_runs.c.halted_at, older_than_ms, limit)
 
+    def _ended(self) -> Update:
+        """Note when records ran, and keep nothing but their ids."""
+        return update(deferred).values(
+            ran_at=self._database.now(), walk="", node="", token=None, held_until=None, holds=0
+        )
 
-def _emptied(flow_id: str) -> Update:
-    """Empty records that have run; what is left tells a `reach` that comes again."""
-    return update(deferred).values(
-        flow_id=RAN_FLOW,
-        step_id=literal(ran_prefix(flow_id), Text) + deferred.c.step_id,
-        walk="",
-        node="",
-        token=None,
-        held_until=None,
-        holds=0,
+    def _is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
+        """Select records that somebody leases. A time that no lease can have come to does not count."""
+        now = self._database.now()
+        has_end = table.c.held_until.is_not(None)  # so that the index of held records can be used
+        return and_(has_end, table.c.token.is_not(None), table.c.held_until.between(now, now + _MOST_AHEAD))
+
+
+_MOST_AHEAD: Final = int(2 * LEASE_SECONDS * 1000)
+
+
+def step_of(walk: Walk, step_id: str | None) -> Step:
+    """Name the step of a walk's run; ``None`` is the end of the flow."""
+    return Step(walk.organization_id, walk.run_id, walk.flow_id, step_id or "")
+
+
+def _of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
+    """Select the rows of a step's run."""
+    return (
+        table.c.organization_id == step.organization_id,
+        table.c.run_id == step.run_id,
+        table.c.flow_id == step.flow_id,
     )
+
+
+def _waiting(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]:
+    """Select the records that wait for a step."""
+    return (*_of_run(table, step), table.c.step_id == step.step_id, table.c.ran_at.is_(None))
+
+
+def _is_halted(step: Step) -> ColumnElement[bool]:
+    """Select whether a step's run was halted."""
+    return exists().where(*_of_run(halted_runs, step))
+
+
+def _record(step: Step, row: Row[Any]) -> Record:
+    """Return a row that was leased as a record."""
+    return Record(row.id, step, row.token, row.node_id, row.node_type, row.visit, row.walk, row.node)

@@ -25,6 +25,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.nodes.faults import json_fault
 from flowactions_plugin.nodes.template import (
     VARIABLES,
     Variables,
@@ -33,7 +34,6 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.nodes.template_check import json_fault
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (

@@ -36,6 +36,7 @@ from flowactions_plugin.storage.outages import reason_of
 from flowactions_plugin.storage.schema import NO_AGENT
 from flowactions_plugin.storage.waiting import repeated
 from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.spans import note_delivery, traceparent_of
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.outbox")
@@ -177,9 +178,9 @@ class Outbox:
             test = _test.get()
             if test is not None:
                 delivery = test.applied(delivery)
-            if span.traceparent is not None:
-                delivery = msgspec.structs.replace(delivery, trace=span.traceparent)
-                span.made(delivery.id, delivery.event_id, delivery.destination)
+            if (traceparent := traceparent_of(span)) is not None:
+                delivery = msgspec.structs.replace(delivery, trace=traceparent)
+                note_delivery(span, delivery.id, delivery.event_id, delivery.destination)
         if dropped:
             log.warning(
                 "webhook %s: invalid or reserved headers are left out: %r%s",

@@ -43,71 +43,50 @@ AUTH_SECRET: Final = "AUTH_WEBHOOK_SIGNING_SECRET"  # noqa: S105  a setting's na
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
 
-CONTINUOUS_DESTINATION_LIMIT: Final = 10
-"""Deliveries in flight to one destination in continuous mode, when no limit is set."""
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """The plugin's settings. The repr hides them, because some are secrets.
+    """The plugin's settings, under the names of `READERS`. The repr hides them, because some are secrets.
 
     Attributes:
-        environment: ``FLOWACTIONS_ENVIRONMENT``; in ``development``, loopback and private destinations are
-            allowed and an encryption key is made when there is none.
-        database_url: ``FLOWACTIONS_DATABASE_URL``; used when the host shares no engine.
-        database_connections: ``FLOWACTIONS_DATABASE_CONNECTIONS``; how many connections a process opens to that PostgreSQL at
-            the most.
-        host_worker: ``FLOWACTIONS_HOST_WORKER``; ``on``: the host's own processes deliver; ``off``: only those of
-            ``flowactions worker``; ``own``: the host's send what they enqueue, if they can at once, and claim nothing else.
-        delivery: ``FLOWACTIONS_DELIVERY``; ``scheduled``: a tick at a time; ``continuous``: as fast as slots become
-            free.
-        concurrency: ``FLOWACTIONS_CONCURRENCY``; slots of a worker that delivers continuously.
-        destination_limit: ``FLOWACTIONS_DESTINATION_LIMIT``; deliveries in flight to one destination, in each
-            worker; when it is not set, 10 in continuous mode and no limit in scheduled mode.
-        tick_seconds: ``FLOWACTIONS_TICK_SECONDS``; seconds between two ticks of the delivery worker (§8).
-        claim_limit: ``FLOWACTIONS_CLAIM_LIMIT``; rows claimed per tick (§8).
-        retry_schedule: ``FLOWACTIONS_RETRY_SCHEDULE``; seconds from each failed attempt to the next; empty: the rule of
-            §8.
-        auto_pause: ``FLOWACTIONS_AUTO_PAUSE``; after how many failures in a row, over how long, a destination is paused until
-            a probe arrives; ``None``: never.
-        retention_days: ``FLOWACTIONS_RETENTION_DAYS``; days for which delivered rows and records of abandoned
-            runs are kept.
-        egress_allow: ``FLOWACTIONS_EGRESS_ALLOW``; networks (CIDR, by commas) allowed although a rule
-            forbids them.
-        egress_proxy: ``FLOWACTIONS_EGRESS_PROXY``; a forward proxy through which every webhook leaves, with user
-            name and password in it if it asks for them.
-        egress_proxy_tunnel: ``FLOWACTIONS_EGRESS_PROXY_TUNNEL``; ``https``: the proxy is asked for a tunnel (CONNECT) for
-            https, and forwards http; ``all``: for both.
-        egress_resolve: ``FLOWACTIONS_EGRESS_RESOLVE``; ``local``: names are resolved and judged here; ``proxy``: only
-            the proxy resolves, and only the form of a URL and literal addresses are judged here.
-        egress_ca: ``FLOWACTIONS_EGRESS_CA_FILE``; the content of that file: certificates (PEM) of authorities that
-            webhook deliveries trust beside the system's.
-        send_traceparent: ``FLOWACTIONS_SEND_TRACEPARENT``; ``on`` or ``off``: whether deliveries carry the W3C
-            ``traceparent`` of what enqueued them.
-        max_body_bytes: ``FLOWACTIONS_MAX_BODY_BYTES``; of a webhook's body, as it is stored and as it is sent.
-        standard_webhooks: ``FLOWACTIONS_STANDARD_WEBHOOKS``; ``on`` or ``off``: whether deliveries also carry the
-            headers of Standard Webhooks (§5.3.8).
-        encryption_keys: ``FLOWACTIONS_ENCRYPTION_KEYS``; base64 of 32 bytes each, by commas, newest first.
-        connections_path: ``FLOWACTIONS_CONNECTIONS_PATH``; the dashboard page on which an OAuth install ends.
-        login_path: ``FLOWACTIONS_LOGIN_PATH``; where the operator pages send who is not signed in.
-        dashboard_origins: ``FLOWACTIONS_DASHBOARD_ORIGINS``; further origins, by commas, whose pages may call the
-            dashboard routes that change something.
-        public_url: ``BACKEND_PUBLIC_URL``; where browsers reach the routes, without a slash at the end (§5.5).
-        chat_client_id: ``CHAT_CLIENT_ID``.
-        chat_client_secret: ``CHAT_CLIENT_SECRET``.
-        chat_signing_secrets: ``CHAT_SIGNING_SECRET``; verify the chat provider's events (§5.4), by commas.
-        chat_bot_token: ``CHAT_BOT_TOKEN``; a static token that skips OAuth (§5.5).
-        auth_secrets: ``AUTH_WEBHOOK_SIGNING_SECRET``; verifies the auth provider's events, by commas, newest first
-            (§5.4).
-        idempotency_hours: ``FLOWACTIONS_IDEMPOTENCY_HOURS``; hours for which a logic-webhook call's key is
-            remembered (§8).
-        show_operators: ``FLOWACTIONS_SHOW_OPERATORS``; ``on`` or ``off``: whether people of a dashboard are shown the names of
-            operators, or the word ``operator``.
-        ready_needs_writes: ``FLOWACTIONS_READY_NEEDS_WRITES``; ``on`` or ``off``: whether a process is ready only while
-            the database takes writes.
-        alerts_url: ``FLOWACTIONS_ALERTS_URL``; where alerts are sent to.
-        alerts_secret: ``FLOWACTIONS_ALERTS_SECRET``; signs alerts.
-        chat_api_url: ``CHAT_API_URL``.
-        chat_authorize_url: ``CHAT_AUTHORIZE_URL``.
+        environment: in ``development``, private destinations are allowed, and an encryption key is made when there is none.
+        database_url: used when the host shares no engine.
+        database_connections: that a process opens to that PostgreSQL at the most.
+        host_worker: ``on``: the host's own processes deliver; ``off``: only those of ``flowactions worker``; ``own``: the
+            host's send what they enqueue, if they can at once, and claim nothing else.
+        delivery: ``scheduled``: a tick at a time; ``continuous``: as fast as slots become free.
+        concurrency: slots of a worker that delivers continuously.
+        destination_limit: deliveries in flight to one destination, in each worker; ``None``: see `per_destination`.
+        tick_seconds: from one tick of the worker to the next (§8).
+        claim_limit: rows claimed in a tick (§8).
+        retry_schedule: seconds from each failed attempt to the next; empty: the rule of §8.
+        auto_pause: when a destination is paused until a probe arrives; ``None``: never.
+        retention_days: for which delivered rows and records of abandoned runs are kept.
+        egress_allow: networks to which requests are allowed although a rule forbids them.
+        egress_proxy: a forward proxy through which every webhook leaves, with its user name and password.
+        egress_proxy_tunnel: ``https``: the proxy makes a tunnel (CONNECT) for https, and forwards http; ``all``: for both.
+        egress_resolve: ``local``: names are resolved and judged here; ``proxy``: only the proxy resolves, and only the form
+            of a URL and literal addresses are judged here.
+        egress_ca: certificates (PEM) of authorities that webhook deliveries trust beside the system's.
+        send_traceparent: whether deliveries carry the W3C ``traceparent`` of what enqueued them.
+        max_body_bytes: of a webhook's body, as it is stored and as it is sent.
+        standard_webhooks: whether deliveries also carry the headers of Standard Webhooks (§5.3.8).
+        encryption_keys: 32 bytes each, the newest first.
+        connections_path: the dashboard page on which an OAuth install ends.
+        login_path: where the operator pages send who is not signed in.
+        dashboard_origins: further origins whose pages may call the dashboard routes that change something.
+        public_url: where browsers reach the routes, without a slash at the end (§5.5).
+        chat_client_id: the chat app's.
+        chat_client_secret: the chat app's.
+        chat_signing_secrets: verify the chat provider's events (§5.4).
+        chat_bot_token: a static token that skips OAuth (§5.5).
+        auth_secrets: verify the auth provider's events, the newest first (§5.4).
+        idempotency_hours: for which a key is remembered (§8).
+        show_operators: whether people of a dashboard are shown the names of operators, or the word ``operator``.
+        ready_needs_writes: whether a process is ready only while the database takes writes.
+        alerts_url: where alerts are sent to.
+        alerts_secret: signs alerts.
+        chat_api_url: the chat provider's API.
+        chat_authorize_url: the page on which an install begins.
     """
 
     environment: Literal["production", "development"] = "production"
@@ -150,10 +129,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def per_destination(self) -> int | None:
-        """Deliveries in flight to one destination, in each worker; ``None``: no limit."""
-        if self.delivery == "continuous" and self.destination_limit is None:
-            return CONTINUOUS_DESTINATION_LIMIT
-        return self.destination_limit
+        """Deliveries in flight to one destination, in each worker; ``None``: no limit, as in scheduled mode if none is set."""
+        return self.destination_limit or (10 if self.delivery == "continuous" else None)
 
     @property
     def slots(self) -> int:
@@ -260,20 +237,21 @@ def settings_of(host: Host) -> Settings:
         SettingsInvalid: its message lists everything that is wrong, and never a value. A secret for the auth
             provider's events is wrong in a host that cannot handle them (§4.4).
     """
-    unhandled = ""
-    if str(host.settings.get(AUTH_SECRET, "")).strip() and not provides(host, "auth_event"):
-        name = type(host).__name__
-        unhandled = f"{AUTH_SECRET} is set, and {name} has no method auth_event: add it, or remove the secret"
-    settings, wrong = None, ""
+    wrong: list[str] = []
+    settings = None
     try:
         settings = read_settings(host.settings)
     except SettingsInvalid as exc:
-        wrong = str(exc)
+        wrong.append(str(exc))
+    if str(host.settings.get(AUTH_SECRET, "")).strip() and not provides(host, "auth_event"):
+        lead = "" if wrong else "these settings cannot be used: "
+        name = type(host).__name__
+        wrong.append(
+            f"{lead}{AUTH_SECRET} is set, and {name} has no method auth_event: add it, or remove the secret"
+        )
     # Raised here, and not where the first one was caught: what it came from may hold a value.
-    if settings is None:
-        raise SettingsInvalid("; ".join(filter(None, (wrong, unhandled))))
-    if unhandled:
-        raise SettingsInvalid(f"these settings cannot be used: {unhandled}")
+    if settings is None or wrong:
+        raise SettingsInvalid("; ".join(wrong))
     return settings
 
 
@@ -297,5 +275,6 @@ def _is_mistyped(name: object, mapping: Mapping[str, str]) -> bool:
 
 
 def _unknown(name: str) -> str:
+    """Say that there is no such setting, and which one may be meant."""
     close = difflib.get_close_matches(name.upper(), READERS, n=1)
     return f"{name} does not exist" + (f" (did you mean {close[0]}?)" if close else "")

@@ -19,8 +19,6 @@ Number = TypeVar("Number", int, float)
 SECRET_BYTES: Final = 16
 """A shorter secret can be guessed, and with it anyone can sign events of the auth provider, or alerts."""
 
-CA_FILE_BYTES: Final = 4 << 20
-
 RETRY_SCHEDULES: Final[Mapping[str, tuple[int, ...]]] = {
     "default": (),
     "long": (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 10 * 3600),
@@ -29,8 +27,6 @@ RETRY_SCHEDULES: Final[Mapping[str, tuple[int, ...]]] = {
 
 MOST_DELAYS: Final = 9
 """Of a schedule: an attempt more than these is the cap of §8."""
-
-MOST_DELAY_SECONDS: Final = 24 * 3600
 
 _DELAY = re.compile(r"([0-9]{1,5})([smh])")
 _AUTO_PAUSE = re.compile(r"\s*([0-9]{1,5})\s*,(.*)", re.DOTALL)
@@ -114,12 +110,14 @@ def auto_pause(text: str) -> AutoPause | None:
 
 
 def _delay_seconds(text: str) -> int | None:
+    """Read a delay with its unit; ``None``: it cannot be read, or is too long."""
     found = _DELAY.fullmatch(text.strip())
     seconds = 0 if found is None else int(found[1]) * _UNIT_SECONDS[found[2]]
-    return seconds if 1 <= seconds <= MOST_DELAY_SECONDS else None
+    return seconds if 1 <= seconds <= 24 * 3600 else None
 
 
 def _parts(text: str) -> list[str]:
+    """Split a text at commas; empty parts are left out."""
     return [part for part in map(str.strip, text.split(",")) if part]
 
 
@@ -135,13 +133,9 @@ def networks(text: str) -> tuple[Network, ...]:
 
 def encryption_keys(text: str) -> tuple[bytes, ...]:
     """Read keys of 32 bytes in base64, separated by commas."""
-    message = "must be base64 of 32 random bytes, or several of them separated by commas"
-    try:
-        keys = tuple(base64.b64decode(part, validate=True) for part in map(str.strip, text.split(",")))
-    except ValueError:
-        raise ValueError(message) from None
+    keys = tuple(_key_bytes(part.strip()) for part in text.split(","))
     if any(len(key) != 32 for key in keys):
-        raise ValueError(message)
+        raise ValueError("must be base64 of 32 random bytes, or several of them separated by commas")
     return keys
 
 
@@ -179,16 +173,16 @@ def proxy_url(text: str) -> str:
 
 def authorities(text: str) -> str:
     """Read a file of certificates (PEM); returns its content."""
-    message = "must name a readable file of certificates in PEM"
+    message, most = "must name a readable file of certificates in PEM", 4 << 20
     try:
         with Path(text).open("rb") as file:
-            content = file.read(CA_FILE_BYTES + 1)
+            content = file.read(most + 1)
         certificates = content.decode("ascii", "ignore")
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificates)
     except (OSError, ValueError):  # an SSLError is an OSError
         raise ValueError(message) from None
-    if len(content) > CA_FILE_BYTES:
-        raise ValueError(f"{message} of {CA_FILE_BYTES} bytes at the most")
+    if len(content) > most:
+        raise ValueError(f"{message} of {most} bytes at the most")
     return certificates
 
 
@@ -212,13 +206,7 @@ def origins(text: str) -> tuple[str, ...]:
 
 def signing_secrets(text: str) -> tuple[str, ...]:
     """Read secrets in base64, with or without ``whsec_``, separated by commas."""
-    secrets: list[bytes] = []
-    for part in _parts(text):
-        encoded = part.removeprefix("whsec_").rstrip("=")
-        try:
-            secrets.append(base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True))
-        except ValueError:
-            secrets.append(b"")
+    secrets = [_key_bytes(part.removeprefix("whsec_")) for part in _parts(text)]
     if not secrets or not all(secrets):
         raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
     if any(len(secret) < SECRET_BYTES for secret in secrets):
@@ -228,17 +216,20 @@ def signing_secrets(text: str) -> tuple[str, ...]:
 
 def signing_secret(text: str) -> str:
     """Read the secret of a webhook, as ``flowactions keygen --signing`` makes it; returns it as it is given."""
-    message = f"must be one secret: whsec_ and base64 of at least {SECRET_BYTES} bytes, as 'flowactions keygen --signing' makes it"
-    encoded = text.removeprefix("whsec_")
-    if encoded == text:
-        raise ValueError(message)
-    try:
-        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-    except ValueError:
-        raise ValueError(message) from None
-    if len(key) < SECRET_BYTES:
-        raise ValueError(message)
+    if not text.startswith("whsec_") or len(_key_bytes(text.removeprefix("whsec_"))) < SECRET_BYTES:
+        raise ValueError(
+            f"must be one secret: whsec_ and base64 of at least {SECRET_BYTES} bytes, as 'flowactions keygen --signing' makes it"
+        )
     return text
+
+
+def _key_bytes(encoded: str) -> bytes:
+    """Return what base64 stands for, padded or not; nothing for what is not base64."""
+    encoded = encoded.rstrip("=")
+    try:
+        return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except ValueError:
+        return b""
 
 
 def line(text: str) -> str:

@@ -7,7 +7,13 @@ import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 
@@ -83,6 +89,7 @@ class Database:
         dialect: which database it is: ``sqlite`` or ``postgresql``.
         outage_log: logs its outages, for the background parts of its host.
         sql: builds the statements that differ between the databases.
+        made_tables: whether opening it has made its tables.
 
     Raises:
         HostInvalid: the host's engine is of a database in memory, or has one connection for all.
@@ -127,6 +134,7 @@ class Database:
         self._outages = Outages(self._url)
         self._transactions = Transactions(self._engines, self.sql)
         self._prepared = False
+        self.made_tables = False
         self._path = sqlite_path(self._url)
         self._file: os.stat_result | None = None
 
@@ -150,6 +158,11 @@ class Database:
     def directory(self) -> Path:
         """The directory of the database file; the working directory when there is no file."""
         return Path.cwd() if self._path is None else self._path.parent
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file; ``None`` on PostgreSQL."""
+        return self._path
 
     @property
     def missing_file(self) -> Path | None:
@@ -442,7 +455,7 @@ class Database:
         try:
             with self._outages.translated():
                 async with self._schema_transaction(deadline) as transaction:
-                    await prepare_tables(transaction)
+                    self.made_tables = await prepare_tables(transaction)
         except StorageUnavailable as exc:
             if exc.code == INSUFFICIENT_PRIVILEGE:
                 raise SchemaOutdated(str(exc), code=exc.code) from exc
@@ -464,8 +477,18 @@ class Database:
                 "move it back, or restart this process"
             )
 
+    def _make_file(self) -> None:
+        """Make the plugin's own SQLite file if it is missing, so that only its owner may read it, its WAL included."""
+        if self.missing_file is None or self._given() is not None or "uri" in self._url.query:
+            return
+        with suppress(OSError):  # opening it says why
+            os.close(os.open(self.missing_file, os.O_CREAT | os.O_RDWR, 0o600))
+            file = self._path
+            log.info("created the database file %s", file, extra={"event": "database.created"})
+
     @asynccontextmanager
     async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
+        self._make_file()
         await self._engines.switch_to_wal(deadline)
         async with self._transactions.begin(deadline) as transaction:
             await lock_schema(transaction)

@@ -161,8 +161,7 @@ deferred: Final = Table(
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("organization_id", Text, nullable=False),
     Column("run_id", Text, nullable=False),
-    # Empty text is the end of the flow, so that an index on equality can be used. When the node has run: the length of
-    # the flow's id, a colon, the flow's id and the step's.
+    # Empty text is the end of the flow, so that an index on equality can be used.
     Column("step_id", Text, nullable=False),
     Column("node_id", Text, nullable=False),
     Column("walk", Text, nullable=False),
@@ -172,11 +171,12 @@ deferred: Final = Table(
     Column("token", String(32)),
     Column("held_until", BigInteger),
     Column("holds", Integer, nullable=False),
-    # The flow; empty when the node has run.
     Column("flow_id", Text, nullable=False),
     Column("visit", Text, nullable=False, server_default="1"),
     # The node's type, so that a process selects records that it can run.
     Column("node_type", Text, nullable=False),
+    # When the node ran at this step, or was dropped. NULL: it waits.
+    Column("ran_at", BigInteger),
     # A repeated walk does not record a node twice.
     UniqueConstraint(
         "organization_id",

@@ -28,41 +28,30 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OP
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
-class NodeSpan:
-    """The span of a node that runs."""
-
-    def __init__(self, span: Span | None = None) -> None:
-        self._span = span
-
-    def end_with(self, result: NodeResult) -> None:
-        """Note what the node came to."""
-        if self._span is not None:
-            self._span.set_attribute("flowactions.node.status", result.status)
-            if result.reason is not None:
-                self._span.set_attribute("flowactions.node.reason", result.reason)
+_NOTHING: Final = nullcontext(trace.INVALID_SPAN)
 
 
-class EnqueueSpan:
-    """The span of a delivery that is made.
+def note_result(span: Span, result: NodeResult) -> None:
+    """Note in a node's span what the node came to."""
+    span.set_attribute("flowactions.node.status", result.status)
+    if result.reason is not None:
+        span.set_attribute("flowactions.node.reason", result.reason)
 
-    Attributes:
-        traceparent: what is kept on the row; ``None``: nothing.
-    """
 
-    def __init__(self, span: Span | None = None, traceparent: str | None = None) -> None:
-        self._span = span
-        self.traceparent = traceparent
+def note_delivery(span: Span, delivery_id: str, event_id: str, destination: str) -> None:
+    """Note in the span of an enqueue which delivery was made."""
+    span.set_attribute("messaging.message.id", event_id)
+    span.set_attribute("flowactions.delivery.id", delivery_id)
+    span.set_attribute("flowactions.destination", destination)
 
-    def made(self, delivery_id: str, event_id: str, destination: str) -> None:
-        """Note which delivery it is."""
-        if self._span is not None:
-            self._span.set_attributes(
-                {
-                    "messaging.message.id": event_id,
-                    "flowactions.delivery.id": delivery_id,
-                    "flowactions.destination": destination,
-                }
-            )
+
+def traceparent_of(span: Span) -> str | None:
+    """Return what a row keeps of a span; ``None``: nothing is traced."""
+    if span is trace.INVALID_SPAN:  # the usual case, once for each delivery
+        return None
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
+    return carrier.get(TRACEPARENT)
 
 
 class Attempted(NamedTuple):
@@ -91,10 +80,6 @@ class Attempted(NamedTuple):
     phases: Mapping[str, float]
 
 
-_NO_NODE: Final = nullcontext(NodeSpan())
-_NO_ENQUEUE: Final = nullcontext(EnqueueSpan())
-
-
 class Spans:
     """The tracer of one host.
 
@@ -120,12 +105,10 @@ class Spans:
         """Make no more spans."""
         self._tracer = None
 
-    def node(self, walk: Walk, node: Node) -> AbstractContextManager[NodeSpan]:
+    def node(self, walk: Walk, node: Node) -> AbstractContextManager[Span]:
         """Make the block the span of a node that runs."""
-        return _NO_NODE if self._tracer is None else self._node(self._tracer, walk, node)
-
-    @contextmanager
-    def _node(self, tracer: Tracer, walk: Walk, node: Node) -> Iterator[NodeSpan]:
+        if self._tracer is None:
+            return _NOTHING
         attributes = {
             "flowactions.node.type": node.type,
             "flowactions.node.id": node.id,
@@ -133,15 +116,12 @@ class Spans:
             "flowactions.run.id": walk.run_id,
             "flowactions.organization.id": walk.organization_id,
         }
-        with _current(tracer, f"node {node.type}", SpanKind.INTERNAL, attributes) as span:
-            yield NodeSpan(span)
+        return _current(self._tracer, f"node {node.type}", SpanKind.INTERNAL, attributes)
 
-    def enqueue(self, organization_id: str, event_type: str) -> AbstractContextManager[EnqueueSpan]:
+    def enqueue(self, organization_id: str, event_type: str) -> AbstractContextManager[Span]:
         """Make the block the span of a delivery that is made."""
-        return _NO_ENQUEUE if self._tracer is None else self._enqueue(self._tracer, organization_id, event_type)
-
-    @contextmanager
-    def _enqueue(self, tracer: Tracer, organization_id: str, event_type: str) -> Iterator[EnqueueSpan]:
+        if self._tracer is None:
+            return _NOTHING
         attributes = {
             "messaging.system": SCOPE,
             "messaging.operation.type": "create",
@@ -150,8 +130,7 @@ class Spans:
             "flowactions.event.type": event_type,
             "flowactions.organization.id": organization_id,
         }
-        with _current(tracer, "enqueue outbox", SpanKind.PRODUCER, attributes) as span:
-            yield EnqueueSpan(span, _written(span))
+        return _current(self._tracer, "enqueue outbox", SpanKind.PRODUCER, attributes)
 
     def attempt(self, attempted: Attempted) -> None:
         """Make the span of an attempt that has ended."""
@@ -205,7 +184,7 @@ class Spans:
 
 @contextmanager
 def _current(tracer: Tracer, name: str, kind: SpanKind, attributes: Mapping[str, str]) -> Iterator[Span]:
-    # Of an error its kind alone: its message may hold what was at work.
+    """Make the block a span, with the kind of an error alone: its message may hold what was at work."""
     with tracer.start_as_current_span(
         name, kind=kind, attributes=attributes, record_exception=False, set_status_on_exception=False
     ) as span:
@@ -215,12 +194,6 @@ def _current(tracer: Tracer, name: str, kind: SpanKind, attributes: Mapping[str,
             span.set_attribute("error.type", type(exc).__qualname__)
             span.set_status(StatusCode.ERROR)
             raise
-
-
-def _written(span: Span) -> str | None:
-    carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
-    return carrier.get(TRACEPARENT)
 
 
 def _read(traceparent: str | None) -> SpanContext | None:

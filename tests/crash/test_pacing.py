@@ -112,7 +112,7 @@ async def test_racing_processes_fire_once_and_in_order(field: Field) -> None:
             assert {state for one in found for state in one["states"]} <= {"running", "done"}
             assert (await field.enqueued())[walk["run_id"]] == 2
             assert field.sent()[walk["run_id"]] == 2
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -> None:
@@ -139,7 +139,7 @@ async def test_killed_between_any_two_statements_nothing_is_lost(field: Field) -
         await until(nothing_is_abandoned)
     for walk in runs:  # those that died before they leased anything
         await field.actions.advance(a_walk(**walk), "s")
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
     enqueued, sent = await field.enqueued(), field.sent()
     for walk in runs:
         assert enqueued[walk["run_id"]] == 2
@@ -166,7 +166,7 @@ async def test_racing_processes_never_walk_past_a_halt(field: Field, halt: str) 
                 again = await asyncio.gather(*(advance(actor, walk, step) for actor in processes))
                 assert {state for one in again for state in one["states"]} == {"halted"}
             assert (await field.enqueued())[walk["run_id"]] == 1
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_killed_at_a_halt_no_later_node_runs(field: Field) -> None:
@@ -183,4 +183,4 @@ async def test_killed_at_a_halt_no_later_node_runs(field: Field) -> None:
         assert (await field.actions.advance(a_walk(**walk), "s")).state == "halted"
         assert (await field.actions.advance(a_walk(**walk), None)).state == "halted"
         assert (await field.enqueued())[walk["run_id"]] == 1
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []

@@ -137,7 +137,7 @@ async def test_racing_processes_run_them_once_and_in_walk_order(field: Installed
                 1,
                 1,
             )
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: Path) -> None:
@@ -162,7 +162,7 @@ async def test_killed_at_each_point_nothing_is_lost(field: Installed, packages: 
             await until(nobody_waits_for_recovery)
     for walk in runs:  # those that died before they leased anything
         await field.actions.advance(a_walk(**walk), "s")
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
     upserted, contacts, notes = await field.upserted(), await field.contacts(), field.notes()
     for walk in runs:
         assert (upserted[walk["run_id"]], contacts[walk["run_id"]]) == (1, 1)
@@ -199,7 +199,7 @@ async def test_a_node_that_halts_ends_the_run(field: Installed, packages: Path) 
         assert (await field.actions.advance(a_walk(**walk), None)).state == "halted"
         assert (await field.contacts())[walk["run_id"]] == 1
     assert await field.upserted() == {}
-    assert await field.query("SELECT * FROM flowactions_deferred WHERE flow_id <> ''") == []
+    assert await field.query("SELECT * FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
 
 async def test_a_process_without_the_plugin_leaves_its_nodes_to_others(field: Installed) -> None:

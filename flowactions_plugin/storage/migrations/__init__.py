@@ -81,13 +81,13 @@ async def lock_schema(transaction: AsyncConnection) -> None:
         )
 
 
-async def prepare_tables(transaction: AsyncConnection) -> None:
-    """Create missing tables; upgrade outdated ones on SQLite, where no other process is expected to use them.
+async def prepare_tables(transaction: AsyncConnection) -> bool:
+    """Create missing tables, and return whether it did; upgrade outdated ones on SQLite, which one process is expected to use.
 
     Raises:
         SchemaOutdated: PostgreSQL's tables are of an earlier release, or the tables are of a state before the first one.
     """
-    await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
+    return await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
 
 
 async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[str | None, str]:
@@ -111,8 +111,8 @@ async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[st
     return before, head()
 
 
-def upgrade(connection: Connection) -> None:
-    """Bring the tables to `head`, within the caller's transaction; one call at a time in a process."""
+def upgrade(connection: Connection) -> bool:
+    """Bring the tables to `head`, within the caller's transaction, and return whether there were none; one call at a time in a process."""
     from alembic import command  # noqa: PLC0415
 
     revision, config, its_log = current(connection), _config(), logging.getLogger("alembic")
@@ -130,6 +130,7 @@ def upgrade(connection: Connection) -> None:
         log.info(
             "upgraded the tables from revision %s to %s", revision, head(), extra={"event": "tables.upgraded"}
         )
+    return revision is None
 
 
 def outdated(found: str | None, wanted: str) -> str:
@@ -155,15 +156,15 @@ def run(metadata: MetaData) -> None:
         context.run_migrations()
 
 
-async def _upgrade(transaction: AsyncConnection, *, refuse_outdated: bool = False) -> None:
+async def _upgrade(transaction: AsyncConnection, *, refuse_outdated: bool = False) -> bool:
     """Create or upgrade tables that need it; a host whose tables are there waits for no other one."""
     if not await transaction.run_sync(_must_upgrade, refuse_outdated):
-        return
+        return False
     # Not a lock of asyncio's, which belongs to one event loop.
     while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110  an Event would belong to one event loop, too
         await asyncio.sleep(_TURN_SECONDS)
     try:
-        await transaction.run_sync(upgrade)
+        return await transaction.run_sync(upgrade)
     finally:
         _ALEMBIC.release()
 

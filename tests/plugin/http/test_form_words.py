@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from flowactions_plugin.http.form_words import error_message
+from flowactions_plugin.http.problems import error_message
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.http.query import check_query
+from flowactions_plugin.http.strict import check_query
 from tests.chatting import ChatHost
 from tests.routes import (
     REPLAY,

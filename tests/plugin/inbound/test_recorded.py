@@ -16,7 +16,8 @@ from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.deliveries.results import InboundEvent, InboundPage, InboundReason
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.inbound import store
-from flowactions_plugin.inbound.requests import MOST_RECORDED, Throttle
+from flowactions_plugin.inbound.requests import Throttle
+from flowactions_plugin.inbound.routes import MOST_RECORDED
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database

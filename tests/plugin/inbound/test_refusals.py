@@ -8,7 +8,11 @@ import time
 
 import pytest
 
-from flowactions_plugin.inbound.requests import NotAuthentic, RefusalLog
+from flowactions_plugin.inbound.requests import NotAuthentic
+from flowactions_plugin.inbound.routes import Intake
+from flowactions_plugin.settings.model import read_settings
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.telemetry.telemetry import Telemetry
 from tests.auth_provider import CREATED, NEW, OLD, OTHER, Running, signed
 
 
@@ -71,12 +75,15 @@ class TestRefusals:
         assert (await run.send(secret=OTHER)).status_code == 401
         assert len([record for record in caplog.records if record.name == "flowactions.auth_events"]) == 2
 
-    def test_refusals_that_are_not_logged_are_counted(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_refusals_that_are_not_logged_are_counted(
+        self, caplog: pytest.LogCaptureFixture, database_url: str
+    ) -> None:
         """A minute later, the next line has their number."""
         times = [0.0, 1.0, 59.9, 60.0, 61.0, 500.0, 600.0]
-        log = RefusalLog("flowactions.auth_events", "POST /x", iter(times).__next__)
+        database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
+        intake = Intake(database, Telemetry(), "auth", "flowactions.auth_events", "/x", iter(times).__next__)
         for _ in times:
-            log.record(NotAuthentic("signature", "no fit"))
+            intake.log_refusal(NotAuthentic("signature", "no fit"))
         assert [record.getMessage() for record in caplog.records] == [
             "POST /x refused: no fit",
             "POST /x refused: no fit (2 more for this cause since the last line)",

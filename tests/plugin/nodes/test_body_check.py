@@ -14,8 +14,8 @@ from flowactions_plugin.nodes.checks import (
     chat_problems,
     webhook_problems,
 )
+from flowactions_plugin.nodes.faults import json_fault, unknown_tokens
 from flowactions_plugin.nodes.template import as_json_of_same_length, interpolate_json
-from flowactions_plugin.nodes.template_check import json_fault, unknown_tokens
 from tests.plugin.nodes.problems import URL, told, webhook
 
 MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]

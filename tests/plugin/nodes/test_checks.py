@@ -21,7 +21,7 @@ from flowactions_plugin.nodes.checks import (
     webhook_problems,
 )
 from flowactions_plugin.nodes.drafts import WebhookDrafts
-from flowactions_plugin.nodes.template_check import unknown_tokens
+from flowactions_plugin.nodes.faults import unknown_tokens
 from flowactions_plugin.nodes.webhook import WebhookConfig
 from tests.chatting import Adopted
 from tests.plugin.nodes.problems import LIMIT, told, webhook

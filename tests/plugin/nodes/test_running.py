@@ -21,8 +21,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.nodes.queries import LEASE_SECONDS
-from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
+from flowactions_plugin.nodes.store import LEASE_SECONDS, MAX_LEASES, DeferredStore
 from tests.plugin.nodes.crm import Act, Contact, crm, ran
 from tests.rings import sampled
 from tests.support import a_walk
@@ -96,7 +95,7 @@ class TestWhatAWriteMayDo:
                     found = await run.actions.advance(walk, "s", connection)
                     assert (found.state, ran(found)) == ("done", [("joined", "sent"), ("b", "queued")])
                     await (connection.commit() if commit else connection.rollback())
-                assert sorted(await run.ids("flowactions_deferred WHERE flow_id <> ''", "node_id")) == sorted(
+                assert sorted(await run.ids("flowactions_deferred WHERE ran_at IS NULL", "node_id")) == sorted(
                     left
                 )
                 expected = ["deferred", "eager", "joined", "now"] if commit else ["deferred", "eager"]
@@ -290,7 +289,7 @@ class TestWritesThatFail:
                 await connection.execute(insert(Contact).values(id="host, after"))
                 await connection.commit()
             assert await run.ids() == ["host, after", "host, before"]
-            assert await run.ids("flowactions_deferred WHERE flow_id <> ''", "node_id") == ["faulty"]
+            assert await run.ids("flowactions_deferred WHERE ran_at IS NULL", "node_id") == ["faulty"]
 
     @pytest.mark.parametrize("fault", ENDS, ids=lambda fault: fault.__name__)
     async def test_one_that_ends_a_hosts_transaction_loses_it(self, database_url: str, fault: Any) -> None:

@@ -15,8 +15,7 @@ from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType
 from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes import pacing
-from flowactions_plugin.nodes.queries import DeferredQueries, step_of
-from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore
+from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -78,7 +77,7 @@ class TestStates:
             assert await run.actions.advance(walk, step) == Advanced(state="halted")
         assert ran(await run.actions.advance(other_flow, "t")) == ["other"]
         assert (await run.actions.advance(replace(walk, organization_id="globex"), "t")).state == "done"
-        assert await run.query("SELECT node_id FROM flowactions_deferred WHERE flow_id <> ''") == []
+        assert await run.query("SELECT node_id FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
     async def test_a_node_that_is_reached_in_a_halted_run_never_runs(self, run: Paced) -> None:
         """It is skipped and says halt, so that a walk that is repeated stops as well."""
@@ -87,7 +86,7 @@ class TestStates:
         await run.actions.advance(walk, "s")
         result = await run.record(walk, "late", step="t")
         assert (result.status, result.reason, result.halt) == ("skipped", "run_halted", True)
-        assert await run.query("SELECT node_id FROM flowactions_deferred WHERE flow_id <> ''") == []
+        assert await run.query("SELECT node_id FROM flowactions_deferred WHERE ran_at IS NULL") == []
 
     async def test_the_memory_of_halts_is_pruned_like_abandoned_runs(self, run: Paced) -> None:
         """After the days of retention, it is gone."""
@@ -149,8 +148,7 @@ class TestTheDatabaseFails:
         walk = a_walk()
         for name in "abc":
             await run.record(walk, name)
-        owner = DeferredQueries if method == "find" else DeferredStore
-        real = getattr(owner, method)
+        real = getattr(DeferredStore, method)
         calls = 0
 
         async def failing(self: Any, *arguments: Any) -> Any:
@@ -161,7 +159,7 @@ class TestTheDatabaseFails:
             return await real(self, *arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(owner, method, failing)
+            patched.setattr(DeferredStore, method, failing)
             first = await run.actions.advance(walk, "s")
         assert (first.state, ran(first)) == ("done", ["a"] if method == "pop" else [])
         second = await run.actions.advance(walk, "s")
@@ -178,7 +176,7 @@ class TestTheDatabaseFails:
         for each in (walk, other):
             await run.record(each, "a")
         with monkeypatch.context() as patched:
-            patched.setattr(DeferredQueries, "find", away)
+            patched.setattr(DeferredStore, "find", away)
             for each in (walk, walk, other):
                 assert await run.actions.advance(each, "s") == Advanced(state="done")
         await until(lambda: len(run.host.told) == 2)
@@ -194,7 +192,7 @@ class TestTheDatabaseFails:
         for name, step in (("a", "s"), ("b", "t"), ("c", "u"), ("d", "never")):
             await run.record(walk, name, step=step, halts=halts and name == "a")
         with monkeypatch.context() as patched:
-            patched.setattr(DeferredQueries, "find", away)
+            patched.setattr(DeferredStore, "find", away)
             for step in ("s", "t"):
                 assert await run.actions.advance(walk, step) == Advanced(state="done")
         advanced = await run.actions.advance(walk, "u")
@@ -208,7 +206,7 @@ class TestTheDatabaseFails:
         for fails in (True, False):
             async with paced(database_url) as run:
                 await run.record(walk, "a")
-                monkeypatch.setattr(DeferredQueries, "find", away)
+                monkeypatch.setattr(DeferredStore, "find", away)
                 assert await run.actions.advance(walk, "s") == Advanced(state="done")
                 if not fails:
                     monkeypatch.undo()
@@ -258,7 +256,7 @@ class TestTheDatabaseFails:
             assert (await run.store.lease(step_of(walk, "s"))).state == "leased"
             await run.expire()
         assert sorted(
-            await run.query("SELECT node_id, holds FROM flowactions_deferred WHERE flow_id <> ''")
+            await run.query("SELECT node_id, holds FROM flowactions_deferred WHERE ran_at IS NULL")
         ) == [
             ("b", 0),
             ("c", 0),
@@ -284,7 +282,7 @@ class TestTypesNotOffered:
             assert await run.pacing.recover() == 0
         assert await run.query("SELECT holds FROM flowactions_deferred WHERE holds > 0") == []
         assert await both.recover() == 1
-        assert await run.query("SELECT id FROM flowactions_deferred WHERE flow_id <> ''") == []
+        assert await run.query("SELECT id FROM flowactions_deferred WHERE ran_at IS NULL") == []
         assert await run.actions.advance(walk, "s") == Advanced(state="done")
         bodies = await run.query("SELECT body FROM flowactions_outbox ORDER BY id")
         assert bodies == [(b'"a"',), (b'"z"',)]
@@ -325,14 +323,14 @@ class TestTypesNotOffered:
         for _ in range(3):
             await run.pacing.recover()
         assert (
-            await run.query("SELECT id FROM flowactions_deferred WHERE run_id = 'plain' AND flow_id <> ''")
+            await run.query("SELECT id FROM flowactions_deferred WHERE run_id = 'plain' AND ran_at IS NULL")
             == []
         )
         # It comes by them no more.
-        assert await run.store.queries.expired(100) == []
+        assert await run.store.expired(100) == []
         while await both.recover():
             pass
-        assert await run.query("SELECT id FROM flowactions_deferred WHERE flow_id <> ''") == []
+        assert await run.query("SELECT id FROM flowactions_deferred WHERE ran_at IS NULL") == []
         assert len(await run.query("SELECT id FROM flowactions_outbox")) == 31
 
 

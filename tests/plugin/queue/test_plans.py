@@ -19,8 +19,7 @@ from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
-from flowactions_plugin.nodes.queries import Step
-from flowactions_plugin.nodes.store import DeferredStore, Release
+from flowactions_plugin.nodes.store import DeferredStore, Release, Step
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion, End, Return
 from flowactions_plugin.queue.rules import Transition
@@ -57,7 +56,7 @@ async def give_back_one(store: OutboxStore) -> None:
 
 async def forget_one(store: OutboxStore) -> None:
     async with store._database.write() as connection:
-        await deferred(store).halt(a_walk(run_id="run-8", flow_id="f"), connection)
+        await deferred(store).halt(Step("acme", "run-8", "f", ""), connection)
 
 
 async def resend(store: OutboxStore) -> None:
@@ -112,14 +111,14 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "reach of a node": lambda store: deferred(store).record(
         a_walk(run_id="run-6", flow_id="f"), Node(id="n", type="webhook"), None, None
     ),
-    "expired leases": lambda store: deferred(store).queries.expired(20),
+    "expired leases": lambda store: deferred(store).expired(20),
     "lease of a step that waits for another process": lambda store: deferred(store).lease(
         Step("acme", "run-5", "f", "")
     ),
     "release of a step": lambda store: deferred(store).release(
         Release(Step("acme", "run-7", "f", ""), "token")
     ),
-    "end of a lease": lambda store: deferred(store).state(Step("acme", "run-9", "f", "")),
+    "end of a lease": lambda store: deferred(store).find(Step("acme", "run-9", "f", ""), None),
     "end of a run": forget_one,
     "prune of inbound events": lambda store: inbound_store.prune(store._database, 0, 500),
     "prune of delivered rows": lambda store: queries(store).prune("delivered", 0, 500),

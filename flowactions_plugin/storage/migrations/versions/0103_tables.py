@@ -2,7 +2,7 @@
 
 Until the first release, a change of the tables edits this revision and gives it the next number.
 
-Revision ID: 0102
+Revision ID: 0103
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import uuid4
 from alembic import op
 from sqlalchemy import text
 
-revision = "0102"
+revision = "0103"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -76,7 +76,7 @@ CREATE TABLE flowactions_deferred (
     id {serial} NOT NULL, organization_id TEXT NOT NULL, run_id TEXT NOT NULL, step_id TEXT NOT NULL,
     node_id TEXT NOT NULL, walk TEXT NOT NULL, node TEXT NOT NULL, created_at BIGINT NOT NULL,
     token VARCHAR(32), held_until BIGINT, holds INTEGER NOT NULL, flow_id TEXT NOT NULL,
-    visit TEXT DEFAULT '1' NOT NULL, node_type TEXT NOT NULL,
+    visit TEXT DEFAULT '1' NOT NULL, node_type TEXT NOT NULL, ran_at BIGINT,
     CONSTRAINT pk_flowactions_deferred PRIMARY KEY (id),
     CONSTRAINT uq_flowactions_deferred_node UNIQUE (organization_id, run_id, flow_id, step_id, node_id, visit)
 );

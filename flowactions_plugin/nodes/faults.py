@@ -1,0 +1,248 @@
+"""What an author may have got wrong in one text of a config: pure rules, and where; no rule repeats anything of a secret."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from flowactions_hookspecs.editing import MASK
+from flowactions_plugin.egress.signature import signing_key
+from flowactions_plugin.errors import BodyInvalid
+from flowactions_plugin.nodes.template import (
+    VARIABLES,
+    as_json_of_same_length,
+    check_json,
+    place,
+    without_surrogates,
+)
+
+NAME_LENGTH: Final = 80
+"""Characters of a name that are shown."""
+
+_TYPOGRAPHIC_QUOTES: Final = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u2018\u2019\u201a\u201b\u2032"
+_BLANKS: Final = " \t\r\n"
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)
+"""Characters without a sign that Python calls printable: fillers, blanks and selectors of variants."""
+
+_KNOWN_TOKEN: Final = re.compile(
+    r"\b((?:xox[abeoprs]-|xapp-|[rs]k_(?:live|test)_|gh[oprsu]_|github_pat_|glpat-|whsec_)[\w.\-+/=]{8,}"
+    r"|AKIA[0-9A-Z]{16}\b|AIza[\w\-]{35}|eyJ[\w\-]{8,}\.eyJ[\w\-]{8,})",
+    re.ASCII,
+)
+"""Tokens of providers that mark them, and JSON Web Tokens."""
+
+_OF_A_SCHEME: Final = re.compile(r"\s*(?:basic|bearer|token|apikey)\s+([^\s{}]{8,})", re.IGNORECASE)
+_A_TOKEN: Final = re.compile(r"\s*([^\s{}]{8,})\s*")
+_TOKEN_HEADER: Final = re.compile(
+    r"(?:.*[-_])?(?:token|secret|password|api-?key|access-?key|subscription-key|authorization|cookie)",
+    re.IGNORECASE,
+)
+_TOKEN_IN_QUERY: Final = re.compile(
+    r"[?&](?:(?:api|auth|access)[_-]?token|api[_-]?key|token|(?:client[_-]?)?secret|password|sig|signature)=(?=[^&#{}])",
+    re.IGNORECASE,
+)
+_IN_CLEAR: Final = (
+    "This looks like a token, and it is stored unencrypted. Sign the requests instead, or use a token with few rights and"
+    " replace it regularly."
+)
+_OF_STANDARD_WEBHOOKS: Final = re.compile(r"(?:\b|_)wh(?:sec|sk|pk)[_-]", re.IGNORECASE)
+
+_BRACED: Final = {name.lower(): f"{{{{{name}}}}}" for name in VARIABLES}
+_LIKE_A_VARIABLE: Final = re.compile(
+    rf"""(?<!\{{)\$?+(?:
+        \{{\{{([^{{}}\n]{{1,100}})\}}\}}                                # closed, with any name
+      | \{{[ \t]*+({"|".join(VARIABLES)})[ \t]*+\}}                      # in single braces
+      | \{{\{{[ \t]*+([A-Za-z][\w.]{{0,99}}+)[ \t]*+\}}?                # not closed
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*+"(?=([ \t\r\n]*+:)?)|[{}]', re.DOTALL)
+"""A text of JSON, with a group if it is a name, or a brace."""
+
+
+class Fault(NamedTuple):
+    """Something in a text, and where: line and column from 1, in characters; ``None`` when that is not known."""
+
+    code: str
+    message: str
+    line: int | None = None
+    column: int | None = None
+
+
+def fault(text: str, offset: int, code: str, message: str) -> Fault:
+    """Return what is wrong at an offset of a text."""
+    return Fault(code, message, *place(text[:offset]))
+
+
+def token_in_header(name: str, value: str) -> Iterator[Fault]:
+    """Find a credential in a header's value; one that is a variable is none."""
+    found = _KNOWN_TOKEN.search(value) or _OF_A_SCHEME.match(value)
+    if found is None and _TOKEN_HEADER.fullmatch(name):
+        found = _A_TOKEN.fullmatch(value)
+    if found is not None:
+        yield fault(value, found.start(1), "token_in_clear", _IN_CLEAR)
+
+
+def token_in_url(url: str) -> Iterator[Fault]:
+    """Find a credential in a URL's query."""
+    address, _, query = url.partition("#")[0].partition("?")
+    at = None
+    if found := _TOKEN_IN_QUERY.search(f"?{query}"):
+        at = len(address) + found.end()
+    elif found := _KNOWN_TOKEN.search(query):
+        at = len(address) + 1 + found.start()
+    if at is not None:
+        yield fault(url, at, "token_in_clear", _IN_CLEAR)
+
+
+def fragment(url: str) -> Iterator[Fault]:
+    """Find the part of a URL that is not sent."""
+    if "#" in url:
+        message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
+        yield fault(url, url.index("#"), "fragment_dropped", message)
+
+
+def invisible(text: str, code: str = "invisible_character") -> Iterator[Fault]:
+    """Find the first character that nobody sees, blanks at the ends excepted."""
+    begins = len(text) - len(text.lstrip(_BLANKS))
+    for at, each in enumerate(text.strip(_BLANKS), begins):
+        if not each.isprintable() or _INVISIBLE.match(each):
+            yield fault(text, at, code, f"This is an invisible character (U+{ord(each):04X}). Remove it.")
+            return
+
+
+def faults_of_secret(secret: str) -> Iterator[Fault]:
+    """Find what is wrong with a signing secret."""
+    inner = secret.strip()
+    if secret != inner or len(inner.split()) > 1 or any(invisible(inner)):
+        message = "The secret contains a space, a line break or an invisible character. It counts: the receiver needs the same."
+        yield Fault("secret_has_spaces", message)
+    if not inner:
+        return
+    quotes = f"\"'`{_TYPOGRAPHIC_QUOTES}"
+    if inner != MASK and not inner.strip("*\u2022\u25cf\u00b7"):
+        yield Fault("secret_is_hidden", "These are the signs that hide a secret. Copy the secret itself.")
+    elif inner[0] in quotes or inner[-1] in quotes:
+        message = "The secret begins or ends with a quote. It counts: the receiver needs the same."
+        yield Fault("secret_has_quotes", message)
+    elif _OF_STANDARD_WEBHOOKS.search(inner) and signing_key(inner) == inner.encode("utf-8", "surrogatepass"):
+        message = "A secret of Standard Webhooks is whsec_ and base64. This is not, and libraries refuse it. Copy it again."
+        yield Fault("secret_not_base64", message)
+
+
+def wrong_id(target: str, *, to_member: bool) -> Iterator[Fault]:
+    """Find whether a target is no id of the provider's, or one of the other kind; variables are told elsewhere."""
+    if "{" in target:
+        return
+    if not re.fullmatch("[A-Z0-9]+", target):
+        yield Fault("not_an_id", "This is no id: choose from the list, or copy the id.")
+    elif target[0] in "ABCDGTUW" and target[0] not in ("UW" if to_member else "CGD"):
+        kind = "a person" if to_member else "a channel"
+        yield Fault("not_an_id", f"This is not the id of {kind}: choose from the list, or copy the id.")
+
+
+def json_fault(text: str) -> Fault | None:
+    """Find the first error that keeps a body from being JSON once its variables are substituted, whatever their values.
+
+    It says more than the place only where that cannot be wrong.
+    """
+    same, _ = as_json_of_same_length(text)
+    try:
+        check_json(without_surrogates(same).encode())
+    except BodyInvalid as exc:
+        try:
+            json.loads(same, parse_int=str, parse_float=str)
+        except json.JSONDecodeError as found:
+            said, at = _json_error(same, found) or _variable_near(text, found.pos) or ("", found.pos)
+            line, column = place(text[:at])
+            said = f"{said} The body must be JSON (line {line}, column {column}).".lstrip()
+            return Fault("invalid_body", said, line, column)
+        except (ValueError, RecursionError):
+            pass
+        return Fault("invalid_body", str(exc), exc.line, exc.column)
+    return None
+
+
+def _json_error(text: str, error: json.JSONDecodeError) -> tuple[str, int] | None:
+    """Say what is wrong where a reader of JSON stops, if that is certain."""
+    at, found = error.pos, text[error.pos : error.pos + 1]
+    if error.msg.startswith("Invalid control character") and found in {"\r", "\n"}:
+        return 'A text cannot contain a line break. Write \\n in its place, or end the text with ".', at
+    if error.msg.startswith("Invalid"):  # within a text, where commas and brackets are text
+        return None
+    # Python 3.13 and later stop at the comma, others behind it.
+    comma = at if found == "," else len(text[:at].rstrip(_BLANKS)) - 1
+    if text[comma : comma + 1] == "," and text[comma + 1 :].lstrip(_BLANKS)[:1] in {"}", "]"}:
+        return "Nothing follows this comma. Remove it.", comma
+    if found and found in _TYPOGRAPHIC_QUOTES:
+        return f'{found} is a typographic quote. Write " in its place.', at
+    return next(((unseen.message, at) for unseen in invisible(found)), None)
+
+
+def _variable_near(text: str, offset: int) -> tuple[str, int] | None:
+    """Find what is no variable, at or around whose braces a reader of JSON stops."""
+    for start in range(offset, max(-1, offset - 3), -1):
+        found = _LIKE_A_VARIABLE.match(text, start)
+        if found is not None and found[1] not in VARIABLES:
+            return _no_variable(found), start
+    return None
+
+
+def repeated_keys(text: str) -> Iterator[Fault]:
+    """Find the names that stand twice in one object of a body that is valid JSON; each place of them after the first."""
+    objects: list[set[str]] = []
+    for part in _JSON_PART.finditer(as_json_of_same_length(text)[0]):
+        if part[0] == "{":
+            objects.append(set())
+        elif part[0] == "}":
+            objects.pop()
+        elif part[1] is not None:
+            written = text[part.start() : part.end()]
+            name = json.loads(written) if written.startswith('"') else written
+            if name in objects[-1]:
+                shown = without_surrogates(f"{name[:NAME_LENGTH]}{'…' if len(name) > NAME_LENGTH else ''}")
+                said = f'This object has the name "{shown}" twice. Receivers read only one of them. Remove one.'
+                yield fault(text, part.start(), "duplicate_key", said)
+            objects[-1].add(name)
+
+
+def unknown_tokens(text: str) -> Iterator[Fault]:
+    """Find what looks like a variable and is none, so that it is sent unchanged; each of them once."""
+    for found in _each_once(text):
+        if found[1] not in VARIABLES and (found[1] is None or found[1].strip()):
+            message = f"{_no_variable(found)} It is sent unchanged."
+            yield fault(text, found.start(), "unknown_token", message)
+
+
+def tokens_not_substituted(text: str) -> Iterator[Fault]:
+    """Find what was meant as a variable in a text in which none is substituted; each of them once."""
+    for found in _each_once(text):
+        message = f"{found[0]} is not substituted here. It is sent unchanged."
+        yield fault(text, found.start(), "token_not_substituted", message)
+
+
+def tokens_in_keys(text: str) -> Iterator[Fault]:
+    """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
+    for name, offset in as_json_of_same_length(text)[1].items():
+        message = f"{_BRACED[name.lower()]} is not substituted in a key. It is sent unchanged."
+        yield fault(text, offset, "token_not_substituted", message)
+
+
+def _each_once(text: str) -> Iterator[re.Match[str]]:
+    """Find what looks like a variable, the first time of each."""
+    seen: set[str] = set()
+    for found in _LIKE_A_VARIABLE.finditer(text):
+        if found[0] not in seen:
+            seen.add(found[0])
+            yield found
+
+
+def _no_variable(found: re.Match[str]) -> str:
+    """Say that something is no variable, and which it may be."""
+    meant = _BRACED.get((found[1] or found[2] or found[3]).strip().lower())
+    known = f": write {meant}." if meant else f". The variables are {' and '.join(_BRACED.values())}."
+    return f"{found[0].strip()} is not a variable{known}"

@@ -1,0 +1,54 @@
+"""What settings allow that is hardly meant so, and what a default means: pure, for the log at load and for ``doctor``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flowactions_plugin.log_text import plural
+from flowactions_plugin.settings.model import Settings
+
+
+class Advice(NamedTuple):
+    """What is so, and what to do about it."""
+
+    words: str
+    advice: str
+
+
+def pace_of(settings: Settings) -> Advice | None:
+    """Return how much a process sends at the most in scheduled mode (§8); ``None``: it delivers continuously."""
+    if settings.delivery == "continuous":
+        return None
+    a_minute = settings.claim_limit * 60 / settings.tick_seconds
+    words = f"a process sends at most {plural(max(1, int(a_minute)), 'webhook')} a minute, because delivery is scheduled"
+    return Advice(words, "set FLOWACTIONS_DELIVERY=continuous to send each webhook at once")
+
+
+def warnings_of(settings: Settings) -> Iterator[Advice]:
+    """Return what works and is hardly meant so."""
+    everything = next((each for each in settings.egress_allow if each.prefixlen == 0), None)
+    if everything is not None:
+        yield Advice(
+            f"FLOWACTIONS_EGRESS_ALLOW has {everything}: webhooks may go to every private and local address",
+            "list only the networks of receivers that you know",
+        )
+    if settings.environment == "production" and (settings.public_url or "").startswith("http:"):
+        yield Advice(
+            "BACKEND_PUBLIC_URL begins with http://: sessions and sign-ins cross the network unencrypted",
+            "use a URL that begins with https://",
+        )
+    of_chat = {
+        "CHAT_CLIENT_ID": settings.chat_client_id,
+        "CHAT_CLIENT_SECRET": settings.chat_client_secret,
+        "CHAT_SIGNING_SECRET": settings.chat_signing_secrets,
+    }
+    missing = [name for name, value in of_chat.items() if not value]
+    if settings.chat_bot_token is None and len(missing) < len(of_chat):
+        missing += [] if settings.public_url else ["BACKEND_PUBLIC_URL"]
+        if missing:
+            are = "is" if len(missing) == 1 else "are"
+            yield Advice(
+                f"the chat app is set up in part: {' and '.join(missing)} {are} not set",
+                "set all of them, or none",
+            )
