@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 1000
 MOST_RESENT = 5
 """How many deliveries are named that were sent again from one."""
-
-LIMITED_SHOWN: Final = 5
-"""How many organizations are named whose share of slots is used up, those first that have waited for longest."""
 
 NO_FLOW: Final = "(no flow)"
 """Instead of a flow, where none has queued a delivery."""
@@ -182,11 +178,6 @@ def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
         number = plural(limited.destinations, "destination")
         since = moment(limited.since)
         yield "limited", f"{number} to one delivery at a time since {since}: attempts time out"
-    for organization_id, first in sorted(limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN]:
-        yield (
-            "limited",
-            f"organization {organization_id} to its share of a worker's slots since {moment(first)}",
-        )
     for blocked in overview.blocked:
         waits = plural(
             blocked.deliveries.number, "delivery waits", "deliveries wait", exact=blocked.deliveries.exact

@@ -75,7 +75,7 @@ def why_not_sent(
     *,
     workers: Sequence[Worker] = (),
     holder: Worker | None = None,
-    limited: tuple[int | None, int | None] = (None, None),
+    limited_since: int | None = None,
 ) -> str:
     """Return why a delivery is not sent yet, or how it ended, in one sentence.
 
@@ -86,7 +86,7 @@ def why_not_sent(
         workers: the processes that deliver, whatever their state.
         holder: the one whose claim holds it, its name empty for people who may not read it; ``None``: none does, or nothing
             is known of it.
-        limited: since when a worker limits its destination, and its organization (Unix milliseconds); ``None``: none does.
+        limited_since: since when a worker limits its destination (Unix milliseconds); ``None``: none does.
     """
     alive = [each for each in workers if each.state == "alive"]
     due = now if row.due_at is None else row.due_at
@@ -96,23 +96,18 @@ def why_not_sent(
     late = f"It is due since {_moment(due)}"
     if not alive:
         return f"{late}, and no worker is alive that could send it."
-    return f"{late}{_is_due(row, alive, now - due, limited)}."
+    return f"{late}{_is_due(row, alive, now - due, limited_since)}."
 
 
-def _is_due(
-    row: DeliveryFacts, alive: Sequence[Worker], late_ms: int, limited: tuple[int | None, int | None]
-) -> str:
+def _is_due(row: DeliveryFacts, alive: Sequence[Worker], late_ms: int, limited_since: int | None) -> str:
     """Return why a delivery that may be claimed is not claimed yet."""
     if (row.reclaims or 0) >= QUARANTINE_AFTER:
         return f", in quarantine: {_quarantine(row)}"
-    destination_since, organization_since = limited
-    if destination_since is not None:
+    if limited_since is not None:
         return (
-            f", and its destination is limited to one delivery at a time since {_moment(destination_since)}, "
+            f", and its destination is limited to one delivery at a time since {_moment(limited_since)}, "
             "because attempts to it time out"
         )
-    if organization_since is not None:
-        return f", and its organization is limited to its share of a worker's slots since {_moment(organization_since)}"
     if all(each.mode == "scheduled" for each in alive):
         return ", and a worker claims it at its next tick"
     return f", and a worker claims it {'when it has a slot free for its destination' if late_ms >= LATE_MS else 'soon'}"

@@ -144,17 +144,13 @@ class OperatorQueries:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
             action = _action(connection, scope, facts.action_id)
-            limited = self._health.limited(connection, now)
             why = why_not_sent(
                 facts,
                 pause,
                 now,
                 workers=workers,
                 holder=holder,
-                limited=(
-                    limited.destinations.get(facts.destination),
-                    limited.organizations.get(facts.organization_id),
-                ),
+                limited_since=self._health.limited(connection, now).get(facts.destination),
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
             return Found(

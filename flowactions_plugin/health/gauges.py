@@ -83,11 +83,9 @@ class Gauges:
     def readings(self) -> Sequence[Reading]:
         """Return what the gauges show now; called by an exporter's thread."""
         load = self._load()
-        limited = load.limits.limited()
         own = [
             Reading(names.IN_FLIGHT, load.in_flight),
-            Reading(names.LIMITED, len(limited.destinations), {"kind": "destination"}),
-            Reading(names.LIMITED, len(limited.organizations), {"kind": "organization"}),
+            Reading(names.LIMITED, len(load.limits.limited().destinations)),
         ]
         if self._timer() - self._read_at > STALE_SECONDS:
             return own

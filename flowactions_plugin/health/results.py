@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -121,12 +121,10 @@ class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     Attributes:
         destinations: number of destinations that get one delivery at a time, because attempts time out.
         since: when the first of these was limited; ``None``: no destination is limited.
-        organizations: the organizations that wait because their share of a worker's slots is used up, and since when.
     """
 
     destinations: int = 0
     since: int | None = None
-    organizations: Mapping[str, int] = {}
 
 
 class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -46,7 +46,7 @@ from flowactions_plugin.health.statistics import (
 from flowactions_plugin.health.verdict import Share
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
-from flowactions_plugin.queue.limits import NOTHING_LIMITED, Limited
+from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import HOUR_MS
@@ -197,26 +197,22 @@ class HealthQueries:
         )
         return [_worker(row, now) for row in connection.execute(query)]
 
-    def limited(self, connection: Connection, now: int) -> Limited:
-        """Return what the workers that are alive limit, each since the first of them began to."""
+    def limited(self, connection: Connection, now: int) -> Mapping[str, int]:
+        """Return the destinations that workers which are alive limit, each since the first of them began to."""
         query = select(workers.c.limited).where(
             workers.c.limited.is_not(None),
             workers.c.stopped_at.is_(None),
             workers.c.last_seen_at >= now - STALE_MS,
         )
-        destinations: dict[str, int] = {}
-        organizations: dict[str, int] = {}
+        found: dict[str, int] = {}
         for row in connection.execute(query.limit(inline(MOST_WORKERS))).all():
-            one = _limited_of(row.limited)
-            for known, others in ((destinations, one.destinations), (organizations, one.organizations)):
-                for each, since in others.items():
-                    known[each] = min(since, known.get(each, since))
-        return Limited(destinations, organizations)
+            for each, since in _limited_of(row.limited).items():
+                found[each] = min(since, found.get(each, since))
+        return found
 
     def limited_now(self, connection: Connection, scope: Scope, now: int) -> LimitedNow:
         """Return how much of a scope workers limit."""
-        limited = self.limited(connection, now)
-        mine, organizations = limited.destinations, limited.organizations
+        mine = self.limited(connection, now)
         if scope.organization_id is not None and mine:
             named = self._database.sql.values_table("named", destination=Text)
             known = select(destinations.c.destination).join_from(
@@ -231,12 +227,7 @@ class HealthQueries:
             mine = {
                 row.destination: mine[row.destination] for row in connection.execute(known, {"named": given})
             }
-        if scope.organization_id is not None:
-            own = organizations.get(scope.organization_id)
-            organizations = {} if own is None else {scope.organization_id: own}
-        return LimitedNow(
-            destinations=len(mine), since=min(mine.values(), default=None), organizations=organizations
-        )
+        return LimitedNow(destinations=len(mine), since=min(mine.values(), default=None))
 
     def busiest(
         self, connection: Connection, scope: Scope, now: int, limit: int
@@ -405,7 +396,7 @@ class HealthQueries:
         )
         counts = {(row.organization_id, row.destination): row for row in connection.execute(sums, given)}
         known = {(row.organization, row.target): row for row in connection.execute(health, given)}
-        limited = self.limited(connection, now).destinations
+        limited = self.limited(connection, now)
         found = [_state(key, known[key], counts.get(key), limited.get(key[1])) for key in keys]
         return found if scope.organization_id is None else [*map(_for_tenants, found)]
 
@@ -457,12 +448,12 @@ def _worker(row: Row[Any], now: int) -> Worker:
     return Worker(**values, state="alive" if row.last_seen_at >= now - STALE_MS else "stale")
 
 
-def _limited_of(text: Any) -> Limited:
+def _limited_of(text: Any) -> Mapping[str, int]:
     """Return what a worker has written; nothing, where no worker of this release can have written it."""
     try:
-        return msgspec.json.decode(text, type=Limited)
+        return msgspec.json.decode(text, type=Limited).destinations
     except (msgspec.DecodeError, UnicodeError, TypeError):
-        return NOTHING_LIMITED
+        return {}
 
 
 def _for_tenants(state: DestinationState) -> DestinationState:

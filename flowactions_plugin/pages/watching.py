@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from litestar import Request, Response, get, post
@@ -20,9 +19,6 @@ from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
-
-LIMITED_SHOWN: Final = 5
-"""How many organizations the overview names whose share of slots is used up."""
 
 
 class Entry(NamedTuple):
@@ -65,7 +61,6 @@ async def show_overview(
         "overview.html",
         found=found,
         failed_read=FAILED_READ,
-        limited_organizations=sorted(found.limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN],
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),
         day=chart(found.day, "hour"),
