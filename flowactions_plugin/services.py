@@ -114,9 +114,7 @@ class Services:
         self._database = Database(
             self._settings.database_url, lambda: host.database, connections=self._settings.database_connections
         )
-        alerted = self._settings.alerts_url is not None
-        lost = self._chat_disconnected if alerted else None
-        self._chat = build_chat(self._settings, self._database, actions.prefix, lost)
+        self._chat = build_chat(self._settings, self._database, actions.prefix)
         self._monitor = self._make_monitor()
         self._delivery = OutboxService(
             host,
@@ -191,12 +189,6 @@ class Services:
     async def _queue_alerts(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
         if self._alerts is not None:
             await self._alerts.of_destinations(transaction, alerts)
-
-    async def _chat_disconnected(
-        self, transaction: Transaction, organization_id: str, team_id: str, reason: str
-    ) -> None:
-        if self._alerts is not None:
-            await self._alerts.chat_disconnected(transaction, organization_id, team_id, reason)
 
     def _secret_source(self) -> SecretSource:
         secrets = self._actions.signing_secrets

@@ -18,7 +18,6 @@ from flowactions_plugin.alerts.store import AlertStore
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
 from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.bulk.purge import purge
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.egress.attempt import Message, Outcome
 from flowactions_plugin.health.statistics import Counts
 from flowactions_plugin.health.statistics_store import StatisticsStore
@@ -29,7 +28,6 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
-    chat_connections,
     installation,
     outbox,
     statistics,
@@ -87,26 +85,6 @@ def counts(failures: int = 0, *, succeeded: bool = False, gone: int = 0) -> Coun
     return made
 
 
-def connection_of(organization_id: str) -> StoredConnection:
-    """Give an active chat connection."""
-    return StoredConnection(
-        organization_id=organization_id,
-        team_id="T1",
-        team_name="T",
-        bot_user_id="B",
-        app_id="A",
-        scopes="",
-        installed_by_id="u",
-        installed_by_name="U",
-        installed_at=1,
-        default_channel=None,
-        status="active",
-        status_reason=None,
-        sealed_token=b"x",
-        install_id="i",
-    )
-
-
 async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     """All names and kinds of values of each example are those of what is really queued or sent."""
     database = queue.database
@@ -118,9 +96,6 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await Pauses(database).pause(Scope("acme"), HOOKS, OPERATOR)
     await Pauses(database).resume(Scope("acme"), HOOKS, OPERATOR)
     await dead(queue, 1)
-    connections = ConnectionStore(database, alerts.chat_disconnected)
-    await connections.replace(connection_of("acme"), None)
-    await connections.refused(connection_of("acme"), "token_revoked")
     watched.writes.refusal = "its disk is full"
     await watched.look()
     watched.writes.refusal = None
@@ -241,7 +216,7 @@ async def test_alerts_own_destination_makes_no_alert(queue: Queue) -> None:
 
 
 async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) -> None:
-    """Where the alert cannot be written, the destination counts as not told, and the connection as active."""
+    """Where the alert cannot be written, the destination counts as not told."""
 
     async def fails(*_: object) -> None:
         raise RuntimeError
@@ -249,12 +224,6 @@ async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) 
     store = StatisticsStore(queue.database, fails)
     with pytest.raises(RuntimeError):
         await store.add({("acme", HOOKS): counts(20)}, 0.0)
-    connections = ConnectionStore(queue.database, fails)
-    await connections.replace(connection_of("acme"), None)
-    with pytest.raises(RuntimeError):
-        await connections.refused(connection_of("acme"), "token_revoked")
-    async with queue.database.read() as connection:
-        assert (await connection.execute(select(chat_connections.c.status))).scalar_one() == "active"
     alerts = alerts_in(queue.database)
     await StatisticsStore(queue.database, alerts.of_destinations).add({("acme", HOOKS): counts(20)}, 0.0)
     assert [each["data"]["failures"] for each in await bodies(queue.database)] == [20]
