@@ -10,15 +10,15 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.changes import change_one, replay
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.retention import Retention
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.sender import Sender, Validate
-from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights, _stored
+from flowactions_plugin.operations.changes import change_one, replay
+from flowactions_plugin.operations.retention import Retention
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.queue.claims import ClaimStore, Contact
 from flowactions_plugin.queue.completer import Completer
@@ -75,12 +75,16 @@ class OutboxStore(ClaimStore, OutcomeStore):
         return await super().claim(asks, probe=probe) if asks else []
 
 
-class Deliveries(OperatorQueries):
+class Deliveries(Insights):
     """The deliveries of a database, with what people and retention do to them."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.prune = Retention(database).prune
+
+    async def stored(self, row_id: str, organization_id: str) -> tuple[Any, Sequence[Any]] | None:
+        """Give the row of a delivery, and the rows of its attempts."""
+        return await self._read(lambda connection: _stored(connection, Scope(organization_id), row_id))
 
     async def retry(self, row_id: str, organization_id: str) -> bool:
         return await change_one(self._database, "retry", row_id, organization_id, SOMEBODY)

@@ -20,11 +20,11 @@ from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore, PauseChange
 from flowactions_plugin.clock import time_of, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.queue.rules import transition
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.watch.writes import Writes
 
 log = logging.getLogger("flowactions.alerts")
 

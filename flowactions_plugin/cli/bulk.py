@@ -18,7 +18,7 @@ from flowactions_plugin.cli.options import (
 from flowactions_plugin.cli.output import moment, status, table, write_json
 
 if TYPE_CHECKING:
-    from flowactions_plugin.bulk.sets import Kind
+    from flowactions_plugin.insights.results import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -131,13 +131,13 @@ async def delete(host: str | None, **options: Any) -> int:
 )
 async def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List bulk actions, the latest first."""
-    from flowactions_plugin.bulk.actions import Actions
     from flowactions_plugin.cli.changing import ActionList
     from flowactions_plugin.cli.context import opened
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as context:
-        found = await Actions(context.database).list(Scope(organization), limit=limit)
+        found = await Insights(context.database).actions(Scope(organization), limit=limit)
     if as_json:
         write_json(ActionList(data=list(found)))
     elif not found:
@@ -169,13 +169,13 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
 @host_option()
 async def stop(action_id: str, host: str | None, as_json: bool) -> int:
     """Stop a bulk action; deliveries that it has already changed stay changed. Before it has begun, it changes none."""
-    from flowactions_plugin.bulk.actions import Actions
     from flowactions_plugin.cli.changing import Outcome, say_end
     from flowactions_plugin.cli.context import actor, opened
+    from flowactions_plugin.operations.port import Operations
     from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as context:
-        action = await Actions(context.database).stop(Scope(), action_id, actor())
+        action = await Operations(context.database).stop(Scope(), action_id, actor())
     if action is None:
         status("flowactions: no action has this id; 'flowactions outbox actions' lists them")
         return FAILED

@@ -11,22 +11,22 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.purge import Purged
-from flowactions_plugin.bulk.results import Action, Preview, Share
-from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.cli.context import CommandContext, actor, opened
 from flowactions_plugin.cli.documents import Document
 from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of, say_times
 from flowactions_plugin.cli.output import confirmed, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.resend import could_change, send_one_again
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import Action, Kind
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.log_text import plural
+from flowactions_plugin.operations.bulk import Preview, Share
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.purge import Purged
+from flowactions_plugin.operations.resend import could_change
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.database import Database
 
 VERBS: Final = {
     "retry": "Make {} due now",
@@ -174,7 +174,8 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
         return DONE
     if request.kind == "delete" and not _agreed(request, len(ids)):
         return FAILED
-    changed = [await _change_one(context.database, request, each) for each in ids]
+    operations = Operations(context.database)
+    changed = [await _change_one(operations, request, each) for each in ids]
     done = sum(each.changed for each in changed)
     if request.as_json:
         write_json(Outcome(deliveries=changed))
@@ -190,22 +191,20 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     return DONE if done == len(ids) else FAILED
 
 
-async def _change_one(database: Database, request: ChangeRequest, delivery_id: str) -> Changed:
-    if request.kind == "resend":
-        new_id = await send_one_again(database, delivery_id, None, actor(), request.reason)
-        return Changed(id=delivery_id, changed=new_id is not None, resent_as=new_id or msgspec.UNSET)
-    changed = await Actions(database).one(
+async def _change_one(operations: Operations, request: ChangeRequest, delivery_id: str) -> Changed:
+    done = await operations.one(
         Scope(), request.kind, delivery_id, actor(), request.reason, reset_attempts=request.reset_attempts
     )
-    return Changed(id=delivery_id, changed=changed)
+    new_id = done if request.kind == "resend" and done is not None else msgspec.UNSET
+    return Changed(id=delivery_id, changed=done is not None, resent_as=new_id)
 
 
 async def _many(context: CommandContext, request: ChangeRequest) -> int:
     """Begin a bulk action on what a filter selects."""
     wanted = filter_of(request.given)
     scope = Scope(wanted.organization_id)
-    actions = Actions(context.database)
-    preview = await actions.preview(scope, request.kind, wanted, rate=request.rate)
+    operations = Operations(context.database)
+    preview = await operations.preview(scope, request.kind, wanted, rate=request.rate)
     if not request.as_json:
         say_times(wanted)
         _show(preview)
@@ -215,10 +214,9 @@ async def _many(context: CommandContext, request: ChangeRequest) -> int:
         return DONE
     if not _agreed(request, preview.count):
         return FAILED
-    action = await actions.begin(
+    action = await operations.change(
         scope,
-        request.kind,
-        preview.token,
+        preview.chosen,
         actor(),
         request.reason,
         reset_attempts=request.reset_attempts,
@@ -244,7 +242,7 @@ async def _said(context: CommandContext, scope: Scope, action: Action) -> Action
             "no worker is alive: the action waits until one runs; to see how far it is: flowactions outbox actions"
         )
         return action
-    return await follow(Actions(context.database), scope, action)
+    return await follow(Insights(context.database), scope, action)
 
 
 def _agreed(request: ChangeRequest, number: int) -> bool:
@@ -302,7 +300,7 @@ class Pace:
         return f"{rate:,.1f}/s{left}"
 
 
-async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
+async def follow(insights: Insights, scope: Scope, action: Action) -> Action:
     """Show the progress of an action until it has ended; wait for a database that is away meanwhile.
 
     When the command is interrupted, the action continues: workers execute it. The command says how to see or stop it.
@@ -319,7 +317,7 @@ async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
             if action.finished_at is not None:
                 break
             await asyncio.sleep(POLL_SECONDS)
-            action = await _read(actions, scope, action)
+            action = await _read(insights, scope, action)
     except asyncio.CancelledError:
         status(
             "the action continues; to see how far it is: flowactions outbox actions; "
@@ -330,10 +328,10 @@ async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
     return action
 
 
-async def _read(actions: Actions, scope: Scope, action: Action) -> Action:
+async def _read(insights: Insights, scope: Scope, action: Action) -> Action:
     while True:
         try:
-            return await actions.get(scope, action.id) or action
+            return await insights.action(scope, action.id) or action
         except StorageUnavailable as exc:
             status(f"waiting for the database: {exc}")
             await asyncio.sleep(RETRY_SECONDS)

@@ -13,12 +13,11 @@ from flowactions_plugin.cli.checks import NAMED, Checks, and_more
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.destinations import paused_words
 from flowactions_plugin.cli.output import moment
-from flowactions_plugin.deliveries.curl import quoted
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.results import DeliveryRow
-from flowactions_plugin.health.results import Overview, Verdict, Worker
-from flowactions_plugin.health.verdict import ABSENT_MS, LATE_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
+from flowactions_plugin.insights.curl import quoted
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import Delivery, Overview, Verdict, Worker
+from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, WRONG_CLOCK_MS, clock_words
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import HOUR_MS
@@ -53,7 +52,7 @@ START: Final = "start the host, or 'flowactions worker' where it leaves deliveri
 
 async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:
     """Check whether deliveries work; return the verdict, ``None`` when the database cannot be asked."""
-    queries = OperatorQueries.of(context.database, context.settings)
+    queries = Insights.of(context.database, context.settings)
     try:
         overview = await queries.overview(Scope(), NODES_JUDGED)
         now = int(await context.database.time() * 1000)
@@ -148,7 +147,7 @@ def _quarantine(checks: Checks, overview: Overview) -> None:
     and_more(checks, "quarantine", more, what, "flowactions workers", exact=False)
 
 
-async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, failing: Container[str]) -> None:
+async def _nodes(checks: Checks, queries: Insights, overview: Overview, failing: Container[str]) -> None:
     """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work."""
     wrong = 0
     for origin in overview.failures.nodes:
@@ -181,12 +180,12 @@ async def _nodes(checks: Checks, queries: OperatorQueries, overview: Overview, f
     )
 
 
-def _has_failed(row: DeliveryRow) -> bool:
+def _has_failed(row: Delivery) -> bool:
     """Return whether a delivery has failed, by an attempt or because it may not be sent there."""
     return row.error_class is not None and row.error_class not in NO_ATTEMPT
 
 
-async def _destinations(checks: Checks, queries: OperatorQueries) -> frozenset[str]:
+async def _destinations(checks: Checks, queries: Insights) -> frozenset[str]:
     """Name destinations that fail now, and return them."""
     found, number = await queries.status.failing(NAMED)
     for each in found:

@@ -23,8 +23,15 @@ from flowactions_plugin.log_text import plural
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from flowactions_plugin.deliveries.results import DeliveryFacts, DeliveryRow, Found
-    from flowactions_plugin.health.results import Bucket, FailingOrigin, Failures, Overview
+    from flowactions_plugin.insights.results import (
+        Bucket,
+        Delivery,
+        DeliveryDetail,
+        FailingOrigin,
+        Failures,
+        Found,
+        Overview,
+    )
 
 MOST_ROWS = 1000
 MOST_RESENT = 5
@@ -42,7 +49,7 @@ def outbox() -> None:
     """
 
 
-@command("list", document="deliveries.results:Page", exits=TABLES_EXITS)
+@command("list", document="insights.results:Page", exits=TABLES_EXITS)
 @host_option()
 @filter_options()
 @click.option(
@@ -61,13 +68,13 @@ async def list_deliveries(
     from msgspec.structs import replace
 
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     wanted = filter_of(given)
-    rows: list[DeliveryRow] = []
+    rows: list[Delivery] = []
     async with opened(host) as context:
-        queries = OperatorQueries.of(context.database, context.settings)
+        queries = Insights.of(context.database, context.settings)
         while True:
             page = await queries.deliveries(Scope(), wanted, cursor, limit - len(rows))
             rows += page.rows
@@ -104,7 +111,7 @@ async def list_deliveries(
 
 @command(
     "show",
-    document="deliveries.results:Found",
+    document="insights.results:Found",
     exits={**TABLES_EXITS, FAILED: "no delivery has this id; or it failed"},
 )
 @click.argument("delivery_id", metavar="ID")
@@ -114,8 +121,8 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     """Show one delivery: why it is not sent yet, its request, its attempts, and the changes that people made to it."""
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.clock import is_id
-    from flowactions_plugin.deliveries.curl import unsigned
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.insights.curl import unsigned
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     if curl and as_json:
@@ -123,9 +130,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     found: Found | None = None
     if is_id(delivery_id.lower()):
         async with opened(host) as context:
-            found = await OperatorQueries.of(context.database, context.settings).delivery(
-                Scope(), delivery_id.lower()
-            )
+            found = await Insights.of(context.database, context.settings).delivery(Scope(), delivery_id.lower())
     if found is None:
         status("flowactions: no delivery has this id; 'outbox list --event-id' searches by event")
         return FAILED
@@ -138,17 +143,17 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     return DONE
 
 
-@command("stats", document="health.results:Overview", exits=TABLES_EXITS)
+@command("stats", document="insights.results:Overview", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
     """Show the overview: what is due, rates and failures, and the destinations, flows and nodes that fail most."""
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as context:
-        overview = await OperatorQueries.of(context.database, context.settings).overview(Scope(organization))
+        overview = await Insights.of(context.database, context.settings).overview(Scope(organization))
     if as_json:
         write_json(overview)
         return DONE
@@ -251,9 +256,9 @@ def show_delivery(found: Found) -> None:
         "resent as": _resent_as(found),
         "key": row.idempotency_key,
         "enqueued": short(row.created_at),
-        "due": moment(row.due_at),
+        "due": short(row.next_attempt_at),
         "ended": short(row.finished_at),
-        "claimed": f"since {moment(row.claimed_at)}, until {moment(row.claimed_until)}"
+        "claimed": f"since {short(row.claimed_at)}, until {short(row.claimed_until)}"
         if row.claimed_until
         else None,
         "reclaimed": reclaimed(row),
@@ -282,7 +287,7 @@ def _resent_as(found: Found) -> str | None:
     return ", ".join(ids[:MOST_RESENT]) + more if ids else None
 
 
-def reclaimed(row: DeliveryFacts) -> str | None:
+def reclaimed(row: DeliveryDetail) -> str | None:
     """Return how often workers have ended that held a delivery; ``None``: none has."""
     if not row.reclaims:
         return None
@@ -291,11 +296,11 @@ def reclaimed(row: DeliveryFacts) -> str | None:
 
 
 def _show_attempts(found: Found) -> None:
-    if not found.attempts:
+    if not found.row.attempt_log:
         return
     line()
     table(
-        found.attempts,
+        found.row.attempt_log,
         {
             "attempt>": lambda each: each.number,
             "began": lambda each: short(each.started_at),
@@ -305,12 +310,12 @@ def _show_attempts(found: Found) -> None:
             "answer": lambda each: each.error or each.status_code,
         },
     )
-    for attempt in found.attempts:
+    for attempt in found.row.attempt_log:
         if attempt.note:
             line(f"note of attempt {attempt.number}: {attempt.note}")
         if attempt.remark:
             line(f"attempt {attempt.number} {attempt.remark}")
-    last = found.attempts[-1]
+    last = found.row.attempt_log[-1]
     if last.phases:
         taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())
         line(f"phases of attempt {last.number}: {taken}")

@@ -156,7 +156,7 @@ def pages_routers(
 
     async def provided() -> PageContext:
         # All pages say when the database takes no writes.
-        await context.queries.status.writes.refused()
+        await context.insights.status.writes.refused()
         return context
 
     return [

@@ -15,8 +15,8 @@ import msgspec
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS, Command
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.results import Attempt, DeliveryDetail, DeliverySummary
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.results import Attempt, DeliveryDetail, DeliverySummary
 from tests.docs import generated
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"

@@ -15,12 +15,12 @@ import pytest
 from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.health.gauges import Gauges
-from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.insights.gauges import Gauges
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
+from flowactions_plugin.watch.writes import Writes
 from tests.docs.alerts import RULES, render
 from tests.docs.promql import Labels, Series, evaluate
 from tests.outages import Outage

@@ -15,13 +15,13 @@ from flowactions_hookspecs import FlowActions, Node, Operator, SettingsInvalid
 from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
 from tests.outages import Outage

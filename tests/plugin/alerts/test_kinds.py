@@ -16,12 +16,9 @@ from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.events import KINDS, DestinationRecovered
 from flowactions_plugin.alerts.store import AlertStore
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
-from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.purge import purge
 from flowactions_plugin.egress.attempt import Message, Outcome
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
-from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.purge import purge
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import NewDelivery, event_id
 from flowactions_plugin.settings.model import read_settings
@@ -32,6 +29,9 @@ from flowactions_plugin.storage.schema import (
     outbox,
     statistics,
 )
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.writes import Writes
 from tests.alerting import SECRET, alerts_in, an_alert, bodies, examples, queued, shape
 from tests.queueing import ORIGIN, Queue
 
@@ -93,8 +93,8 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await store.add({("acme", HOOKS): counts(20)}, 0.0)
     await store.add({("acme", HOOKS): counts(succeeded=True)}, 0.0)
     await store.add({("acme", HOOKS): counts(1, gone=3)}, 0.0)
-    await Pauses(database).pause(Scope("acme"), HOOKS, OPERATOR)
-    await Pauses(database).resume(Scope("acme"), HOOKS, OPERATOR)
+    await Operations(database).pause(Scope("acme"), HOOKS, OPERATOR)
+    await Operations(database).resume(Scope("acme"), HOOKS, OPERATOR)
     await dead(queue, 1)
     watched.writes.refusal = "its disk is full"
     await watched.look()
@@ -152,7 +152,7 @@ async def test_more_dead_deliveries_than_are_read_are_said_to_be_more(
 async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
     """Whatever they find at once, and whenever one of them starts; what a destination is in the end is told last."""
     await dead(queue, 2)
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(Scope(), HOOKS, OPERATOR)
     await pauses.resume(Scope(), HOOKS, OPERATOR)
     await pauses.pause(Scope(), HOOKS, OPERATOR)
@@ -181,7 +181,7 @@ async def test_pauses_beyond_those_that_are_read_at_once_are_alerts_too(
     monkeypatch.setattr("flowactions_plugin.alerts.store.PAUSES_READ", 2)
     monkeypatch.setattr(watch, "PAUSES_READ", 2)
     for number in range(5):
-        await Pauses(queue.database).pause(Scope("acme"), f"https://{number}.example.com", OPERATOR)
+        await Operations(queue.database).pause(Scope("acme"), f"https://{number}.example.com", OPERATOR)
         await asyncio.sleep(0.002)  # ids of the next millisecond
     watched = Watched(queue.database)
     for _ in range(6):

@@ -12,11 +12,9 @@ from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.delivery_checks import check_deliveries
 from flowactions_plugin.cli.outbox import _notes
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
@@ -25,6 +23,8 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
@@ -423,7 +423,7 @@ async def test_one_of_a_kind_is_said_as_one(queue: Queue) -> None:
     assert "1 delivery waits, without an attempt," in " ".join(said)
     assert "1 more destination fails" in said
     assert any("alerts do not arrive at http://127.0.0.1:9: 1 failure in a row since" in each for each in said)
-    notes = dict(_notes(await OperatorQueries.of(queue.database, settings).overview(Scope())))
+    notes = dict(_notes(await Insights.of(queue.database, settings).overview(Scope())))
     assert notes["blocked"].startswith("1 delivery waits without an attempt since ")
     assert notes["alerts"] == "do not arrive: 1 failure in a row"
     assert (plural(1, "row"), plural(1, "row", exact=False), plural(2500, "row"), plural(0, "key", "keys")) == (

@@ -6,10 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowactions_plugin.deliveries.explain import certainty, why_not_sent
-from flowactions_plugin.deliveries.results import Attempt, DeliveryFacts, Pause
 from flowactions_plugin.egress import transport_errors
-from flowactions_plugin.health.results import Worker
+from flowactions_plugin.insights.explain import certainty, why_not_sent
+from flowactions_plugin.insights.results import Attempt, DeliveryFacts, Pause, Worker
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 NOW = 1_900_000_000_000

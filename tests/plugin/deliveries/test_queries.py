@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue, a_schedule
 
@@ -58,7 +58,7 @@ class TestReplay:
         assert (row.status, row.attempts, row.finished_at) == ("pending", attempts, None)
         await a_schedule(queue, lambda request: httpx.Response(503)).tick()
         assert (await queue.row(row_id)).status == then
-        found = await queue.queries.detail(row_id, "acme")
+        found = await queue.queries.stored(row_id, "acme")
         assert found is not None
         assert [(attempt.number, attempt.status_code) for attempt in found[1]] == [(1, 500), (2, 500), (3, 503)]
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_hookspecs import DashboardPrincipal, Node
-from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operators.scope import Scope
 from tests.plugin.deliveries.running import Running
 from tests.recorder import Request, status

@@ -10,7 +10,7 @@ from litestar import Litestar, get
 from sqlalchemy import text
 
 from flowactions_hookspecs import DashboardPrincipal, Node
-from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.insights import searching as search_queries
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
 from tests.plugin.deliveries.running import Running
 from tests.recorder import status

@@ -7,14 +7,14 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, LogicAction, NotQueued
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.health.gauges import Gauges
-from flowactions_plugin.health.writes import KEPT_SECONDS, Writes
+from flowactions_plugin.insights.gauges import Gauges
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
+from flowactions_plugin.watch.writes import KEPT_SECONDS, Writes
 from tests.host_transactions import REF, before, dispatch_in, enqueuer_of, webhook
 from tests.outages import Outage
 from tests.owning import own_webhook
@@ -113,7 +113,7 @@ async def test_writing_is_tried_once_in_a_while(outage: Outage) -> None:
 @pytest.mark.parametrize("outage", ["locked"], indirect=True)
 async def test_a_lock_is_no_refusal(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for another writer says nothing about the database."""
-    monkeypatch.setattr("flowactions_plugin.health.writes.TRY_SECONDS", 0.1)
+    monkeypatch.setattr("flowactions_plugin.watch.writes.TRY_SECONDS", 0.1)
     url = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url}).database_url
     async with Database(url) as database, outage.lasting():
         assert await Writes(database).refused() is None

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_hookspecs import AuthEvent, FlowActions
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.results import InboundEvent, InboundPage, InboundReason
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.requests import MOST_RECORDED, Throttle
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import InboundEvent, InboundPage, InboundReason
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -122,7 +122,7 @@ async def test_workers_count_one_reason_together(database_url: str) -> None:
         for more in (1, 6):
             answered = store.Answered("auth", "refused", "headers", 401, reason="why", requests=more)
             await asyncio.gather(*(store.record_unprocessed(database, answered) for _ in range(2)))
-        (row,) = (await OperatorQueries(database).inbound(Scope(), None, None, 50)).reasons
+        (row,) = (await Insights(database).inbound(Scope(), None, None, 50)).reasons
     assert (row.requests, row.reason) == (14, "why")
 
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from flowactions_plugin.deliveries.results import KnownAttempt
-from flowactions_plugin.health.results import Bucket
+from flowactions_plugin.insights.results import Bucket, KnownAttempt
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.charts import HEIGHT, LEAST, TICKS, axis_end, chart, steps
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.health.results import LimitedNow
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import LimitedNow
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.schema import destinations, pauses
+from flowactions_plugin.watch.fleet import Fleet
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site
 from tests.queueing import Queue
@@ -65,7 +65,7 @@ async def test_pages_name_what_is_limited(site: Site) -> None:
 async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     """The first of several says since when; one that was killed or has stopped counts no more, and nonsense is nothing."""
     first, second = await limit(queue, Limited({HUNG: SINCE})), await limit(queue, Limited({HUNG: EARLIER}))
-    status = OperatorQueries(queue.database)
+    status = Insights(queue.database)
 
     async def now() -> LimitedNow:
         return (await status.overview(Scope(None))).limited

@@ -9,8 +9,8 @@ from contextlib import closing
 from sqlalchemy import insert, make_url, update
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.health.gauges import STALE_SECONDS, Gauges
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.limits import Limited, Standing
 from flowactions_plugin.storage.schema import outbox, pauses, workers
