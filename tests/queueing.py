@@ -16,7 +16,9 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights, _stored
-from flowactions_plugin.operations.changes import change_one, replay
+from flowactions_plugin.operations.changes import change_one
+from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.retention import Retention
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
@@ -89,12 +91,18 @@ class Deliveries(Insights):
     async def retry(self, row_id: str, organization_id: str) -> bool:
         return await change_one(self._database, "retry", row_id, organization_id, SOMEBODY)
 
-    async def retry_many(
-        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int
-    ) -> int:
-        return await replay(
-            self._database, organization_id, wanted, SOMEBODY, reset_attempts=reset_attempts, limit=limit
+    async def retry_many(self, organization_id: str, wanted: Filter, *, reset_attempts: bool) -> int:
+        """Retry the dead rows of a filter, as a bulk action does; give how many there were."""
+        operations, scope = Operations(self._database), Scope(organization_id)
+        preview = await operations.preview(scope, "retry", wanted)
+        if not preview.count:
+            return 0
+        action = await operations.change(
+            scope, preview.chosen, SOMEBODY, "", reset_attempts=reset_attempts, delay_seconds=0
         )
+        while await Engine(self._database).run_step(action.id) is not None:
+            pass
+        return preview.count
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
         return await change_one(self._database, "cancel", row_id, organization_id, SOMEBODY, reason)

@@ -99,11 +99,8 @@ async def test_only_what_is_delivered_is_sent_again_by_who_may_change_it(run: Ru
     run.host.principal = person
     assert len(await run.rows()) == 2
     answer = await run.client.post("/v1/webhooks/outbox/retry", json={"ids": [first, dead]})
-    assert answer.json()["data"] == {
-        "requeued": 1,
-        "more": False,
-        "delivered": {"number": 1, "exact": True},
-    }
+    begun = answer.json()["data"]
+    assert (begun["counted"], begun["delivered"]) == (1, {"number": 1, "exact": True})
 
 
 @pytest.mark.ci
