@@ -56,7 +56,6 @@ from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.readiness import Health
 from flowactions_plugin.watch.statistics_store import StatisticsStore
-from flowactions_plugin.watch.writes import Writes
 
 if TYPE_CHECKING:
     from litestar import Router
@@ -156,9 +155,8 @@ class Services:
         self._pacing = Pacing(self._database, self._deferred, lambda: actions.node_types, host, self._telemetry)
         self._calls = CallStore(self._database, self._keys)
         self._opened_at = time.monotonic()
-        self._writes = Writes(self._database)
-        self._health = Health(self._database, lambda: self._is_running, writes=self._writes)
-        status = QueueStatus.of(self._database, self._settings, self._writes, self._uptime_ms)
+        self._health = Health(self._database, lambda: self._is_running)
+        status = QueueStatus.of(self._database, self._settings, self._uptime_ms)
         self._insights = Insights.of(self._database, self._settings, status)
         self.tests = NodeTests(
             self._pacing.reach,
@@ -285,7 +283,7 @@ class Services:
         if not isinstance(self._chat, NotConfigured):
             entries.append(Entry("refused chat tokens", 5, self._chat.calls.ask_again, 90))
         if self._alerts is not None:
-            watch = AlertWatch(self._alerts, self._database, self._writes, delivery.send_now)
+            watch = AlertWatch(self._alerts, self._database, delivery.send_now)
             entries.append(Entry("alerts", 10, watch.look, 300))
         return entries
 
@@ -313,7 +311,6 @@ class Services:
         _enable_loggers()
         await self._open.enter_async_context(self._database)
         self._open.push_async_callback(self._pacing.aclose)
-        self._open.push_async_callback(self._writes.aclose)
         self._open.push_async_callback(self._health.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)

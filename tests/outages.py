@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 from unittest import mock
 
@@ -13,6 +13,12 @@ import asyncpg
 from sqlalchemy import event
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from flowactions_plugin.clock import timer
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.outages import Refused
+from flowactions_plugin.watch.writes import try_writing
 
 
 class Outage:
@@ -88,3 +94,14 @@ class Outage:
             )
         finally:
             await connection.close()
+
+
+async def write(database: Database) -> None:
+    """Write something, as a worker does every few seconds, whether the database takes it or not."""
+    with suppress(StorageUnavailable):
+        await try_writing(database)
+
+
+def refuse(database: Database, words: str | None) -> None:
+    """Have the last write of this process refused; ``None``: it was not."""
+    database._outages.refused = None if words is None else Refused(words, timer())

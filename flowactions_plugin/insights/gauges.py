@@ -55,16 +55,9 @@ class Gauges:
 
     async def read(self) -> None:
         """Read the database; what was read before stays for a while when it does not answer, which others log."""
-        known = self._status.writes.refusal
-        await self._read()
-        # The first values do not wait for a try to write.
-        if await self._status.writes.refused() != known:
-            await self._read()
-
-    async def _read(self) -> None:
         try:
             due, oldest_ms = await self._status.due()
-            verdict = await self._status.verdict(tries=False)
+            verdict = await self._status.verdict()
             blocked_ms = await self._status.blocked_ms()
         except StorageUnavailable:
             return

@@ -188,11 +188,10 @@ class Insights:
         Raises:
             StorageUnavailable: the database failed.
         """
-        refusal = await self.status.writes.refused()
 
         def read(connection: Connection) -> Overview:
             dead = self._search.counted(connection, scope, Filter(status="dead"), COUNT_LIMIT)
-            found = self.status.overview(connection, scope, refusal, dead, shown)
+            found = self.status.overview(connection, scope, dead, shown)
             chat = self._troubled_connections(connection, scope)
             if scope.organization_id is None:
                 inbound = inbound_queries.failing(connection, self._database.time_on(connection))
@@ -201,6 +200,12 @@ class Insights:
             return replace(found, chat=chat, blocked=blocked)
 
         return await self._read(read)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the database takes no writes, as far as is known; ``None``: it does."""
+        refused = self._database.refused
+        return None if refused is None else refused.words
 
     async def connections(
         self, scope: Scope, unreadable: Unreadable, after: str = "", limit: int = 100

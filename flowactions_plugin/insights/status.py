@@ -33,7 +33,6 @@ from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS
-from flowactions_plugin.watch.writes import Writes
 
 T = TypeVar("T")
 
@@ -55,12 +54,8 @@ class QueueStatus:
         mode: how workers deliver: ``scheduled`` or ``continuous``. It decides, where no worker is alive, after how long
             deliveries have stalled.
         tick_seconds: from one tick to the next, in scheduled mode.
-        writes: tries whether the database takes writes; ``None``: one of its own.
         uptime_ms: returns for how long this process could have seen a worker, where none has ever been.
         alerts_at: the destination of alerts; ``None``: none are sent.
-
-    Attributes:
-        writes: the same.
     """
 
     def __init__(
@@ -69,12 +64,10 @@ class QueueStatus:
         *,
         mode: str = "scheduled",
         tick_seconds: float = 60.0,
-        writes: Writes | None = None,
         uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
         alerts_at: str | None = None,
     ) -> None:
         self._database = database
-        self.writes = writes or Writes(database)
         self._uptime_ms = uptime_ms
         self._alerts_at = alerts_at
         self._mode = mode
@@ -86,7 +79,6 @@ class QueueStatus:
         cls,
         database: Database,
         settings: Settings,
-        writes: Writes | None = None,
         uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
     ) -> Self:
         """Return that of a host with these settings."""
@@ -94,25 +86,21 @@ class QueueStatus:
             database,
             mode=settings.delivery,
             tick_seconds=settings.tick_seconds,
-            writes=writes,
             uptime_ms=uptime_ms,
             alerts_at=_alerts_at(settings),
         )
 
-    def overview(
-        self, connection: Connection, scope: Scope, refusal: str | None, dead: Counted, shown: int = SHOWN
-    ) -> Overview:
+    def overview(self, connection: Connection, scope: Scope, dead: Counted, shown: int = SHOWN) -> Overview:
         """Return how deliveries stand, without chat connections and inbound events.
 
         Args:
             connection: reads it.
             scope: whose.
-            refusal: why the database takes no writes; ``None``: it does.
             dead: how many are dead.
             shown: how many destinations, flows, nodes and deliveries in quarantine are named of each kind.
         """
         now = self._database.time_on(connection)
-        status = self._status_of(connection, scope, now, refusal)
+        status = self._status_of(connection, scope, now)
         worst, slowest = self._health.busiest(connection, scope, now, shown)
         due = status.due
         return Overview(
@@ -141,21 +129,17 @@ class QueueStatus:
         (state,) = self._health.states(connection, [(EVERY_ORGANIZATION, self._alerts_at)], now, Scope())
         return None if state.failing_since is None else state
 
-    async def verdict(self, scope: Scope = Scope(), *, tries: bool = True) -> Verdict:  # noqa: B008  immutable
+    async def verdict(self, scope: Scope = Scope()) -> Verdict:  # noqa: B008  immutable
         """Return whether deliveries go on.
 
         Args:
             scope: whose.
-            tries: whether it is tried first whether the database takes writes, unless that is known.
 
         Raises:
             StorageUnavailable: the database failed.
         """
-        refusal = await self.writes.refused() if tries else self.writes.refusal
         return await self._read(
-            lambda connection: (
-                self._status_of(connection, scope, self._database.time_on(connection), refusal).verdict
-            )
+            lambda connection: self._status_of(connection, scope, self._database.time_on(connection)).verdict
         )
 
     async def due(self, scope: Scope = Scope()) -> tuple[Counted, int]:  # noqa: B008  immutable
@@ -251,7 +235,7 @@ class QueueStatus:
         async with self._database.read() as connection:
             return await connection.run_sync(work)
 
-    def _status_of(self, connection: Connection, scope: Scope, now: int, refusal: str | None) -> _Status:
+    def _status_of(self, connection: Connection, scope: Scope, now: int) -> _Status:
         due = self._health.due(connection, scope, COUNT_LIMIT)
         if not due.number and not due.exact:
             # All of them are claimed, or wait to be parked: what may be claimed stands behind them.
@@ -270,6 +254,7 @@ class QueueStatus:
             failed, worst = self._still_failing(connection, scope, now, buckets)
         modes = {each.mode for each in alive}
         mode = "continuous" if "continuous" in modes else self._mode if not modes else "scheduled"
+        refused = self._database.refused
         sample = HealthSample(
             oldest_due_ms=due.oldest_ms,
             claimed_ms_ago=max(0, min(claims)) if claims else None,
@@ -277,7 +262,7 @@ class QueueStatus:
             attempts=attempts,
             failed=failed,
             absent_ms=None if alive else min(seen, default=self._uptime_ms()),
-            refusal=refusal,
+            refusal=None if refused is None else refused.words,
             worst=worst,
             clock_ahead_ms=max((each.clock_ahead_ms or 0 for each in alive), key=abs, default=0),
             # Whose it is, an organization's people may not know.

@@ -64,7 +64,7 @@ class PageContext:
             request,
             template,
             now=int(self._clock() * 1000),
-            refusal=self.insights.status.writes.refusal,
+            refusal=self.insights.refusal,
             **values,
         )
 

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.watch.writes import Writes, look, over
+from flowactions_plugin.watch.writes import look
 
 Word: TypeAlias = Literal["ready", "starting", "database", "tables", "unwritable"]
 
@@ -29,7 +29,6 @@ class Health:
     Args:
         database: where the outbox is.
         is_running: whether the lifespan is open.
-        writes: tries whether the database takes writes; ``None``: nothing does.
         timer: monotonic seconds.
     """
 
@@ -38,9 +37,7 @@ class Health:
         database: Database,
         is_running: Callable[[], bool],
         timer: Callable[[], float] = time.monotonic,
-        writes: Writes | None = None,
     ) -> None:
-        self._writes = writes
         self._database = database
         self._is_running = is_running
         self._timer = timer
@@ -63,14 +60,16 @@ class Health:
 
     async def aclose(self) -> None:
         """Wait for a look that is under way: who asked for it may have left, and it uses the database."""
-        await over(self._looking)
+        task = self._looking
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({task})
 
     async def _look(self) -> Word:
         word: Word = "ready"
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 await look(self._database)
-            if self._writes is not None and await self._writes.refused() is not None:
+            if self._database.refused is not None:
                 word = "unwritable"
         except SchemaOutdated:
             word = "tables"

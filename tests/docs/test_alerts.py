@@ -20,7 +20,6 @@ from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
-from flowactions_plugin.watch.writes import Writes
 from tests.docs.alerts import RULES, render
 from tests.docs.promql import Labels, Series, evaluate
 from tests.outages import Outage
@@ -53,7 +52,6 @@ class Running:
             QueueStatus.of(
                 database,
                 services_of(host)._settings,
-                Writes(database, lambda: self._minute * 60.0),
                 lambda: self._minute * 60_000,
             ),
             Load,

@@ -24,8 +24,7 @@ from flowactions_plugin.watch.statistics import Counts
 from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
-from tests.outages import Outage
-from tests.plugin.alerts.test_kinds import FakeWrites
+from tests.outages import Outage, refuse, write
 from tests.plugin.pages.conftest import OperatedHost
 from tests.rings import sampled
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
@@ -102,10 +101,10 @@ async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
                 await services._outbox.write(delivery, connection)
         await until(lambda: len(receiver.alerts) >= 20)
         await until(lambda: "alerts.destination" in {getattr(each, "event", "") for each in caplog.records})
-        overview = await services._operators.overview(Scope())
+        overview = await services._insights.overview(Scope())
         assert overview.alerts is not None
         assert (overview.alerts.destination, overview.alerts.last_error) == ("http://127.0.0.1:9", "http_5xx")
-        assert (await services._operators.overview(Scope("acme"))).alerts is None
+        assert (await services._insights.overview(Scope("acme"))).alerts is None
         assert len(await queued(services._database)) == 20
     assert host.alerts == []
 
@@ -181,8 +180,11 @@ async def _waits(database: Database) -> bool:
 @pytest.mark.parametrize(
     "outage", ["disk full", pytest.param("read-only server", marks=pytest.mark.ci)], indirect=True
 )
-async def test_a_database_that_takes_no_writes_is_said_at_once(outage: Outage) -> None:
+async def test_a_database_that_takes_no_writes_is_said_at_once(
+    outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent without the outbox until it arrives, once; queued when it is over, with the same start."""
+    monkeypatch.setattr("flowactions_plugin.storage.database.REFUSED_SECONDS", 1.0)
     receiver = Receiver(answers=500)
     engine = outage.engine()
     settings = development(outage.url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS)
@@ -191,12 +193,10 @@ async def test_a_database_that_takes_no_writes_is_said_at_once(outage: Outage) -
     async with actions.lifespan():
         services = services_of(host)
         assert services._alerts is not None
-        looking = AlertWatch(
-            services._alerts, services._database, services._writes, services._delivery.send_now
-        )
+        looking = AlertWatch(services._alerts, services._database, services._delivery.send_now)
 
         async def look() -> None:
-            services._writes._until = 0.0  # as if time had passed
+            await write(services._database)
             looking._try_at = 0
             await looking.look()
 
@@ -235,9 +235,8 @@ async def test_an_alert_that_does_not_arrive_is_sent_again_a_minute_later(
     async with FlowActions.load(host).lifespan():
         services = services_of(host)
         assert services._alerts is not None
-        writes = FakeWrites(services._database)
-        writes.refusal = "it is read-only"
-        looking = AlertWatch(services._alerts, services._database, writes, services._delivery.send_now)
+        refuse(services._database, "it is read-only")
+        looking = AlertWatch(services._alerts, services._database, services._delivery.send_now)
         await looking.look()
         await looking.look()
         assert len(receiver.alerts) == 1

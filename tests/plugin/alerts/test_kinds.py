@@ -31,29 +31,21 @@ from flowactions_plugin.storage.schema import (
 )
 from flowactions_plugin.watch.statistics import Counts
 from flowactions_plugin.watch.statistics_store import StatisticsStore
-from flowactions_plugin.watch.writes import Writes
 from tests.alerting import SECRET, alerts_in, an_alert, bodies, examples, queued, shape
+from tests.outages import refuse
 from tests.queueing import ORIGIN, Queue
 
 OPERATOR = Actor("root", "Op", "operator")
 HOOKS = "https://hooks.example.com:443"
 
 
-class FakeWrites(Writes):
-    """Says what a test says."""
-
-    async def refused(self, *, anew: bool = False) -> str | None:
-        return self.refusal
-
-
 class Watched:
     """The look-out of one worker, and what it sent at once."""
 
-    def __init__(self, database: Database, writes: Writes | None = None) -> None:
-        self.writes = writes or FakeWrites(database)
+    def __init__(self, database: Database) -> None:
         self.sent: list[NewDelivery] = []
         self.answers = 200
-        self.watch = AlertWatch(alerts_in(database), database, self.writes, self._send)
+        self.watch = AlertWatch(alerts_in(database), database, self._send)
         self.look = self.watch.look
 
     async def _send(self, message: Message, secret: str) -> Outcome:
@@ -96,9 +88,9 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await Operations(database).pause(Scope("acme"), HOOKS, OPERATOR)
     await Operations(database).resume(Scope("acme"), HOOKS, OPERATOR)
     await dead(queue, 1)
-    watched.writes.refusal = "its disk is full"
+    refuse(database, "its disk is full")
     await watched.look()
-    watched.writes.refusal = None
+    refuse(database, None)
     await watched.look()
     found = [msgspec.json.decode(each.body or b"") for each in watched.sent] + await bodies(database)
     assert {each["type"]: shape(each) for each in found} == {
@@ -272,7 +264,7 @@ async def test_alerts_of_two_installations_are_different_events(tmp_path: Path) 
         url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / name}.db"}).database_url
         async with Database(url) as database:
             watched = Watched(database)
-            watched.writes.refusal = "its disk is full"
+            refuse(database, "its disk is full")
             await watched.look()
             (message,) = watched.sent
             found.append(message.event_id)
@@ -285,8 +277,7 @@ async def test_each_outage_of_writes_is_an_event_whose_end_is_told(queue: Queue)
     *two, late = workers
 
     async def look(*watched: Watched, refusal: str | None) -> None:
-        for each in watched:
-            each.writes.refusal = refusal
+        refuse(queue.database, refusal)
         await asyncio.gather(*(each.look() for each in watched))
 
     for number in (1, 2):
@@ -309,24 +300,22 @@ async def test_each_outage_of_writes_is_an_event_whose_end_is_told(queue: Queue)
     assert len(await queued(queue.database)) == 3
 
 
-async def test_what_was_tried_before_an_outage_ended_begins_no_other_one(queue: Queue) -> None:
-    """A worker that still has the answer of the last try asks anew, when another one has told the end."""
-
-    class Remembering(FakeWrites):
-        async def refused(self, *, anew: bool = False) -> str | None:
-            return None if anew else self.refusal
-
+async def test_what_was_refused_before_an_outage_ended_begins_no_other_one(queue: Queue) -> None:
+    """A worker that still knows of the last refusal tells nothing, when another one has told the end."""
     first, second = Watched(queue.database), Watched(queue.database)
+    refuse(queue.database, "its disk is full")
     for each in (first, second):
-        each.writes.refusal = "its disk is full"
         await each.look()
-    first.writes.refusal = None
+    last = queue.database.refused
+    refuse(queue.database, None)
     await first.look()
-    second.watch._writes = Remembering(queue.database)
-    second.watch._writes.refusal = "its disk is full"
+    queue.database._outages.refused = last
     await second.look()
     assert len(second.sent) == 1
     assert len(await queued(queue.database)) == 1
+    refuse(queue.database, "its disk is full")
+    await second.look()
+    assert len(second.sent) == 2
 
 
 async def test_rows_of_a_window_that_are_written_late_are_counted(queue: Queue) -> None:

@@ -28,11 +28,11 @@ NOT_SIGNED = "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SI
 
 
 async def seen(run: Running, event_id: str | None = None) -> Sequence[InboundEvent]:
-    return (await services_of(run.host)._operators.inbound(Scope(), event_id, None, 50)).rows
+    return (await services_of(run.host)._insights.inbound(Scope(), event_id, None, 50)).rows
 
 
 async def reasons(run: Running, event_id: str | None = None) -> Sequence[InboundReason]:
-    return (await services_of(run.host)._operators.inbound(Scope(), event_id, None, 50)).reasons
+    return (await services_of(run.host)._insights.inbound(Scope(), event_id, None, 50)).reasons
 
 
 async def test_an_event_has_its_type_and_its_repetitions(run: Running) -> None:
@@ -152,7 +152,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -
     ]
     async with database.write() as connection:
         await connection.execute(insert(inbound_events), events)
-    queries, rows, cursor = services_of(run.host)._operators, list[InboundEvent](), None
+    queries, rows, cursor = services_of(run.host)._insights, list[InboundEvent](), None
     for _ in range(len(moments)):
         page = await queries.inbound(Scope(), None, cursor, 3)
         rows += page.rows
@@ -170,7 +170,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -
 async def test_a_member_of_an_organization_sees_no_inbound_event(run: Running) -> None:
     """They belong to no organization."""
     await run.send()
-    queries = services_of(run.host)._operators
+    queries = services_of(run.host)._insights
     await run.send(secret=OTHER)
     assert await queries.inbound(Scope("acme"), None, None, 50) == InboundPage()
 

@@ -302,7 +302,7 @@ async def test_rows_wait_while_the_hosts_transport_is_invalid(
     async with actions.lifespan():
         node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
         ids = [str((await actions.reach(a_walk(), node)).delivery_id) for _ in range(4)]
-        queries = services_of(host)._operators
+        queries = services_of(host)._insights
 
         async def waiting() -> bool:
             rows = [await queries.detail(Scope(), row_id) for row_id in ids]

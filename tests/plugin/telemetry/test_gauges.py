@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-from contextlib import closing
-
-from sqlalchemy import insert, make_url, update
+from sqlalchemy import insert, update
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
@@ -144,18 +140,3 @@ async def test_a_worker_reports_what_it_has_in_flight(sqlite_url: str) -> None:
         await until(lambda: host.finished)
         await until(lambda: recorded.value("flowactions.worker.in_flight") == 0)
     assert seen == [1]
-
-
-async def test_a_try_to_write_is_over_when_the_host_has_stopped(sqlite_url: str) -> None:
-    """Also one that nobody waits for any more: its connection is back before the database is closed."""
-    host = SmallHost(development(sqlite_url, FLOWACTIONS_HOST_WORKER="off"))
-    with closing(sqlite3.connect(str(make_url(sqlite_url).database))) as other:
-        async with FlowActions.load(host).lifespan():
-            writes = services_of(host)._writes
-            other.execute("BEGIN IMMEDIATE")
-            asking = asyncio.create_task(writes.refused(anew=True))
-            trying = await until(lambda: writes._trying)
-            asking.cancel()
-            await asyncio.wait({asking})
-            assert not trying.done()
-        assert trying.done()
