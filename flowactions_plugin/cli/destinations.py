@@ -12,7 +12,7 @@ from flowactions_plugin.cli.options import WORDS, host_option, organization_opti
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 
 if TYPE_CHECKING:
-    from flowactions_plugin.insights.results import DestinationState, PausedNow
+    from flowactions_plugin.insights.results import DestinationState
 
 NO_ORGANIZATION: Final = "(alerts)"
 """Instead of an organization, where alerts are sent: they belong to none."""
@@ -28,12 +28,6 @@ def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
         "dead>": lambda each: f"{each.dead:,}",
         "workers' time>": lambda each: duration(each.worker_ms / 1000),
     }
-
-
-def paused_words(paused: PausedNow) -> str:
-    """Return how many destinations are paused, and since when."""
-    them = "it" if paused.destinations == 1 else "them"
-    return f"{paused} {moment(paused.since)}: deliveries to {them} wait"
 
 
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)

@@ -21,9 +21,10 @@ from flowactions_plugin.cli.checks import (
     check_proxy,
 )
 from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
-from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
+from flowactions_plugin.cli.delivery_checks import check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
+from flowactions_plugin.insights.findings import SYNCHRONIZE
 from flowactions_plugin.insights.verdict import SKEW_MS, WRONG_CLOCK_MS, snapshot_words
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, resend, retry, stop
-from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns, paused_words
+from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns
 from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import (
     WORDS,
@@ -21,7 +21,7 @@ from flowactions_plugin.cli.output import block, duration, line, moment, short, 
 from flowactions_plugin.log_text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from flowactions_plugin.insights.results import (
         Bucket,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         FailingOrigin,
         Failures,
         Found,
-        Overview,
     )
 
 MOST_ROWS = 1000
@@ -166,41 +165,15 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
-    for name, note in _notes(overview):
-        line(f"{name:12} {note}")
+    for each in overview.findings:
+        if each.about != "deliveries":
+            line(f"{each.about:12} {each.words}")
     for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
         if found:
             line()
             table(found, columns(f"{title}, last hour"))
     show_failures(overview.failures)
     return DONE
-
-
-def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
-    """Yield what somebody should look at, each with its name."""
-    limited, alerts = overview.limited, overview.alerts
-    if limited.destinations:
-        number = plural(limited.destinations, "destination")
-        since = moment(limited.since)
-        yield "limited", f"{number} to one delivery at a time since {since}: attempts time out"
-    for blocked in overview.blocked:
-        waits = plural(
-            blocked.deliveries.number, "delivery waits", "deliveries wait", exact=blocked.deliveries.exact
-        )
-        yield "blocked", f"{waits} without an attempt since {moment(blocked.since)}: {blocked.reason}"
-    if overview.paused.destinations:
-        yield "paused", paused_words(overview.paused)
-    if overview.chat.number:
-        yield "chat", f"{overview.chat} revoked, or could not send a message within the last day"
-    for each in overview.inbound:
-        yield (
-            "inbound",
-            f"{each.provider}: {each.requests:,} {each.result} since {moment(each.since)}, none processed within the last hour",
-        )
-    for one in overview.quarantined:
-        yield "quarantine", f"{one.id} to {one.destination}: {one.reclaims} workers ended while they sent it"
-    if alerts is not None:
-        yield "alerts", f"do not arrive: {plural(alerts.failures_in_row, 'failure')} in a row"
 
 
 def show_failures(failures: Failures) -> None:

@@ -12,8 +12,7 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid
-from flowactions_plugin.http.masking import reason_for_tenants
-from flowactions_plugin.insights import inbound as inbound_queries
+from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search
 from flowactions_plugin.insights.explain import why_not_sent
 from flowactions_plugin.insights.filters import Filter
@@ -183,7 +182,7 @@ class Insights:
 
         Args:
             scope: whose.
-            shown: how many destinations, flows, nodes and deliveries in quarantine are named of each kind.
+            shown: how many destinations, flows and nodes are named of each kind.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -191,13 +190,11 @@ class Insights:
 
         def read(connection: Connection) -> Overview:
             dead = self._search.counted(connection, scope, Filter(status="dead"), COUNT_LIMIT)
-            found = self.status.overview(connection, scope, dead, shown)
             chat = self._troubled_connections(connection, scope)
+            failing = []
             if scope.organization_id is None:
-                inbound = inbound_queries.failing(connection, self._database.time_on(connection))
-                return replace(found, chat=chat, inbound=inbound)
-            blocked = [replace(each, reason=reason_for_tenants(each.reason, "")) for each in found.blocked]
-            return replace(found, chat=chat, blocked=blocked)
+                failing = events.failing(connection, self._database.time_on(connection))
+            return self.status.overview(connection, scope, dead, chat, failing, shown)
 
         return await self._read(read)
 
@@ -249,7 +246,7 @@ class Insights:
         """
         if scope.organization_id is not None:
             return InboundPage()
-        return await self._read(lambda connection: inbound_queries.page(connection, event_id, cursor, limit))
+        return await self._read(lambda connection: events.page(connection, event_id, cursor, limit))
 
     async def action(self, scope: Scope, action_id: str) -> Action | None:
         """Return a bulk action; ``None``: there is none in this scope.

@@ -23,6 +23,8 @@ delivered rows again, as new rows."""
 
 State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
 
+Level: TypeAlias = Literal["failed", "warning", "note"]
+
 Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
 """Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
 answered, perhaps by the egress proxy."""
@@ -648,6 +650,24 @@ class InboundFailing(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     reason: str | None
 
 
+class Finding(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """Something that somebody should look at.
+
+    Attributes:
+        level: ``failed``; ``warning``; ``note``: it works as somebody wants it to.
+        about: what it concerns, as `doctor` names its checks.
+        words: what is found, with times as ISO 8601.
+        advice: what to do, with commands; empty: nothing.
+        link: the page that shows more, below the root of the pages; empty: there is none.
+    """
+
+    level: Level
+    about: str
+    words: str
+    advice: str = ""
+    link: str = ""
+
+
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """The overview of all deliveries.
 
@@ -664,14 +684,8 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         slowest: destinations, ordered by time of workers within the last hour.
         failures: flows and nodes, ordered by failed deliveries.
         verdict: whether deliveries work.
-        alerts: the destination of alerts, if alerts do not arrive there. ``None``: they arrive, or the overview
-            is of one organization.
-        limited: limits that workers apply.
-        paused: paused destinations.
-        blocked: deliveries that wait without an attempt, by reason, ordered by their number.
-        quarantined: deliveries in quarantine, the oldest first.
-        chat: chat connections that are revoked, or whose last message could not be sent within the last day.
-        inbound: providers whose events are not processed. Empty for one organization: events belong to none.
+        findings: what somebody should look at, the worst first.
+        level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
     """
 
     due: int
@@ -686,10 +700,5 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     slowest: Sequence[DestinationState]
     failures: Failures
     verdict: Verdict
-    alerts: DestinationState | None = None
-    limited: LimitedNow = LimitedNow()
-    paused: PausedNow = PausedNow()
-    blocked: Sequence[Blocked] = ()
-    quarantined: Sequence[Quarantined] = ()
-    chat: Counted = Counted(number=0, exact=True)
-    inbound: Sequence[InboundFailing] = ()
+    findings: Sequence[Finding] = ()
+    level: str = "ok"

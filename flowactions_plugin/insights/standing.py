@@ -300,7 +300,7 @@ class HealthQueries:
             for row in connection.execute(query)
         ]
 
-    def failing(self, connection: Connection, now: int, limit: int) -> list[tuple[str, str]]:
+    def failing(self, connection: Connection, scope: Scope, now: int, limit: int) -> list[tuple[str, str]]:
         """Return destinations that fail now, those that have failed for longest first; see `QueueStatus.failing`."""
         health = destinations.c
         waits = exists().where(
@@ -316,6 +316,7 @@ class HealthQueries:
                     health.last_failure_at - health.failing_since >= ALERT_MS,
                 ),
                 or_(health.last_failure_at >= now - HOUR_MS, waits),
+                *of_scope(destinations, scope),
             )
             .order_by(health.failing_since, health.organization_id, health.destination)
             .limit(inline(limit))

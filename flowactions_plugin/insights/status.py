@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Self, TypeVar
 
+from msgspec.structs import replace
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
+from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.failures import blocked, failures
+from flowactions_plugin.insights.findings import NAMED, Facts, findings_of, worst_of
 from flowactions_plugin.insights.results import (
     Bucket,
     Counted,
     DestinationState,
+    InboundFailing,
     Overview,
     Verdict,
     Worker,
@@ -90,24 +94,59 @@ class QueueStatus:
             alerts_at=_alerts_at(settings),
         )
 
-    def overview(self, connection: Connection, scope: Scope, dead: Counted, shown: int = SHOWN) -> Overview:
-        """Return how deliveries stand, without chat connections and inbound events.
+    def overview(
+        self,
+        connection: Connection,
+        scope: Scope,
+        dead: Counted,
+        chat: Counted,
+        inbound: Sequence[InboundFailing],
+        shown: int = SHOWN,
+    ) -> Overview:
+        """Return how deliveries stand.
 
         Args:
             connection: reads it.
             scope: whose.
             dead: how many are dead.
-            shown: how many destinations, flows, nodes and deliveries in quarantine are named of each kind.
+            chat: how many chat connections cannot send.
+            inbound: providers whose events are not processed.
+            shown: how many destinations, flows and nodes are named of each kind.
         """
         now = self._database.time_on(connection)
         status = self._status_of(connection, scope, now)
         worst, slowest = self._health.busiest(connection, scope, now, shown)
         due = status.due
+        waiting = self._health.waiting(connection, scope, COUNT_LIMIT)
+        keys = self._health.failing(connection, scope, now, COUNT_LIMIT + 1)
+        blocks = blocked(connection, scope, NAMED + 1)
+        if scope.organization_id is not None:
+            blocks = [replace(each, reason=reason_for_tenants(each.reason, "")) for each in blocks]
+        facts = Facts(
+            now=now,
+            sees_all=scope.organization_id is None,
+            verdict=status.verdict,
+            due=Counted(number=due.number, exact=due.exact),
+            oldest_due_ms=due.oldest_ms or 0,
+            waiting=waiting,
+            dead=dead,
+            workers=status.workers,
+            failing=self._health.states(connection, keys[:NAMED], now, scope),
+            failing_number=Counted(number=min(len(keys), COUNT_LIMIT), exact=len(keys) <= COUNT_LIMIT),
+            blocked=blocks,
+            quarantined=self._health.quarantined(connection, scope, NAMED + 1),
+            paused=self._health.paused(connection, scope),
+            limited=self._health.limited_now(connection, scope, now),
+            chat=chat,
+            inbound=inbound,
+            alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
+        )
+        found = findings_of(facts)
         return Overview(
             due=due.number,
             due_exact=due.exact,
-            oldest_due_ms=due.oldest_ms or 0,
-            waiting=self._health.waiting(connection, scope, COUNT_LIMIT),
+            oldest_due_ms=facts.oldest_due_ms,
+            waiting=waiting,
             dead=dead,
             hour=status.buckets[-HOUR_BUCKETS:],
             day=_hours(status.buckets),
@@ -116,11 +155,8 @@ class QueueStatus:
             slowest=slowest,
             failures=failures(connection, scope, now, shown),
             verdict=status.verdict,
-            alerts=self._failing_alerts(connection, now) if scope.organization_id is None else None,
-            limited=self._health.limited_now(connection, scope, now),
-            blocked=blocked(connection, scope, shown),
-            paused=self._health.paused(connection, scope),
-            quarantined=self._health.quarantined(connection, scope, shown),
+            findings=found,
+            level=worst_of(found),
         )
 
     def _failing_alerts(self, connection: Connection, now: int) -> DestinationState | None:
@@ -187,24 +223,23 @@ class QueueStatus:
 
         return await self._read(read)
 
-    async def failing(self, limit: int) -> tuple[list[DestinationState], Counted]:
-        """Return destinations that fail now, those that have failed for longest first, and how many they are.
+    async def failing(self, limit: int) -> list[DestinationState]:
+        """Return destinations that fail now, those that have failed for longest first.
 
         A destination fails as it does for an alert, and has failed within the last hour, or deliveries wait for it. One whose
         last attempt has succeeded does not fail.
 
         Args:
-            limit: how many destinations are returned at the most; more are counted.
+            limit: how many at the most.
 
         Raises:
             StorageUnavailable: the database failed.
         """
 
-        def read(connection: Connection) -> tuple[list[DestinationState], Counted]:
+        def read(connection: Connection) -> list[DestinationState]:
             now = self._database.time_on(connection)
-            keys = self._health.failing(connection, now, COUNT_LIMIT + 1)
-            number = Counted(number=min(len(keys), COUNT_LIMIT), exact=len(keys) <= COUNT_LIMIT)
-            return self._health.states(connection, keys[:limit], now, Scope()), number
+            keys = self._health.failing(connection, Scope(), now, limit)
+            return self._health.states(connection, keys, now, Scope())
 
         return await self._read(read)
 

@@ -49,6 +49,7 @@ async def show_overview(
         request,
         "overview.html",
         found=found,
+        needs=[each for each in found.findings if each.about != "deliveries"],
         failed_read=FAILED_READ,
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),
