@@ -141,7 +141,7 @@ class Queue:
         await self.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
 
     async def row(self, row_id: str) -> Any:
-        found = await self.queries.detail(row_id, "acme")
+        found = await self.queries.stored(row_id, "acme")
         assert found is not None
         return found[0]
 

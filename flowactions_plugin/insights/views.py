@@ -199,6 +199,24 @@ def _moment(value: int | None) -> str | None:
     return None if value is None else to_iso(value)
 
 
+_AS_STORED: Final = (
+    "id",
+    "status",
+    "organization_id",
+    "flow_id",
+    "node_id",
+    "idempotency_key",
+    "event_id",
+    "event_type",
+    "destination",
+    "method",
+    "attempts",
+    "max_attempts",
+    "last_status_code",
+    "error_class",
+)
+
+
 def _values(reader: Reader, *, for_operators: bool) -> dict[str, Any]:
     """Return the fields of a `Delivery`, its defect excepted."""
     row = reader.row
@@ -215,7 +233,7 @@ def _values(reader: Reader, *, for_operators: bool) -> dict[str, Any]:
     same += ("destination", "method", "attempts", "max_attempts", "last_status_code", "error_class")
     error = _reason(row.last_error, row.url, for_operators=for_operators)
     return {
-        **{name: getattr(row, name) for name in same},
+        **{name: getattr(row, name) for name in _AS_STORED},
         "agent_id": row.agent_id or None,
         "url": masked_url(row.url),
         "next_attempt_at": None if row.status in FINISHED else _moment(row.next_attempt_at),

@@ -47,7 +47,7 @@ class Chosen(NamedTuple):
     kind: Kind
     filter: Filter
     as_of: int
-    count: int
+    number: int
 
 
 class Share(msgspec.Struct, rename="camel", frozen=True):

@@ -179,7 +179,13 @@ class Operations:
         kind = chosen.kind
         bulk.check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary)
         bulk.check_filter(chosen.filter, kind)
-        selection = Selection(organization_id=scope.organization_id, **chosen._asdict())
+        selection = Selection(
+            kind=kind,
+            organization_id=scope.organization_id,
+            filter=chosen.filter,
+            as_of=chosen.as_of,
+            count=chosen.number,
+        )
         aged = await self._check_set(selection)
         filter_text = msgspec.json.encode(selection.filter).decode()
         owner = scope.organization_id or selection.filter.organization_id

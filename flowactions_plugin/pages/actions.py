@@ -110,7 +110,7 @@ async def begin_action(
             canary=int(canary or 0),
         )
     except SetChanged as exc:
-        kept = {name: given[name] for name in OPTIONS if name in given}
+        kept: dict[str, str] = {name: given[name] for name in OPTIONS if name in given}
         return await _preview(request, viewer, context, kind, wanted, changed=str(exc), given=kept)
     return redirect(request, f"/actions/{action.id}")
 

@@ -29,8 +29,8 @@ async def try_writing(database: Database) -> None:
         StorageUnavailable: the database is full, read-only or locked, or refuses the role.
     """
     row_id = new_id(database.clock())
-    none = dict.fromkeys(("name", "version", "host_name", "mode"), "")
-    none |= dict.fromkeys(("pid", "slots", "in_flight", "started_at", "last_seen_at"), 0)
+    texts = dict.fromkeys(("name", "version", "host_name", "mode"), "")
+    numbers = dict.fromkeys(("pid", "slots", "in_flight", "started_at", "last_seen_at"), 0)
     async with database.write() as transaction:
-        await transaction.execute(insert(workers).values(id=row_id, **none))
+        await transaction.execute(insert(workers).values(id=row_id, **texts, **numbers))
         await transaction.execute(delete(workers).where(workers.c.id == row_id))

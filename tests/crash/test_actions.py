@@ -15,8 +15,8 @@ import pytest
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Action
+from flowactions_plugin.insights.views import source_of
 from flowactions_plugin.operations.port import Operations
-from flowactions_plugin.operations.resend import source_of
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database

@@ -102,9 +102,11 @@ async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
         await until(lambda: len(receiver.alerts) >= 20)
         await until(lambda: "alerts.destination" in {getattr(each, "event", "") for each in caplog.records})
         overview = await services._insights.overview(Scope())
-        assert overview.alerts is not None
-        assert (overview.alerts.destination, overview.alerts.last_error) == ("http://127.0.0.1:9", "http_5xx")
-        assert (await services._insights.overview(Scope("acme"))).alerts is None
+        (said,) = [each.words for each in overview.findings if each.about == "alerts"]
+        assert said.startswith("alerts do not arrive at http://127.0.0.1:9: ")
+        assert "it answered 500" in said
+        theirs = (await services._insights.overview(Scope("acme"))).findings
+        assert [each for each in theirs if each.about == "alerts"] == []
         assert len(await queued(services._database)) == 20
     assert host.alerts == []
 

@@ -243,9 +243,8 @@ class TestCancellationOfClaimedRows:
         first, second = await queue.store.claim(2)
         actions = Operations(queue.database)
         if single:
-            assert [await actions.one(ACME, "cancel", each.id, MAYA, "no") for each in (first, second)] == [
-                True
-            ] * 2
+            for each in (first, second):
+                assert await actions.one(ACME, "cancel", each.id, MAYA, "no") == each.id
         else:
             await actions.change(ACME, (await actions.preview(ACME, "cancel", EVERYTHING)).chosen, MAYA, "no")
         assert {(row.status, row.last_error) for row in await rows(queue)} == {("dead", "no" + MAY_BE_SENT)}

@@ -12,11 +12,12 @@ from flowactions_plugin.clock import id_at, new_id
 from flowactions_plugin.errors import ActionInvalid
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.views import source_of
 from flowactions_plugin.operations import store as stores
 from flowactions_plugin.operations.bulk import Selection
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
-from flowactions_plugin.operations.resend import origin_naming, source_of
+from flowactions_plugin.operations.resend import origin_naming
 from flowactions_plugin.operators.scope import Scope
 from tests.plugin.bulk.test_actions import ACME, ALL, MAYA, audit, begun, put, rows, run_step
 from tests.plugin.bulk.test_long_actions import prune_all

@@ -66,7 +66,7 @@ async def test_the_worker_that_made_an_attempt_stands_with_it(queue: Queue, stat
     async def worker(scope: Scope) -> str | None:
         found = await queries.delivery(scope, row_id)
         assert found is not None
-        return found.attempts[0].worker
+        return found.row.attempt_log[0].worker
 
     assert await worker(Scope()) == f"{socket.gethostname()}:{os.getpid()}"
     assert await worker(Scope("acme")) is None
@@ -85,7 +85,7 @@ async def test_an_attempt_after_the_end_of_its_delivery_is_remarked_on(
     await queue.complete(one, Outcome(began, 5, status_code=200), Transition("delivered"))
     found = await Insights(queue.database).delivery(Scope(), row_id)
     assert found is not None
-    (attempt,) = found.attempts
+    (attempt,) = found.row.attempt_log
     assert (attempt.remark is not None) == said
     if attempt.remark is not None:
         assert attempt.remark.startswith("began 10 min after the delivery ended, by the database's clock: ")

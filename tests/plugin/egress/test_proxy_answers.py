@@ -452,7 +452,7 @@ async def test_the_body_of_an_answer_in_clear_through_a_proxy_is_for_operators(
             for scope, body in ((Scope("acme"), ""), (Scope(), "cache.internal says no")):
                 found = await queries.delivery(scope, finished.id)
                 assert found is not None
-                assert [(each.response, each.certainty) for each in found.attempts] == [
+                assert [(each.response, each.certainty) for each in found.row.attempt_log] == [
                     (body, "answered through the proxy")
                 ]
             draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)

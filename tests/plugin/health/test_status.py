@@ -428,7 +428,7 @@ class TestOneDelivery:
         queries = Insights(queue.database)
         found = await queries.delivery(Scope("acme"), row_id)
         assert found is not None
-        assert [each.certainty for each in found.attempts] == ["sent, no answer"]
+        assert [each.certainty for each in found.row.attempt_log] == ["sent, no answer"]
         assert "The backoff before attempt 2" in found.why
         assert found.action is not None
         assert found.action.kind == "retry"

@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.results import LimitedNow
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.schema import destinations, pauses
@@ -67,19 +66,20 @@ async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     first, second = await limit(queue, Limited({HUNG: SINCE})), await limit(queue, Limited({HUNG: EARLIER}))
     status = Insights(queue.database)
 
-    async def now() -> LimitedNow:
-        return (await status.overview(Scope(None))).limited
+    async def now() -> list[str]:
+        return [each.words for each in (await status.overview(Scope(None))).findings if each.about == "limited"]
 
-    assert await now() == LimitedNow(destinations=1, since=EARLIER)
+    words = "1 destination is limited to one delivery at a time since {}: attempts time out"
+    assert await now() == [words.format("2020-09-13T12:26:40Z")]
     await second.stop()
-    assert await now() == LimitedNow(destinations=1, since=SINCE)
+    assert await now() == [words.format("2023-11-14T22:13:20Z")]
     await first.beat(0, 0, Limited())
-    assert await now() == LimitedNow()
+    assert await now() == []
     await first.beat(0, 0, Limited({HUNG: SINCE}))
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
-    assert await now() == LimitedNow()
+    assert await now() == []
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at + 46000, limited = '[1'")
-    assert await now() == LimitedNow()
+    assert await now() == []
 
 
 @pytest.mark.ci
@@ -92,7 +92,10 @@ async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tm
     listed = await command("destinations", "list", cwd=tmp_path, **settings)
     assert "2023-11-14T22:13:20Z" in listed.out
     stats = await command("outbox", "stats", cwd=tmp_path, **settings)
-    assert "1 destination to one delivery at a time since 2023-11-14T22:13:20Z" in stats.out
+    assert (
+        "limited      1 destination is limited to one delivery at a time since 2023-11-14T22:13:20Z"
+        in stats.out
+    )
     shown = await command("outbox", "show", row_id, cwd=tmp_path, **settings)
     assert "limited to one delivery at a time since 2023-11-14T22:13:20Z" in shown.out
 
@@ -111,17 +114,17 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
     await site.execute("UPDATE flowactions_outbox SET last_error = 'failed' WHERE waiting_since IS NULL")
     site.sign_in("operator")
     overview = (await site.get()).text
-    assert "3 deliveries wait without an attempt since" in overview
+    assert "3 deliveries wait, without an attempt, since" in overview
     assert said in overview
     assert "1 delivery waits" not in overview
     assert '/deliveries?error=waits">' in overview
     site.sign_in("other")
     overview = (await site.get()).text
-    assert "1 delivery waits without an attempt since" in overview
+    assert "1 delivery waits, without an attempt, since" in overview
     assert "Host.signing_secret of Shop failed" in overview
     stats = await command("outbox", "stats", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     assert (
-        "blocked      3 deliveries wait without an attempt since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
+        "waiting      3 deliveries wait, without an attempt, since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
         in stats.out
     )
 
