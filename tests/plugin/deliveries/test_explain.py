@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress import transport_errors
 from flowactions_plugin.insights.explain import certainty, why_not_sent
 from flowactions_plugin.insights.results import Attempt, DeliveryDetail, Pause, Worker
@@ -53,13 +54,19 @@ def test_an_attempt_with_a_status_was_answered() -> None:
 
 
 def a_row(**changes: Any) -> DeliveryDetail:
+    """Give a row; its times are Unix milliseconds, ``due_at`` is that of its next attempt."""
     values: dict[str, Any] = {
         **dict.fromkeys(DeliveryDetail.__struct_fields__),
         "status": "pending",
         "attempts": 0,
-        "next_attempt_at": to_iso(NOW - 1000),
+        "due_at": NOW - 1000,
+        **changes,
     }
-    return DeliveryDetail(**{**values, **changes})
+    values["next_attempt_at"] = values.pop("due_at")
+    for name in ("next_attempt_at", "claimed_at", "claimed_until", "waiting_since"):
+        if values[name] is not None:
+            values[name] = to_iso(values[name])
+    return DeliveryDetail(**values)
 
 
 def a_worker(**changes: Any) -> Worker:

@@ -199,6 +199,9 @@ def a_row(**changes: Any) -> SimpleNamespace:
         "finished_at": 0,
         "last_status_code": None,
         "last_error": None,
+        **dict.fromkeys(
+            ("claimed_until", "waiting_since", "takeovers", "quarantine_rounds", "trace", "action_id")
+        ),
         "origin": b'{"kind":"flow_node","organizationId":"o","agentId":"a","flowId":"f","runId":"r","nodeId":"n"}',
         "headers": b'[["authorization","Bearer abc"],["x-user","u"]]',
         "body": b"\xff{}",
@@ -215,6 +218,7 @@ def an_attempt(**changes: Any) -> SimpleNamespace:
         "status_code": 500,
         "error": None,
         "response": b"x",
+        "worker": None,
     }
     return SimpleNamespace(**{**values, **changes})
 
