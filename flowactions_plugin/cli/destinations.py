@@ -63,6 +63,8 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
             rows,
             {
                 **columns("destination"),
+                "waiting>": lambda each: each.waiting,
+                "oldest": lambda each: moment(each.waiting_since),
                 "failing since": lambda each: moment(each.failing_since),
                 "last error": lambda each: each.last_reason,
                 "one at a time since": lambda each: moment(each.limited_since),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
 from sqlalchemy import Select, and_, case, func, select
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.insights.results import Blocked, Counted, FailingOrigin, Failures
+from flowactions_plugin.insights.results import Blocked, Counted, DestinationState, FailingOrigin, Failures
 from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.dialect import inline
@@ -17,6 +19,9 @@ from flowactions_plugin.storage.schema import FINISHED, LIVE, UNDELIVERED, outbo
 
 FAILED_READ: Final = 1000
 """How many rows are read at the most of those that are dead, and of those that are tried again; each may be on another page."""
+
+DEPTH_READ: Final = 10_000
+"""Among how many of the rows that are due first those are counted that wait for each destination."""
 
 BLOCKED_READ: Final = 2500
 """Among how many of the rows that are due first those are counted that wait for something here."""
@@ -169,3 +174,29 @@ def blocked(connection: Connection, scope: Scope, limit: int) -> list[Blocked]:
         if row.reason is not None
     ]
     return sorted(found, key=lambda each: (-each.deliveries.number, each.reason))[:limit]
+
+
+def with_depth(
+    connection: Connection, scope: Scope, states: Sequence[DestinationState]
+) -> list[DestinationState]:
+    """Return destinations with how many deliveries wait for each, and since when."""
+    columns = (outbox.c.organization_id, outbox.c.destination, outbox.c.created_at)
+    head = (
+        select(*columns)
+        .where(LIVE, *of_scope(outbox, scope))
+        .order_by(outbox.c.next_attempt_at, outbox.c.id)
+        .limit(inline(DEPTH_READ + 1))
+        .subquery("head")
+    )
+    place = (head.c.organization_id, head.c.destination)
+    query = select(*place, func.count().label("number"), func.min(head.c.created_at).label("since")).group_by(
+        *place
+    )
+    rows = {(row.organization_id, row.destination): row for row in connection.execute(query)}
+    exact = sum(row.number for row in rows.values()) <= DEPTH_READ
+    found = []
+    for each in states:
+        row = rows.get((each.organization_id, each.destination))
+        waiting = Counted(number=0 if row is None else row.number, exact=exact)
+        found.append(replace(each, waiting=waiting, waiting_since=None if row is None else row.since))
+    return found

@@ -317,7 +317,9 @@ def _others(facts: Facts) -> Iterator[Finding]:
             link="/inbound",
         )
     if facts.chat.number:
-        connections = plural(facts.chat.number, "connection is", "connections are", exact=facts.chat.exact)
+        connections = plural(
+            facts.chat.number, "chat connection is", "chat connections are", exact=facts.chat.exact
+        )
         yield Finding(
             level="warning",
             about="chat",

@@ -477,6 +477,8 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         paused: whether it is paused, by the organization or for all.
         limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``:
             it is not limited.
+        waiting: deliveries that wait for an attempt, among the 10,000 that are due first.
+        waiting_since: when the first of these was enqueued; ``None``: none waits.
     """
 
     destination: str
@@ -492,6 +494,8 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     last_reason: str | None = None
     paused: bool = False
     limited_since: int | None = None
+    waiting: Counted = Counted(number=0, exact=True)
+    waiting_since: int | None = None
 
 
 class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

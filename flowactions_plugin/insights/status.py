@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.http.masking import reason_for_tenants
-from flowactions_plugin.insights.failures import blocked, failures
+from flowactions_plugin.insights.failures import blocked, failures, with_depth
 from flowactions_plugin.insights.findings import NAMED, Facts, findings_of, worst_of
 from flowactions_plugin.insights.results import (
     Bucket,
@@ -219,11 +219,12 @@ class QueueStatus:
 
         def read(connection: Connection) -> list[DestinationState]:
             keys = self._health.page(connection, scope, after, limit)
-            return self._health.states(connection, keys, self._database.time_on(connection), scope)
+            found = self._health.states(connection, keys, self._database.time_on(connection), scope)
+            return with_depth(connection, scope, found)
 
         return await self._read(read)
 
-    async def failing(self, limit: int) -> list[DestinationState]:
+    async def failing(self, limit: int, scope: Scope = Scope()) -> list[DestinationState]:  # noqa: B008  immutable
         """Return destinations that fail now, those that have failed for longest first.
 
         A destination fails as it does for an alert, and has failed within the last hour, or deliveries wait for it. One whose
@@ -231,6 +232,7 @@ class QueueStatus:
 
         Args:
             limit: how many at the most.
+            scope: what may be seen.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -238,8 +240,8 @@ class QueueStatus:
 
         def read(connection: Connection) -> list[DestinationState]:
             now = self._database.time_on(connection)
-            keys = self._health.failing(connection, Scope(), now, limit)
-            return self._health.states(connection, keys, now, Scope())
+            keys = self._health.failing(connection, scope, now, limit)
+            return with_depth(connection, scope, self._health.states(connection, keys, now, scope))
 
         return await self._read(read)
 

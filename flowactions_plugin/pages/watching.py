@@ -65,11 +65,13 @@ async def list_destinations(
     given = read_query(request, ("after", "of", "paused-after", "paused-of"))
     after = (given.get("of", ""), given["after"]) if "after" in given else None
     found = await context.insights.status.destinations(viewer.scope, ROWS + 1, after)
+    failing = [] if given else await context.insights.status.failing(ROWS, viewer.scope)
     before = (given.get("paused-of", ""), given["paused-after"]) if "paused-after" in given else None
     paused = await context.insights.pauses(viewer.scope, before, ROWS + 1)
     return context.page(
         request,
         "destinations.html",
+        failing=failing,
         rows=found[:ROWS],
         last=found[ROWS - 1] if len(found) > ROWS else None,
         pauses=paused[:ROWS],
