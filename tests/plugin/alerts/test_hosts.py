@@ -150,7 +150,7 @@ async def test_operators_see_alerts_as_such(database_url: str) -> None:
             assert (answer.status_code, "<em>alerts</em>" in answer.text) == (200, True), page
             assert "<em>all organizations</em>" not in answer.text
             assert "t0ken" not in answer.text
-            assert ("Alerts do not arrive at http://127.0.0.1:9: 2 failures" in answer.text) == (page == "/")
+            assert ("alerts do not arrive at http://127.0.0.1:9: 2 failures" in answer.text) == (page == "/")
             assert 'name="destination" value="http://127.0.0.1:9"' not in answer.text
 
 

@@ -128,7 +128,7 @@ async def test_what_was_delivered_is_not_sent_again_without_a_bound(
 ) -> None:
     """A filter names rows, an event, a key, or a time of enqueue, and selects no more than may be sent again."""
     monkeypatch.setattr(stores, "MOST_RESENT", 2)
-    monkeypatch.setattr("flowactions_plugin.operations.port.MOST_RESENT", 2)
+    monkeypatch.setattr("flowactions_plugin.operations.bulk.MOST_RESENT", 2)
     ids = await put_delivered(queue, 5)
     actions = Operations(queue.database)
     for wanted in (Filter(), Filter(agent_id="a"), Filter(finished_from=1), Filter(status="delivered")):
