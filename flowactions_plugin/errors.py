@@ -37,7 +37,6 @@ FlowActionsError (of the contract)
 ├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
 ├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
 │   ├── SetChanged         its rows are others than those that were shown
-│   ├── PauseChanged       the pause is another one than was shown
 │   ├── ActionForbidden    an operator has begun it, and only operators may end it
 │   └── TooManyPauses      the organization has paused as many destinations as it may
 ├── JSONInvalid            a request's body is not JSON that all parsers read alike
@@ -207,10 +206,6 @@ class ActionInvalid(FlowActionsError):
 
 class SetChanged(ActionInvalid):
     """The rows are others than those that were shown: look at them again."""
-
-
-class PauseChanged(ActionInvalid):
-    """The destination is paused by another pause than the one that was shown."""
 
 
 class ActionForbidden(ActionInvalid):

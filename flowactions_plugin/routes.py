@@ -9,22 +9,18 @@ from typing import NamedTuple
 from litestar import Router
 
 from flowactions_hookspecs import FlowActions, Host
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.routes import bulk_router
+from flowactions_plugin.api.routes import outbox_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.routes import outbox_router
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.health.readiness import Health
-from flowactions_plugin.health.routes import health_router
 from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.inbound.auth_events import AuthEvents, Verifier
 from flowactions_plugin.inbound.routes import auth_events_router
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.origins import origin_of
 from flowactions_plugin.pages.context import PageContext
 from flowactions_plugin.pages.rendering import Renderer
@@ -34,6 +30,8 @@ from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
+from flowactions_plugin.watch.readiness import Health
+from flowactions_plugin.watch.routes import health_router
 
 
 class RouteContext(NamedTuple):
@@ -45,7 +43,7 @@ class RouteContext(NamedTuple):
         settings: those of the host.
         is_running: whether the lifespan is open.
         chat: the chat part, or the error because of which its routes answer 503.
-        operators: what routes and operator pages search and show.
+        insights: what routes and operator pages search and show.
         enqueuer: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
         database: what the operator pages show and change.
@@ -59,7 +57,7 @@ class RouteContext(NamedTuple):
     settings: Settings
     is_running: Callable[[], bool]
     chat: Chat | NotConfigured
-    operators: OperatorQueries
+    insights: Insights
     enqueuer: Enqueuer
     auth_events: AuthEvents
     database: Database
@@ -78,12 +76,11 @@ def build(context: RouteContext) -> Sequence[Router]:
     origins = [*settings.dashboard_origins, *([own] if own else [])]
     guard = RouteGuard(host, origins, context.is_running)
     database = context.database
-
+    operations = Operations(database)
     connections = None if isinstance(context.chat, NotConfigured) else context.chat.connections
     pages = PageContext(
-        context.operators,
-        Actions(database),
-        Pauses(database),
+        context.insights,
+        operations,
         Renderer(),
         database.clock,
         _not_configured if connections is None else connections.unreadable,
@@ -91,8 +88,7 @@ def build(context: RouteContext) -> Sequence[Router]:
     dashboard_url = (settings.public_url or "") + settings.connections_path
     login_url = None if settings.login_path is None else (settings.public_url or "") + settings.login_path
     return [
-        outbox_router(guard, context.operators, database, context.keys),
-        bulk_router(guard, Actions(database), context.keys),
+        outbox_router(guard, context.insights, operations, context.keys),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, login_url, database, context.telemetry),
         logic_router(host, guard, context.enqueuer),

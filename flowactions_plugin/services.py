@@ -21,26 +21,18 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
-from flowactions_plugin.bulk.automatic import AutomaticPauses
-from flowactions_plugin.bulk.engine import acting
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import timer
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.retention import Retention, prune_actions, prune_audit
 from flowactions_plugin.errors import NotConfigured
-from flowactions_plugin.health import fleet
-from flowactions_plugin.health.gauges import Gauges
-from flowactions_plugin.health.monitor import Monitor
-from flowactions_plugin.health.readiness import Health
-from flowactions_plugin.health.statistics_store import StatisticsStore
-from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.housekeeper import Entry, Housekeeper
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
+from flowactions_plugin.insights.gauges import Gauges
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.logic.dispatch import Dispatcher
 from flowactions_plugin.logic.enqueue import Enqueuer
 from flowactions_plugin.logic.store import CallStore
@@ -48,6 +40,9 @@ from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, ChatDrafts, NodeTests, WebhookDrafts
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
+from flowactions_plugin.operations.automatic import AutomaticPauses
+from flowactions_plugin.operations.engine import acting
+from flowactions_plugin.operations.retention import Retention, prune_actions, prune_audit
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.prepared import OwnWebhooks
@@ -58,6 +53,10 @@ from flowactions_plugin.settings.model import settings_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, Pruning
 from flowactions_plugin.telemetry.telemetry import Telemetry
+from flowactions_plugin.watch import fleet
+from flowactions_plugin.watch.monitor import Monitor
+from flowactions_plugin.watch.readiness import Health
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 
 if TYPE_CHECKING:
     from litestar import Router
@@ -140,16 +139,12 @@ class Services:
         self._alerts = alerts_of(settings, self._outbox, self._keys)
         self._retention = Retention(database)
         self._statistics = StatisticsStore(database)
-        self._writes = Writes(database)
-        self._health = Health(database, lambda: self._is_running, writes=self._writes)
-        status = QueueStatus.of(
-            database, settings, self._writes, lambda: int((timer() - self._opened_at) * 1000)
-        )
-        self._operators = OperatorQueries.of(database, settings, status)
+        self._health = Health(database, lambda: self._is_running)
+        status = QueueStatus.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
+        self._insights = Insights.of(database, settings, status)
 
         # Chat, or the error that says which setting is missing.
-        lost = None if self._alerts is None else self._alerts.chat_disconnected
-        self._chat = build_chat(settings, database, actions.prefix, lost)
+        self._chat = build_chat(settings, database, actions.prefix)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
 
         # Logic actions.
@@ -179,7 +174,7 @@ class Services:
         self._pacing = Pacing(database, self._deferred, lambda: actions.node_types, host, telemetry)
         self.tests = NodeTests(
             self._pacing.reach,
-            self._operators,
+            self._insights,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
             webhook_drafts.check,
@@ -228,7 +223,7 @@ class Services:
                 settings=self._settings,
                 is_running=lambda: self._is_running,
                 chat=self._chat,
-                operators=self._operators,
+                insights=self._insights,
                 enqueuer=Enqueuer(self._calls, self._keys, self._dispatcher, self._outbox),
                 auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
                 database=self._database,
@@ -250,7 +245,7 @@ class Services:
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
-        gauges = Gauges(self._telemetry.meters, self._operators.status, lambda: self._delivery.load)
+        gauges = Gauges(self._telemetry.meters, self._insights.status, lambda: self._delivery.load)
         task = BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
         return [*([] if self._settings.host_worker == "off" else self._delivery_tasks()), task]
 
@@ -300,7 +295,7 @@ class Services:
         if not isinstance(self._chat, NotConfigured):
             entries.append(Entry("refused chat tokens", 5, self._chat.calls.ask_again, 90))
         if self._alerts is not None:
-            watch = AlertWatch(self._alerts, self._database, self._writes, delivery.send_now)
+            watch = AlertWatch(self._alerts, self._database, delivery.send_now)
             entries.append(Entry("alerts", 10, watch.look, 300))
         return entries
 
@@ -332,7 +327,6 @@ class Services:
         if self._database.made_tables and self._settings.environment == "production" and pace is not None:
             log.warning("%s: %s", *pace, extra={"event": "settings.pace"})
         self._open.push_async_callback(self._pacing.aclose)
-        self._open.push_async_callback(self._writes.aclose)
         self._open.push_async_callback(self._health.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)

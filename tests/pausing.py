@@ -7,14 +7,14 @@ from typing import Any
 import httpx
 
 from flowactions_hookspecs import DeliveryAlert
-from flowactions_plugin.bulk.automatic import AutomaticPauses
-from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
+from flowactions_plugin.operations.automatic import AutomaticPauses
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.settings.readers import AutoPause
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.queueing import OutboxStore, Queue, an_executor
 
 ACME, ALL = Scope("acme"), Scope(None)
@@ -62,7 +62,7 @@ async def put(queue: Queue, number: int, destination: str = DOWN, **changes: Any
 async def a_paused_queue(queue: Queue, rows: int = 1) -> list[str]:
     """Put rows, pause their destination automatically, and make a probe due."""
     ids = [await put(queue, number) for number in range(rows)]
-    await Pauses(queue.database).pause(ACME, DOWN, AUTOMATIC, "it fails")
+    await Operations(queue.database).pause(ACME, DOWN, AUTOMATIC, "it fails")
     await make_due(queue)
     return ids
 

@@ -10,15 +10,17 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.changes import change_one, replay
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.retention import Retention
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.sender import Sender, Validate
-from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights, _stored
+from flowactions_plugin.operations.changes import change_one
+from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.retention import Retention
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.queue.claims import ClaimStore, Contact
 from flowactions_plugin.queue.completer import Completer
@@ -75,22 +77,32 @@ class OutboxStore(ClaimStore, OutcomeStore):
         return await super().claim(asks, probe=probe) if asks else []
 
 
-class Deliveries(OperatorQueries):
+class Deliveries(Insights):
     """The deliveries of a database, with what people and retention do to them."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
         self.prune = Retention(database).prune
 
+    async def stored(self, row_id: str, organization_id: str) -> tuple[Any, Sequence[Any]] | None:
+        """Give the row of a delivery, and the rows of its attempts."""
+        return await self._read(lambda connection: _stored(connection, Scope(organization_id), row_id))
+
     async def retry(self, row_id: str, organization_id: str) -> bool:
         return await change_one(self._database, "retry", row_id, organization_id, SOMEBODY)
 
-    async def retry_many(
-        self, organization_id: str, wanted: Filter, *, reset_attempts: bool, limit: int
-    ) -> int:
-        return await replay(
-            self._database, organization_id, wanted, SOMEBODY, reset_attempts=reset_attempts, limit=limit
+    async def retry_many(self, organization_id: str, wanted: Filter, *, reset_attempts: bool) -> int:
+        """Retry the dead rows of a filter, as a bulk action does; give how many there were."""
+        operations, scope = Operations(self._database), Scope(organization_id)
+        preview = await operations.preview(scope, "retry", wanted)
+        if not preview.count:
+            return 0
+        action = await operations.change(
+            scope, preview.chosen, SOMEBODY, "", reset_attempts=reset_attempts, delay_seconds=0
         )
+        while await Engine(self._database).run_step(action.id) is not None:
+            pass
+        return preview.count
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
         return await change_one(self._database, "cancel", row_id, organization_id, SOMEBODY, reason)
@@ -129,7 +141,7 @@ class Queue:
         await self.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
 
     async def row(self, row_id: str) -> Any:
-        found = await self.queries.detail(row_id, "acme")
+        found = await self.queries.stored(row_id, "acme")
         assert found is not None
         return found[0]
 

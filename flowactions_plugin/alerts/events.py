@@ -110,16 +110,6 @@ class DeliveriesDead(Alert, kw_only=True, frozen=True, rename="camel"):
     groups: list[DeadGroup]
 
 
-class ChatDisconnected(Alert, kw_only=True, frozen=True, rename="camel"):
-    """The chat provider no longer accepts the token of an organization's connection: its messages are not sent."""
-
-    TYPE: ClassVar[str] = "flowactions.chat.disconnected"
-
-    organization_id: str
-    team_id: str
-    reason: str
-
-
 class DatabaseUnwritable(Alert, kw_only=True, frozen=True, rename="camel"):
     """The database takes no writes. The only alert that is not in the outbox."""
 
@@ -146,7 +136,6 @@ KINDS: Final[tuple[type[Alert], ...]] = (
     DestinationPaused,
     DestinationResumed,
     DeliveriesDead,
-    ChatDisconnected,
     DatabaseUnwritable,
     DatabaseWritable,
 )

@@ -10,7 +10,6 @@ from typing import Final
 from flowactions_hookspecs import DeliveryAlert, PluginOrigin, SettingsInvalid
 from flowactions_plugin.alerts.events import (
     Alert,
-    ChatDisconnected,
     DestinationFailing,
     DestinationGone,
     DestinationRecovered,
@@ -163,16 +162,6 @@ class Alerts:
             if each.kind == "gone":
                 key = f"gone:{place_of(each.organization_id, each.destination)}:{now // GONE_MS}"
             await self.add(_of_destination(each, to_iso(now)), transaction, key)
-
-    async def chat_disconnected(
-        self, transaction: Transaction, organization_id: str, team_id: str, reason: str
-    ) -> None:
-        """Queue that a chat connection was lost, in the transaction that marks it."""
-        at = to_iso(int(self._outbox.database.clock() * 1000))
-        await self.add(
-            ChatDisconnected(occurred_at=at, organization_id=organization_id, team_id=team_id, reason=reason),
-            transaction,
-        )
 
 
 def place_of(organization_id: str | None, destination: str) -> str:

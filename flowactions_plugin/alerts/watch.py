@@ -17,10 +17,9 @@ from flowactions_plugin.alerts.events import (
 )
 from flowactions_plugin.alerts.queue import Alerts
 from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore, PauseChange
-from flowactions_plugin.clock import time_of, to_iso
+from flowactions_plugin.clock import time_of, timer, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.health.writes import Writes
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.queue.rules import transition
@@ -59,18 +58,17 @@ class AlertWatch:
     Args:
         alerts: queues them.
         database: where it looks.
-        writes: tries whether the database takes writes.
         send_now: sends what cannot be queued.
     """
 
-    def __init__(self, alerts: Alerts, database: Database, writes: Writes, send_now: SendNow) -> None:
+    def __init__(self, alerts: Alerts, database: Database, send_now: SendNow) -> None:
         self._alerts = alerts
         self._database = database
-        self._writes = writes
         self._send_now = send_now
         self._store = AlertStore(database)
         self._refused: _Refused | None = None
         self._outages: int | None = None
+        self._counts_from = 0.0
         self._told = False
         self._try_at = 0
         self._counted_until: int | None = None
@@ -90,11 +88,14 @@ class AlertWatch:
 
     async def _is_writable(self) -> bool:
         with suppress(StorageUnavailable):  # the number that is known, where it cannot be read now
-            self._outages = await self._alerts.outages()
-        reason, refused = await self._writes.refused(), self._refused
-        if reason is not None and (refused is None or refused.number != self._outages):
-            # It may have been tried before the outage ended that another worker has told the end of.
-            reason = await self._writes.refused(anew=True)
+            outages = await self._alerts.outages()
+            if self._outages not in {None, outages}:
+                self._counts_from = (
+                    timer()
+                )  # what was refused before is of the outage that another worker told the end of
+            self._outages = outages
+        last, refused = self._database.refused, self._refused
+        reason = None if last is None or last.at < self._counts_from else last.words
         now = int(self._database.clock() * 1000)
         if reason is None:
             if refused is not None:

@@ -14,7 +14,7 @@ from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
 from flowactions_plugin.chat.revocation import Revoker
-from flowactions_plugin.chat.store import ConnectionStore, Disconnected, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
@@ -51,9 +51,7 @@ def keys_of(settings: Settings, database: Database) -> KeyRing:
     )
 
 
-def build_chat(
-    settings: Settings, database: Database, prefix: str = "", on_disconnected: Disconnected | None = None
-) -> Chat | NotConfigured:
+def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:
     """Return the chat part, or an error that names the missing or wrong setting, without which all else works (§5.5)."""
     if settings.chat_bot_token is not None and settings.environment != "development":
         return NotConfigured(
@@ -71,7 +69,7 @@ def build_chat(
     provider = SlackProvider(
         settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
-    store = ConnectionStore(database, on_disconnected)
+    store = ConnectionStore(database)
     revoker = Revoker(store, provider, keys, settings.chat_bot_token)
     connections = Connections(store, provider, keys, database.clock, revoker)
     calls = ProviderCalls(store, revoker.verify)

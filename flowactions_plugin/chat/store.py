@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
@@ -101,16 +101,11 @@ class Revocation(msgspec.Struct, frozen=True, kw_only=True):
         return stored.installed_at // 1000 <= self.at
 
 
-Disconnected: TypeAlias = Callable[[Transaction, str, str, str], Awaitable[None]]
-"""Called with a transaction, and the organization, the workspace and the reason of a connection that it marks as revoked."""
-
-
 class ConnectionStore:
     """The chat connections of one database, and the started OAuth flows."""
 
-    def __init__(self, database: Database, on_disconnected: Disconnected | None = None) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._on_disconnected = on_disconnected
 
     async def get(self, organization_id: str) -> StoredConnection | None:
         """Return an organization's connection; ``None`` when it has none."""
@@ -282,8 +277,6 @@ class ConnectionStore:
         )
         if not marked.rowcount and ask_at is None:  # refused before: now it is final
             await transaction.execute(same.where(ASKED_AGAIN).values(values))
-        if marked.rowcount and self._on_disconnected is not None:
-            await self._on_disconnected(transaction, stored.organization_id, stored.team_id, reason)
 
     async def count_active(self) -> int:
         """Return how many connections are active."""

@@ -18,17 +18,14 @@ from flowactions_plugin.cli.options import (
 from flowactions_plugin.cli.output import moment, status, table, write_json
 
 if TYPE_CHECKING:
-    from flowactions_plugin.bulk.actions import Actions
-    from flowactions_plugin.bulk.results import Action
-    from flowactions_plugin.bulk.sets import Kind
+    from flowactions_plugin.insights.results import Kind
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 EXITS: Final = {
     **TABLES_EXITS,
-    DONE: "done; or begun, with --detach; or nothing meets the filter",
-    FAILED: "it failed; the action was stopped; the set was another than the one that was shown; "
-    "or a single delivery was not in a state for it",
+    DONE: "done; or ordered, where no worker is alive; or nothing meets the filter",
+    FAILED: "it failed; the action was stopped; or a single delivery was not in a state for it",
 }
 
 
@@ -43,14 +40,7 @@ def _options(function: Function) -> Function:
             click.option(
                 "--dry-run", is_flag=True, help="Change nothing; show the number and the destinations."
             ),
-            click.option(
-                "--expect",
-                type=click.IntRange(min=0),
-                metavar="N",
-                help="Do nothing if their exact number differs from this.",
-            ),
             yes_option,
-            click.option("--detach", is_flag=True, help="Do not wait until workers have executed it."),
         )
     ):
         function = option(function)
@@ -86,27 +76,14 @@ _canary = click.option(
 @_reset
 @_rate
 @_canary
-@click.option("--follow", metavar="ACTION", help="Only show the progress of an action that was ordered before.")
 @_options
-async def retry(host: str | None, follow: str | None, as_json: bool, **options: Any) -> int:
+async def retry(host: str | None, **options: Any) -> int:
     """Retry dead deliveries: those with these ids now, or those that match a filter, ten seconds later.
 
-    Workers retry those of a filter, so it continues if this command or a worker is killed. 'outbox stop' stops it; before it has
-    begun, nothing is changed then.
+    Workers retry those of a filter, so it continues if this command or a worker is killed: 'outbox actions' shows how far it is.
+    'outbox stop' stops it; before it has begun, nothing is changed then.
     """
-    if follow is None:
-        return await _change(host, "retry", {**options, "as_json": as_json})
-    if any(options.values()):
-        raise click.UsageError("--follow shows an action that was ordered before: leave the other options out.")
-    from flowactions_plugin.cli import changing
-    from flowactions_plugin.operators.scope import Scope
-
-    async def followed(actions: Actions) -> Action | None:
-        action = await actions.get(Scope(), follow)
-        return None if action is None else await changing.follow(actions, Scope(), action)
-
-    action = await changing.change_action(host, follow, followed, as_json=as_json)
-    return FAILED if action is None or action.state == "stopped" else DONE
+    return await _change(host, "retry", options)
 
 
 @command("resend", document="cli.changing:Outcome", exits=EXITS)
@@ -154,13 +131,13 @@ async def delete(host: str | None, **options: Any) -> int:
 )
 async def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List bulk actions, the latest first."""
-    from flowactions_plugin.bulk.actions import Actions
     from flowactions_plugin.cli.changing import ActionList
     from flowactions_plugin.cli.context import opened
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as context:
-        found = await Actions(context.database).list(Scope(organization), limit=limit)
+        found = await Insights(context.database).actions(Scope(organization), limit=limit)
     if as_json:
         write_json(ActionList(data=list(found)))
     elif not found:
@@ -192,16 +169,18 @@ async def actions(host: str | None, organization: str | None, limit: int, as_jso
 @host_option()
 async def stop(action_id: str, host: str | None, as_json: bool) -> int:
     """Stop a bulk action; deliveries that it has already changed stay changed. Before it has begun, it changes none."""
-    from flowactions_plugin.cli.changing import change_action, say_end
-    from flowactions_plugin.cli.context import actor
+    from flowactions_plugin.cli.changing import Outcome, say_end
+    from flowactions_plugin.cli.context import actor, opened
+    from flowactions_plugin.operations.port import Operations
     from flowactions_plugin.operators.scope import Scope
 
-    async def end(actions: Actions) -> Action | None:
-        return await actions.stop(Scope(), action_id, actor())
-
-    action = await change_action(host, action_id, end, as_json=as_json)
+    async with opened(host) as context:
+        action = await Operations(context.database).stop(Scope(), action_id, actor())
     if action is None:
+        status("flowactions: no action has this id; 'flowactions outbox actions' lists them")
         return FAILED
+    if as_json:
+        write_json(Outcome(action=action))
     say_end(action)
     return DONE if action.state == "stopped" else FAILED
 

@@ -6,28 +6,27 @@ import asyncio
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.purge import Purged
-from flowactions_plugin.bulk.results import Action, Preview, Share
-from flowactions_plugin.bulk.sets import Kind
 from flowactions_plugin.cli.context import CommandContext, actor, opened
 from flowactions_plugin.cli.documents import Document
 from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.options import filter_of, say_times
-from flowactions_plugin.cli.output import confirmed, console, duration, line, moment, status, table, write_json
+from flowactions_plugin.cli.output import confirmed, duration, line, moment, status, table, write_json
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.resend import could_change, send_one_again
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
-from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.log_text import plural, printable
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import Action, Kind
+from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.log_text import plural
+from flowactions_plugin.operations.bulk import Preview, Share
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.purge import Purged
+from flowactions_plugin.operations.resend import could_change
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.database import Database
 
 VERBS: Final = {
     "retry": "Make {} due now",
@@ -47,8 +46,8 @@ NOT_CHANGED: Final = {
 }
 
 POLL_SECONDS: Final = 0.5
-LINE_SECONDS: Final = 10.0
-"""How often a line is written where there is no terminal."""
+LINE_SECONDS: Final = 5.0
+"""How often a line says how far an action is."""
 
 WINDOW_SECONDS: Final = 30.0
 """Over how long the rate is measured."""
@@ -77,7 +76,7 @@ class Outcome(Document):
     """The result of a command on many deliveries.
 
     Attributes:
-        preview: the deliveries that the filter has selected; `null` with `--follow` and for single deliveries.
+        preview: the deliveries that the filter has selected; `null` for single deliveries.
         action: the bulk action in its present state; `null` with `--dry-run`, when nothing is selected, and for single deliveries.
         deliveries: single deliveries, and whether each was changed; empty for a filter.
     """
@@ -128,9 +127,7 @@ class ChangeRequest(NamedTuple):
     everything: bool
     reason: str
     dry_run: bool
-    expect: int | None
     yes: bool
-    detach: bool
     as_json: bool
     ids: tuple[str, ...] = ()
     reset_attempts: bool = False
@@ -149,7 +146,7 @@ async def change(host: str | None, request: ChangeRequest) -> int:
     filtered = any(request.given.values())
     if request.ids and (filtered or request.everything):
         raise CannotRun("give ids, or a filter, and not both")
-    of_bulk = {"detach": request.detach, "rate": request.rate is not None, "canary": request.canary > 0}
+    of_bulk = {"rate": request.rate is not None, "canary": request.canary > 0}
     ignored = [name for name, is_given in of_bulk.items() if is_given]
     if request.ids and ignored:
         raise CannotRun(f"--{ignored[0]} is for a filter: deliveries with these ids are changed at once")
@@ -166,8 +163,6 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     ids = list(dict.fromkeys(each.lower() for each in request.ids))
     if not all(map(is_id, ids)):
         raise CannotRun("one of the ids is none; 'flowactions outbox list' shows them")
-    if request.expect not in {None, len(ids)}:
-        raise CannotRun(f"--expect is {request.expect}, and {plural(len(ids), 'id is', 'ids are')} given")
     if request.dry_run:
         ready = await could_change(context.database, request.kind, ids)
         if request.as_json:
@@ -179,7 +174,8 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
         return DONE
     if request.kind == "delete" and not _agreed(request, len(ids)):
         return FAILED
-    changed = [await _change_one(context.database, request, each) for each in ids]
+    operations = Operations(context.database)
+    changed = [await _change_one(operations, request, each) for each in ids]
     done = sum(each.changed for each in changed)
     if request.as_json:
         write_json(Outcome(deliveries=changed))
@@ -195,66 +191,58 @@ async def _single(context: CommandContext, request: ChangeRequest) -> int:
     return DONE if done == len(ids) else FAILED
 
 
-async def _change_one(database: Database, request: ChangeRequest, delivery_id: str) -> Changed:
-    if request.kind == "resend":
-        new_id = await send_one_again(database, delivery_id, None, actor(), request.reason)
-        return Changed(id=delivery_id, changed=new_id is not None, resent_as=new_id or msgspec.UNSET)
-    changed = await Actions(database).one(
+async def _change_one(operations: Operations, request: ChangeRequest, delivery_id: str) -> Changed:
+    done = await operations.one(
         Scope(), request.kind, delivery_id, actor(), request.reason, reset_attempts=request.reset_attempts
     )
-    return Changed(id=delivery_id, changed=changed)
+    new_id = done if request.kind == "resend" and done is not None else msgspec.UNSET
+    return Changed(id=delivery_id, changed=done is not None, resent_as=new_id)
 
 
 async def _many(context: CommandContext, request: ChangeRequest) -> int:
     """Begin a bulk action on what a filter selects."""
     wanted = filter_of(request.given)
     scope = Scope(wanted.organization_id)
-    actions = Actions(context.database)
-    preview = await actions.preview(scope, request.kind, wanted, rate=request.rate)
+    operations = Operations(context.database)
+    preview = await operations.preview(scope, request.kind, wanted, rate=request.rate)
     if not request.as_json:
         say_times(wanted)
         _show(preview)
-    if request.expect not in {None, preview.count}:
-        status(
-            f"flowactions: --expect is {request.expect}, and "
-            f"{plural(preview.count, 'delivery matches', 'deliveries match')}: nothing was done"
-        )
-        return FAILED
     if request.dry_run or not preview.count:
         if request.as_json:
             write_json(Outcome(preview=preview))
         return DONE
     if not _agreed(request, preview.count):
         return FAILED
-    action = await actions.begin(
+    action = await operations.change(
         scope,
-        request.kind,
-        preview.token,
+        preview.chosen,
         actor(),
         request.reason,
         reset_attempts=request.reset_attempts,
         rate=request.rate,
         canary=request.canary,
     )
-    action = await _said(context, scope, action, detach=request.detach)
+    action = await _said(context, scope, action)
     if request.as_json:
         write_json(Outcome(preview=preview, action=action))
     return FAILED if action.state == "stopped" else DONE
 
 
-async def _said(context: CommandContext, scope: Scope, action: Action, *, detach: bool) -> Action:
-    """Print what became of an action that was ordered, or how to stop it, and follow it."""
+async def _said(context: CommandContext, scope: Scope, action: Action) -> Action:
+    """Print what became of an action that was ordered, or how to stop it, and follow it where a worker can carry it out."""
     if action.finished_at is not None:
         say_end(action)
         return action
     begins = f" begins at {moment(action.starts_at)};" if action.state == "waiting" else ""
     status(f"action {action.id}{begins} to stop it: flowactions outbox stop {action.id}")
-    if detach:
-        return action
     workers = await QueueStatus.of(context.database, context.settings).workers()
     if not any(worker.state == "alive" for worker in workers):
-        status("no worker is alive: the action waits until one runs")
-    return await follow(Actions(context.database), scope, action)
+        status(
+            "no worker is alive: the action waits until one runs; to see how far it is: flowactions outbox actions"
+        )
+        return action
+    return await follow(Insights(context.database), scope, action)
 
 
 def _agreed(request: ChangeRequest, number: int) -> bool:
@@ -280,19 +268,6 @@ def _show(preview: Preview) -> None:
 
 def _show_shares(of: str, shares: Sequence[Share]) -> None:
     table(shares, {of: lambda each: each.name, "deliveries>": lambda each: f"{each.number:,}"})
-
-
-async def change_action(
-    host: str | None, action_id: str, work: Callable[[Actions], Awaitable[Action | None]], *, as_json: bool
-) -> Action | None:
-    """Do something with one action, and write it as JSON; without such an action, say so and return ``None``."""
-    async with opened(host) as context:
-        action = await work(Actions(context.database)) if is_id(action_id) else None
-    if action is None:
-        status("flowactions: no action has this id; 'flowactions outbox actions' lists them")
-    elif as_json:
-        write_json(Outcome(action=action))
-    return action
 
 
 def say_end(action: Action) -> None:
@@ -325,28 +300,27 @@ class Pace:
         return f"{rate:,.1f}/s{left}"
 
 
-Show: TypeAlias = Callable[[Action, Pace], None]
-"""Shows how far an action is."""
-
-
-async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
+async def follow(insights: Insights, scope: Scope, action: Action) -> Action:
     """Show the progress of an action until it has ended; wait for a database that is away meanwhile.
 
-    When the command is interrupted, the action continues: workers execute it. The command says how to follow or stop it.
+    When the command is interrupted, the action continues: workers execute it. The command says how to see or stop it.
     """
-    pace = Pace(action.counted)
+    pace, said_at, said = Pace(action.counted), 0.0, ""
     try:
-        with _view(action) as show:
-            while True:
-                pace.note(time.monotonic(), action.done)
-                show(action, pace)
-                if action.finished_at is not None:
-                    break
-                await asyncio.sleep(POLL_SECONDS)
-                action = await _read(actions, scope, action)
+        while True:
+            now = time.monotonic()
+            pace.note(now, action.done)
+            if now >= said_at + LINE_SECONDS or action.state != said:
+                said_at, said = now, action.state
+                why = f" ({action.state_reason})" if action.state_reason else ""
+                status(f"{action.state}{why}: {action.done:,} of {action.counted:,}, {pace}")
+            if action.finished_at is not None:
+                break
+            await asyncio.sleep(POLL_SECONDS)
+            action = await _read(insights, scope, action)
     except asyncio.CancelledError:
         status(
-            f"the action continues; to follow it: flowactions outbox retry --follow {action.id}; "
+            "the action continues; to see how far it is: flowactions outbox actions; "
             f"to stop it: flowactions outbox stop {action.id}"
         )
         raise
@@ -354,54 +328,10 @@ async def follow(actions: Actions, scope: Scope, action: Action) -> Action:
     return action
 
 
-async def _read(actions: Actions, scope: Scope, action: Action) -> Action:
+async def _read(insights: Insights, scope: Scope, action: Action) -> Action:
     while True:
         try:
-            return await actions.get(scope, action.id) or action
+            return await insights.action(scope, action.id) or action
         except StorageUnavailable as exc:
             status(f"waiting for the database: {exc}")
             await asyncio.sleep(RETRY_SECONDS)
-
-
-def _view(action: Action) -> AbstractContextManager[Show]:
-    return _bar(action) if sys.stderr.isatty() else _lines()
-
-
-@contextmanager
-def _lines() -> Iterator[Show]:
-    """Write a line from time to time."""
-    following, state = 0.0, ""
-
-    def show(action: Action, pace: Pace) -> None:
-        nonlocal following, state
-        now = time.monotonic()
-        if now < following and action.state == state:
-            return
-        following, state = now + LINE_SECONDS, action.state
-        why = f" ({action.state_reason})" if action.state_reason else ""
-        status(f"{action.state}{why}: {action.done:,} of {action.counted:,}, {pace}")
-
-    yield show
-
-
-@contextmanager
-def _bar(action: Action) -> Iterator[Show]:
-    """Draw a bar on a terminal."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-
-    with Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f}", markup=False),
-        TextColumn("{task.fields[pace]}", markup=False),
-        console=console(sys.stderr),
-        transient=True,
-    ) as progress:
-        task = progress.add_task(action.state, total=max(1, action.counted), pace="")
-
-        def show(action: Action, pace: Pace) -> None:
-            state = f"{action.state}: {action.state_reason}" if action.state_reason else action.state
-            progress.update(task, completed=action.done, description=printable(state), pace=str(pace))
-
-        yield show

@@ -12,7 +12,7 @@ from flowactions_plugin.cli.options import WORDS, host_option, organization_opti
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 
 if TYPE_CHECKING:
-    from flowactions_plugin.health.results import DestinationState, PausedNow
+    from flowactions_plugin.insights.results import DestinationState
 
 NO_ORGANIZATION: Final = "(alerts)"
 """Instead of an organization, where alerts are sent: they belong to none."""
@@ -30,12 +30,6 @@ def columns(title: str) -> dict[str, Callable[[DestinationState], object]]:
     }
 
 
-def paused_words(paused: PausedNow) -> str:
-    """Return how many destinations are paused, and since when."""
-    them = "it" if paused.destinations == 1 else "them"
-    return f"{paused} {moment(paused.since)}: deliveries to {them} wait"
-
-
 @click.group("destinations", context_settings=SETTINGS, no_args_is_help=False)
 def destinations() -> None:
     """List destinations, pause and resume them."""
@@ -49,18 +43,16 @@ def destinations() -> None:
 )
 async def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List destinations with the results of the last hour, and pauses."""
-    from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.documents import Destinations
-    from flowactions_plugin.health.status import QueueStatus
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     scope = Scope(organization)
     async with opened(host) as context:
-        found = list(
-            await QueueStatus.of(context.database, context.settings).destinations(scope, limit + 1, None)
-        )
-        paused = list(await Pauses(context.database).list(scope, limit=limit + 1))
+        insights = Insights.of(context.database, context.settings)
+        found = await insights.status.destinations(scope, limit + 1, None)
+        paused = await insights.pauses(scope, limit=limit + 1)
     rows, more = found[:limit], len(found) > limit
     pauses, more_pauses = paused[:limit], len(paused) > limit
     if as_json:
@@ -71,6 +63,8 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
             rows,
             {
                 **columns("destination"),
+                "waiting>": lambda each: each.waiting,
+                "oldest": lambda each: moment(each.waiting_since),
                 "failing since": lambda each: moment(each.failing_since),
                 "last error": lambda each: each.last_reason,
                 "one at a time since": lambda each: moment(each.limited_since),
@@ -125,11 +119,11 @@ async def resume(**options: Any) -> int:
 async def _change(
     what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
 ) -> int:
-    from flowactions_plugin.bulk.pauses import Pauses
     from flowactions_plugin.cli.context import actor, opened
     from flowactions_plugin.cli.documents import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused
+    from flowactions_plugin.operations.port import Operations
     from flowactions_plugin.operators.scope import Scope
 
     try:
@@ -137,8 +131,8 @@ async def _change(
     except EgressRefused as exc:
         raise CannotRun(f"this is no destination: {exc}") from None
     async with opened(host) as context:
-        pauses = Pauses(context.database)
-        call = pauses.pause if what == "pause" else pauses.resume
+        operations = Operations(context.database)
+        call = operations.pause if what == "pause" else operations.resume
         changed = await call(Scope(organization), key, actor(), reason)
     if as_json:
         write_json(Paused(destination=key, organization=organization, changed=changed))

@@ -21,10 +21,11 @@ from flowactions_plugin.cli.checks import (
     check_proxy,
 )
 from flowactions_plugin.cli.context import CommandContext, context_with, opened_host
-from flowactions_plugin.cli.delivery_checks import SYNCHRONIZE, check_deliveries
+from flowactions_plugin.cli.delivery_checks import check_deliveries
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.errors import SchemaNewer, StorageUnavailable
-from flowactions_plugin.health.verdict import SKEW_MS, WRONG_CLOCK_MS, snapshot_words
+from flowactions_plugin.insights.findings import SYNCHRONIZE
+from flowactions_plugin.insights.verdict import SKEW_MS, WRONG_CLOCK_MS, snapshot_words
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import outdated
@@ -143,7 +144,7 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
 
 
 async def _writing(checks: Checks, context: CommandContext) -> None:
-    from flowactions_plugin.health.writes import try_writing
+    from flowactions_plugin.watch.writes import try_writing
 
     try:
         await try_writing(context.database)

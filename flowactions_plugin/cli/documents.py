@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from flowactions_plugin.deliveries.results import Pause
-from flowactions_plugin.health.results import DestinationState, Worker
+from flowactions_plugin.insights.results import DestinationState, Pause, Worker
 
 
 class Document(msgspec.Struct, kw_only=True, rename="camel"):

@@ -157,11 +157,11 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     """
     from msgspec.structs import asdict
 
-    from flowactions_plugin.bulk import purge as purging
     from flowactions_plugin.chat.service import build_chat
     from flowactions_plugin.cli.changing import Purge
     from flowactions_plugin.cli.context import actor, opened
     from flowactions_plugin.errors import CannotRun, NotConfigured
+    from flowactions_plugin.operations import purge as purging
 
     if not organization.strip():
         raise CannotRun("--organization must be an id")

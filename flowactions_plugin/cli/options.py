@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from flowactions_plugin.cli.output import short, status
-from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, TIMES
+from flowactions_plugin.insights.fields import BY_NAME, FIELDS, TIMES
 
 if TYPE_CHECKING:
-    from flowactions_plugin.deliveries.filters import Filter
+    from flowactions_plugin.insights.filters import Filter
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -114,7 +114,7 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
     Raises:
         FilterInvalid: a value is wrong.
     """
-    from flowactions_plugin.deliveries.filters import parse
+    from flowactions_plugin.insights.filters import parse
 
     values = {name: given.get(_variable(name)) for name in BY_NAME}
     return parse({name: value for name, value in values.items() if value is not None})
@@ -122,7 +122,7 @@ def filter_of(given: Mapping[str, str | None]) -> Filter:
 
 def say_times(wanted: Filter) -> None:
     """Say which times a filter has, as its words and offsets were read."""
-    from flowactions_plugin.deliveries.filters import to_query
+    from flowactions_plugin.insights.filters import to_query
 
     times = [f"--{name} {short(value)}" for name, value in to_query(wanted).items() if name in TIMES]
     if times:

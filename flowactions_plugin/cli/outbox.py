@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, resend, retry, stop
-from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns, paused_words
+from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns
 from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
 from flowactions_plugin.cli.options import (
     WORDS,
@@ -22,17 +21,20 @@ from flowactions_plugin.cli.output import block, duration, line, moment, short, 
 from flowactions_plugin.log_text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from flowactions_plugin.deliveries.results import DeliveryFacts, DeliveryRow, Found
-    from flowactions_plugin.health.results import Bucket, FailingOrigin, Failures, Overview
+    from flowactions_plugin.insights.results import (
+        Bucket,
+        Delivery,
+        DeliveryDetail,
+        FailingOrigin,
+        Failures,
+        Found,
+    )
 
 MOST_ROWS = 1000
 MOST_RESENT = 5
 """How many deliveries are named that were sent again from one."""
-
-LIMITED_SHOWN: Final = 5
-"""How many organizations are named whose share of slots is used up, those first that have waited for longest."""
 
 NO_FLOW: Final = "(no flow)"
 """Instead of a flow, where none has queued a delivery."""
@@ -46,7 +48,7 @@ def outbox() -> None:
     """
 
 
-@command("list", document="deliveries.results:Page", exits=TABLES_EXITS)
+@command("list", document="insights.results:Page", exits=TABLES_EXITS)
 @host_option()
 @filter_options()
 @click.option(
@@ -65,13 +67,13 @@ async def list_deliveries(
     from msgspec.structs import replace
 
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     wanted = filter_of(given)
-    rows: list[DeliveryRow] = []
+    rows: list[Delivery] = []
     async with opened(host) as context:
-        queries = OperatorQueries.of(context.database, context.settings)
+        queries = Insights.of(context.database, context.settings)
         while True:
             page = await queries.deliveries(Scope(), wanted, cursor, limit - len(rows))
             rows += page.rows
@@ -108,7 +110,7 @@ async def list_deliveries(
 
 @command(
     "show",
-    document="deliveries.results:Found",
+    document="insights.results:Found",
     exits={**TABLES_EXITS, FAILED: "no delivery has this id; or it failed"},
 )
 @click.argument("delivery_id", metavar="ID")
@@ -118,8 +120,8 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     """Show one delivery: why it is not sent yet, its request, its attempts, and the changes that people made to it."""
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.clock import is_id
-    from flowactions_plugin.deliveries.curl import unsigned
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.insights.curl import unsigned
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     if curl and as_json:
@@ -127,9 +129,7 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     found: Found | None = None
     if is_id(delivery_id.lower()):
         async with opened(host) as context:
-            found = await OperatorQueries.of(context.database, context.settings).delivery(
-                Scope(), delivery_id.lower()
-            )
+            found = await Insights.of(context.database, context.settings).delivery(Scope(), delivery_id.lower())
     if found is None:
         status("flowactions: no delivery has this id; 'outbox list --event-id' searches by event")
         return FAILED
@@ -142,17 +142,17 @@ async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) ->
     return DONE
 
 
-@command("stats", document="health.results:Overview", exits=TABLES_EXITS)
+@command("stats", document="insights.results:Overview", exits=TABLES_EXITS)
 @host_option()
 @organization_option("Of this organization only.")
 async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
     """Show the overview: what is due, rates and failures, and the destinations, flows and nodes that fail most."""
     from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries
+    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     async with opened(host) as context:
-        overview = await OperatorQueries.of(context.database, context.settings).overview(Scope(organization))
+        overview = await Insights.of(context.database, context.settings).overview(Scope(organization))
     if as_json:
         write_json(overview)
         return DONE
@@ -165,46 +165,15 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
     line(f"{'last hour':12} {_totals(overview.hour)}")
     line(f"{'last day':12} {_totals(overview.day)}")
-    for name, note in _notes(overview):
-        line(f"{name:12} {note}")
+    for each in overview.findings:
+        if each.about != "deliveries":
+            line(f"{each.about:12} {each.words}")
     for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
         if found:
             line()
             table(found, columns(f"{title}, last hour"))
     show_failures(overview.failures)
     return DONE
-
-
-def _notes(overview: Overview) -> Iterator[tuple[str, str]]:
-    """Yield what somebody should look at, each with its name."""
-    limited, alerts = overview.limited, overview.alerts
-    if limited.destinations:
-        number = plural(limited.destinations, "destination")
-        since = moment(limited.since)
-        yield "limited", f"{number} to one delivery at a time since {since}: attempts time out"
-    for organization_id, first in sorted(limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN]:
-        yield (
-            "limited",
-            f"organization {organization_id} to its share of a worker's slots since {moment(first)}",
-        )
-    for blocked in overview.blocked:
-        waits = plural(
-            blocked.deliveries.number, "delivery waits", "deliveries wait", exact=blocked.deliveries.exact
-        )
-        yield "blocked", f"{waits} without an attempt since {moment(blocked.since)}: {blocked.reason}"
-    if overview.paused.destinations:
-        yield "paused", paused_words(overview.paused)
-    if overview.chat.number:
-        yield "chat", f"{overview.chat} revoked, or could not send a message within the last day"
-    for each in overview.inbound:
-        yield (
-            "inbound",
-            f"{each.provider}: {each.requests:,} {each.result} since {moment(each.since)}, none processed within the last hour",
-        )
-    for one in overview.quarantined:
-        yield "quarantine", f"{one.id} to {one.destination}: {one.reclaims} workers ended while they sent it"
-    if alerts is not None:
-        yield "alerts", f"do not arrive: {plural(alerts.failures_in_row, 'failure')} in a row"
 
 
 def show_failures(failures: Failures) -> None:
@@ -260,9 +229,9 @@ def show_delivery(found: Found) -> None:
         "resent as": _resent_as(found),
         "key": row.idempotency_key,
         "enqueued": short(row.created_at),
-        "due": moment(row.due_at),
+        "due": short(row.next_attempt_at),
         "ended": short(row.finished_at),
-        "claimed": f"since {moment(row.claimed_at)}, until {moment(row.claimed_until)}"
+        "claimed": f"since {short(row.claimed_at)}, until {short(row.claimed_until)}"
         if row.claimed_until
         else None,
         "reclaimed": reclaimed(row),
@@ -291,7 +260,7 @@ def _resent_as(found: Found) -> str | None:
     return ", ".join(ids[:MOST_RESENT]) + more if ids else None
 
 
-def reclaimed(row: DeliveryFacts) -> str | None:
+def reclaimed(row: DeliveryDetail) -> str | None:
     """Return how often workers have ended that held a delivery; ``None``: none has."""
     if not row.reclaims:
         return None
@@ -300,11 +269,11 @@ def reclaimed(row: DeliveryFacts) -> str | None:
 
 
 def _show_attempts(found: Found) -> None:
-    if not found.attempts:
+    if not found.row.attempt_log:
         return
     line()
     table(
-        found.attempts,
+        found.row.attempt_log,
         {
             "attempt>": lambda each: each.number,
             "began": lambda each: short(each.started_at),
@@ -314,12 +283,12 @@ def _show_attempts(found: Found) -> None:
             "answer": lambda each: each.error or each.status_code,
         },
     )
-    for attempt in found.attempts:
+    for attempt in found.row.attempt_log:
         if attempt.note:
             line(f"note of attempt {attempt.number}: {attempt.note}")
         if attempt.remark:
             line(f"attempt {attempt.number} {attempt.remark}")
-    last = found.attempts[-1]
+    last = found.row.attempt_log[-1]
     if last.phases:
         taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())
         line(f"phases of attempt {last.number}: {taken}")

@@ -1,4 +1,4 @@
-"""The receiver of ``flowactions listen``: reads requests, verifies their signatures, prints them."""
+"""The receiver of ``flowactions listen``: reads requests, verifies their signatures, prints them, and passes them on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import errno
 import hmac
 import os
 import signal
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final, Literal, NamedTuple, TypeAlias
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -31,8 +32,13 @@ TOLERANCE_SECONDS: Final = 300
 HEAD_BYTES: Final = 128 << 10
 BODY_BYTES: Final = 32 << 20
 READ_SECONDS: Final = 30.0
+FORWARD_SECONDS: Final = 30.0
 CONNECTIONS: Final = 100
-REMEMBERED_IDS: Final = 10_000
+
+NOT_FORWARDED: Final = frozenset(
+    {"host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
+)
+"""Headers of one connection, which the next one has its own of."""
 
 
 class Received(msgspec.Struct, kw_only=True, rename="camel"):
@@ -93,13 +99,11 @@ def verify(secret: str, arrived: Arrived, now: float) -> Verdict:
     if signature is None:
         return "unsigned"
     timestamp = arrived.header(TIMESTAMP_HEADER) or ""
-    if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 16):
+    # The signature covers the timestamp's own characters, so one with leading zeros is wrong.
+    if not timestamp.isascii() or not timestamp.isdigit() or str(int(timestamp[:16])) != timestamp:
         return "wrong"
     expected = sign(secret, int(timestamp), arrived.body)
-    # The signature covers the timestamp's own characters, so one with leading zeros is wrong.
-    if str(int(timestamp)) != timestamp or not hmac.compare_digest(
-        expected.encode(), signature.encode("utf-8", "replace")
-    ):
+    if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
         return "wrong"
     return "verified" if abs(now - int(timestamp)) <= TOLERANCE_SECONDS else "stale"
 
@@ -111,6 +115,7 @@ class Receiver:
         secret: the signing secret.
         answer: the status of every answer.
         count: after how many requests it is done; ``None``: never.
+        forward_to: a URL to which each request is sent as it came, and whose status is the answer; ``None``: none is.
         show_headers: whether headers and bodies are printed, too.
         as_json: whether each request is one line of JSON.
 
@@ -120,14 +125,22 @@ class Receiver:
     """
 
     def __init__(
-        self, secret: str, answer: int, count: int | None, *, show_headers: bool, as_json: bool
+        self,
+        secret: str,
+        answer: int,
+        count: int | None,
+        *,
+        forward_to: str | None = None,
+        show_headers: bool,
+        as_json: bool,
     ) -> None:
         self._secret = secret
         self._answer = answer
         self._left = count
+        self._forward_to = forward_to
         self._show_headers = show_headers
         self._as_json = as_json
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: set[str] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self.done = asyncio.Event()
         self.all_verified = True
@@ -140,31 +153,29 @@ class Receiver:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._serving) > CONNECTIONS:
-                return
-            while not self.done.is_set():
-                try:
-                    async with asyncio.timeout(READ_SECONDS):
-                        arrived = await read_request(reader)
-                except _Refused as refused:
-                    status(f"a request was refused with {refused.code}: {refused}")
-                    writer.write(_answer(refused.code, close=True))
-                    break
+            while len(self._serving) <= CONNECTIONS and not self.done.is_set():
+                async with asyncio.timeout(READ_SECONDS):
+                    arrived = await read_request(reader)
                 if arrived is None:
                     break
+                code = self._answer
+                if self._forward_to is not None:
+                    code = await asyncio.to_thread(forward, self._forward_to, arrived)
                 # Answered before it is counted: the process may end with the last one.
-                writer.write(_answer(self._answer, close=False))
+                writer.write(_answer(code, close=False))
                 await writer.drain()
-                self._print(arrived)
+                self._print(arrived, code)
+        except _Refused as refused:
+            status(f"a request was refused with {refused.code}: {refused}")
+            writer.write(_answer(refused.code, close=True))
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the other side went away
         finally:
             writer.close()
 
-    def _print(self, arrived: Arrived) -> None:
+    def _print(self, arrived: Arrived, code: int) -> None:
         now = system_clock()
-        verdict = verify(self._secret, arrived, now)
-        event_id = arrived.header(EVENT_ID_HEADER)
+        verdict, event_id = verify(self._secret, arrived, now), arrived.header(EVENT_ID_HEADER)
         received = Received(
             received_at=to_iso(int(now * 1000)),
             method=arrived.method,
@@ -172,12 +183,13 @@ class Receiver:
             verified=verdict,
             event_id=event_id,
             event_type=arrived.header(EVENT_TYPE_HEADER),
-            repeated=self._repeated(event_id),
-            status=self._answer,
+            repeated=event_id in self._seen,
+            status=code,
             headers=list(arrived.headers),
             body=arrived.body.decode("utf-8", "replace"),
             body_bytes=len(arrived.body),
         )
+        self._seen |= {event_id} if event_id is not None else set()
         if self._as_json:
             write_json(received, indent=None)
         else:
@@ -189,10 +201,11 @@ class Receiver:
                 self.done.set()
 
     def _print_lines(self, received: Received) -> None:
+        answered = f"  answered {received.status}" if self._forward_to is not None else ""
         again = "  (this event id came before)" if received.repeated else ""
         line(
             f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
-            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{again}"
+            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{answered}{again}"
         )
         if self._show_headers:
             for name, value in received.headers:
@@ -200,14 +213,23 @@ class Receiver:
             line()
             block(received.body)
 
-    def _repeated(self, event_id: str | None) -> bool:
-        if event_id is None:
-            return False
-        repeated = event_id in self._seen
-        self._seen[event_id] = None
-        if len(self._seen) > REMEMBERED_IDS:
-            self._seen.popitem(last=False)
-        return repeated
+
+def forward(url: str, arrived: Arrived) -> int:
+    """Send a request on as it came; return the status of the answer, 502 where there is none."""
+    to = urlsplit(url)
+    headers = {name: value for name, value in arrived.headers if name.lower() not in NOT_FORWARDED}
+    connect = HTTPSConnection if to.scheme == "https" else HTTPConnection
+    connection = connect(to.netloc, timeout=FORWARD_SECONDS)
+    try:
+        connection.request(
+            arrived.method, to._replace(scheme="", netloc="").geturl() or "/", arrived.body, headers
+        )
+        return connection.getresponse().status
+    except (OSError, ValueError, HTTPException) as exc:
+        status(f"a request could not be passed on: {exc}")
+        return HTTPStatus.BAD_GATEWAY
+    finally:
+        connection.close()
 
 
 async def serve(receiver: Receiver, bind: str, port: int) -> None:
@@ -227,8 +249,7 @@ async def serve(receiver: Receiver, bind: str, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, receiver.done.set)
     address, bound = server.sockets[0].getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    status(f"listening at http://{shown}:{bound}/")
+    status(f"listening at http://{f'[{address}]' if ':' in address else address}:{bound}/")
     try:
         await receiver.done.wait()
     finally:
@@ -243,12 +264,12 @@ async def read_request(reader: asyncio.StreamReader) -> Arrived | None:
     """
     try:
         head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.IncompleteReadError as exc:
-        if not exc.partial:
-            return None
-        raise
     except asyncio.LimitOverrunError:
         raise _Refused(431, f"its head is larger than {HEAD_BYTES} bytes") from None
+    except asyncio.IncompleteReadError as exc:
+        if exc.partial:
+            raise
+        return None
     first, *lines = head[:-4].decode("latin-1").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
@@ -257,44 +278,39 @@ async def read_request(reader: asyncio.StreamReader) -> Arrived | None:
         (name, value.strip(" \t").encode("latin-1").decode("utf-8", "replace"))
         for name, _, value in (each.partition(":") for each in lines)
     ]
-    by_name = {name.lower(): value for name, value in headers}
-    return Arrived(words[0], words[1], headers, await _read_body(reader, by_name))
-
-
-async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    if "transfer-encoding" in headers:
-        return await _read_chunks(reader)
-    length = headers.get("content-length", "0")
+    arrived = Arrived(words[0], words[1], headers, b"")
+    if arrived.header("transfer-encoding") is not None:
+        return arrived._replace(body=await _read_chunks(reader))
+    length = arrived.header("content-length") or "0"
     if not (length.isascii() and length.isdigit()):
         raise _Refused(400, "its Content-Length is not a number")
     if len(length) > 12 or int(length) > BODY_BYTES:
         raise _Refused(413, f"its body is larger than {BODY_BYTES} bytes")
-    return await reader.readexactly(int(length))
+    return arrived._replace(body=await reader.readexactly(int(length)))
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    while True:
+    body, size = bytearray(), -1
+    while size:
         try:
             size = int((await reader.readuntil(b"\r\n")).split(b";")[0], 16)
         except (ValueError, asyncio.LimitOverrunError):
             raise _Refused(400, "its chunks are not well formed") from None
         if size < 0 or len(body) + size > BODY_BYTES:
             raise _Refused(413, f"its body is larger than {BODY_BYTES} bytes")
-        if not size:
-            try:
-                while await reader.readuntil(b"\r\n") != b"\r\n":  # trailers
-                    pass
-            except asyncio.LimitOverrunError:
-                raise _Refused(431, f"a trailer is larger than {HEAD_BYTES} bytes") from None
-            return bytes(body)
-        body += await reader.readexactly(size)
-        await reader.readexactly(2)
+        if size:
+            body += (await reader.readexactly(size + 2))[:-2]
+    try:
+        while await reader.readuntil(b"\r\n") != b"\r\n":  # trailers
+            pass
+    except asyncio.LimitOverrunError:
+        raise _Refused(431, f"a trailer is larger than {HEAD_BYTES} bytes") from None
+    return bytes(body)
 
 
 def _answer(code: int, *, close: bool) -> bytes:
     phrase = {each.value: each.phrase for each in HTTPStatus}.get(code, "Status")
-    ending = "connection: close\r\n" if close else ""
     # 204 and 304 have no body, and no length of one.
     length = "" if code in {204, 304} else "content-length: 0\r\n"
+    ending = "connection: close\r\n" if close else ""
     return f"HTTP/1.1 {code} {phrase}\r\n{length}{ending}\r\n".encode()

@@ -110,15 +110,27 @@ async def send_test(
     show_default=True,
     help="The status of every answer; 500 or 429, for example, to watch retries.",
 )
+@click.option(
+    "--forward-to",
+    metavar="URL",
+    help="Send each request on to this URL as it came, and answer with the status that it gives.",
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
 @click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
 async def listen(
-    bind: str, port: int, secret: str | None, answer: int, count: int | None, show_headers: bool, as_json: bool
+    bind: str,
+    port: int,
+    secret: str | None,
+    answer: int,
+    forward_to: str | None,
+    count: int | None,
+    show_headers: bool,
+    as_json: bool,
 ) -> int:
     """Receive webhooks here, verify their signatures and print them.
 
     Without a signing secret, the command makes one and writes it to standard error: configure it in the
-        webhook. With FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this machine.
+    webhook. With FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this machine.
     """
     import secrets
 
@@ -127,6 +139,10 @@ async def listen(
     if secret is None:
         secret = f"whsec_{secrets.token_urlsafe(24)}"
         status(f"signing secret of this run: {secret}")
-    receiver = Receiver(secret, answer, count, show_headers=show_headers, as_json=as_json)
+    if forward_to is not None and not forward_to.startswith(("http://", "https://")):
+        raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
+    receiver = Receiver(
+        secret, answer, count, forward_to=forward_to, show_headers=show_headers, as_json=as_json
+    )
     await serve(receiver, bind, port)
     return FAILED if count is not None and not receiver.all_verified else DONE

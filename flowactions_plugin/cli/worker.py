@@ -125,8 +125,8 @@ async def workers(host: str | None, as_json: bool) -> int:
     """List the processes that deliver: workers, and hosts that deliver themselves."""
     from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.documents import Workers
-    from flowactions_plugin.health.status import QueueStatus
-    from flowactions_plugin.health.verdict import clock_offset
+    from flowactions_plugin.insights.status import QueueStatus
+    from flowactions_plugin.insights.verdict import clock_offset
 
     async with opened(host) as context:
         found = list(await QueueStatus.of(context.database, context.settings).workers())

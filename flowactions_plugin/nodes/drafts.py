@@ -33,8 +33,6 @@ from flowactions_plugin.chat.directory import NOT_CHECKED, TargetFault
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import new_token, timer
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers, with_standard_headers
@@ -49,6 +47,7 @@ from flowactions_plugin.errors import (
 )
 from flowactions_plugin.host_answers import checked, failing, saved_node
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, url_problem, webhook_problems
 from flowactions_plugin.nodes.config import read_config
@@ -63,6 +62,7 @@ from flowactions_plugin.nodes.webhook import (
     render,
     url_refusal,
 )
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.enqueue import Outbox, unsigned_test
 from flowactions_plugin.queue.host_calls import call_host
 from flowactions_plugin.queue.rules import FINISHED, method_name
@@ -269,7 +269,7 @@ class NodeTests:
     def __init__(
         self,
         run: Run,
-        queries: OperatorQueries,
+        queries: Insights,
         admit: Admit,
         host: Host,
         check: CheckDraft,
@@ -374,10 +374,9 @@ class NodeTests:
     async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
         """Return what a delivery's attempt came to; ``None``: it has not ended."""
         try:
-            found = await self._queries.detail(delivery_id, organization_id)
+            shown = await self._queries.detail(Scope(organization_id), delivery_id)
         except StorageUnavailable:
             return None
-        shown = None if found is None else detail(*found)
         if shown is None or (shown.status not in FINISHED and not shown.attempts):
             return None
         attempt = shown.attempt_log[-1] if shown.attempt_log else None

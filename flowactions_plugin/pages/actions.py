@@ -8,14 +8,14 @@ from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flowactions_plugin.bulk.actions import DELAY_SECONDS
-from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.bulk.sets import Kind, acts_at_once, names_rows
-from flowactions_plugin.deliveries.fields import BY_NAME
-from flowactions_plugin.deliveries.filters import Filter, to_query
 from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.insights.fields import BY_NAME
+from flowactions_plugin.insights.filters import Filter, to_query
+from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.log_text import plural
+from flowactions_plugin.operations.bulk import Chosen, names_rows
+from flowactions_plugin.operations.port import DELAY_SECONDS
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_form, read_query
 from flowactions_plugin.pages.guard import FOR_CHANGERS, Viewer
@@ -38,7 +38,10 @@ EXPLAINED: Final[dict[str, str]] = {
 
 FILTER_PREFIX: Final = "filter-"
 OPTIONS: Final = ("reason", "reset", "canary", "rate")
-FORM_FIELDS: Final = ("kind", "token", *OPTIONS, *(FILTER_PREFIX + name for name in BY_NAME))
+FORM_FIELDS: Final = ("kind", "as-of", "count", *OPTIONS, *(FILTER_PREFIX + name for name in BY_NAME))
+
+AT_ONCE: Final = frozenset({"retry", "cancel", "delete"})
+"""What is done to one delivery as soon as it is confirmed."""
 
 
 class Listed(NamedTuple):
@@ -54,7 +57,7 @@ async def list_actions(
 ) -> Response[bytes]:
     """List bulk actions, the latest first."""
     before = read_query(request, ("cursor",)).get("cursor")
-    found = await context.actions.list(viewer.scope, before=before, limit=ROWS + 1)
+    found = await context.insights.actions(viewer.scope, before, ROWS + 1)
     more = len(found) > ROWS
     return context.page(
         request,
@@ -77,29 +80,37 @@ async def preview_action(
 async def begin_action(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[Any]:
-    """Begin an action on the set that was shown; when it is another by now, show that and ask again."""
+    """Begin an action on the set that was shown; when it is another by now, show that and ask again.
+
+    One delivery is retried, cancelled or deleted at once.
+    """
     given = await read_form(request, FORM_FIELDS)
     kind = _kind(given)
-    canary, rate = _number(given, "canary"), _number(given, "rate")
-    try:
-        action = await context.actions.begin(
-            viewer.scope,
-            kind,
-            given.get("token", ""),
-            viewer.actor,
-            given.get("reason", "")[:MOST_REASON],
-            reset_attempts=given.get("reset") == "yes",
-            rate=rate,
-            canary=int(canary or 0),
-        )
-    except SetChanged as exc:
-        filters = {
+    wanted = read_filter(
+        {
             name.removeprefix(FILTER_PREFIX): value
             for name, value in given.items()
             if name.startswith(FILTER_PREFIX)
         }
+    )
+    reason, reset = given.get("reason", "")[:MOST_REASON], given.get("reset") == "yes"
+    canary, rate = _number(given, "canary"), _number(given, "rate")
+    try:
+        one = _only(kind, wanted)
+        if one is not None:
+            await _change_one(context, viewer, kind, one, reason, reset_attempts=reset and kind == "retry")
+            return redirect(request, "/deliveries" if kind == "delete" else f"/deliveries/{one}")
+        action = await context.operations.change(
+            viewer.scope,
+            Chosen(kind, wanted, int(_number(given, "as-of") or 0), int(_number(given, "count") or 0)),
+            viewer.actor,
+            reason,
+            reset_attempts=reset,
+            rate=rate,
+            canary=int(canary or 0),
+        )
+    except SetChanged as exc:
         kept: dict[str, str] = {name: given[name] for name in OPTIONS if name in given}
-        wanted = read_filter(filters)
         return await _preview(request, viewer, context, kind, wanted, changed=str(exc), given=kept)
     return redirect(request, f"/actions/{action.id}")
 
@@ -112,7 +123,7 @@ async def show_action(
     action_id: FromPath[str],
 ) -> Response[bytes]:
     """Show the progress of an action, and the button that stops it."""
-    action = _there(await context.actions.get(viewer.scope, action_id))
+    action = _there(await context.insights.action(viewer.scope, action_id))
     may_end = viewer.may_change and (viewer.sees_all or action.actor_role == "dashboard")
     return context.page(
         request,
@@ -133,7 +144,7 @@ async def stop_action(
 ) -> Response[Any]:
     """Stop an action; what was done stays. Its page shows the result."""
     await read_form(request, ())
-    action = _there(await context.actions.stop(viewer.scope, action_id, viewer.actor))
+    action = _there(await context.operations.stop(viewer.scope, action_id, viewer.actor))
     return redirect(request, f"/actions/{action.id}")
 
 
@@ -147,7 +158,7 @@ async def _preview(
     changed: str | None = None,
     given: dict[str, str] | None = None,
 ) -> Response[bytes]:
-    preview = await context.actions.preview(viewer.scope, kind, wanted)
+    preview = await context.operations.preview(viewer.scope, kind, wanted)
     return context.page(
         request,
         "action_new.html",
@@ -159,8 +170,23 @@ async def _preview(
         may_resend=wanted.created_from is not None or names_rows(wanted),
         changed=changed,
         given=dict.fromkeys(OPTIONS) | (given or {}),
-        delay_ms=0 if acts_at_once(kind, wanted) else int(DELAY_SECONDS * 1000),
+        delay_ms=0 if kind == "cancel" or _only(kind, wanted) else int(DELAY_SECONDS * 1000),
     )
+
+
+async def _change_one(
+    context: PageContext, viewer: Viewer, kind: Kind, delivery_id: str, reason: str, *, reset_attempts: bool
+) -> None:
+    done = await context.operations.one(
+        viewer.scope, kind, delivery_id, viewer.actor, reason, reset_attempts=reset_attempts
+    )
+    if done is None:
+        raise SetChanged("The delivery has changed since it was shown. Look at it again.")
+
+
+def _only(kind: Kind, wanted: Filter) -> str | None:
+    """Return the one delivery that is changed at once; ``None``: it is a bulk action."""
+    return wanted.ids[0] if kind in AT_ONCE and wanted.ids is not None and len(wanted.ids) == 1 else None
 
 
 def _kind(given: dict[str, str]) -> Kind:
@@ -179,10 +205,10 @@ def _number(given: dict[str, str], name: str) -> float | None:
     if text is None:
         return None
     try:
-        value = float(text) if name == "rate" else int(text)
+        value = float(text) if name == "rate" else int(text[:20])
     except ValueError:
         value = -1
-    if not 0 <= value < 1e9:
+    if not 0 <= value < 1e15:
         raise Problem("invalid_request", f"The field {name!r} must be a number.")
     return value
 

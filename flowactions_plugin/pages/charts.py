@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from flowactions_plugin.deliveries.results import KnownAttempt
-from flowactions_plugin.health.results import Bucket
+from flowactions_plugin.insights.results import Attempt, Bucket
 
 HEIGHT: Final = 80
 LEAST: Final = 1.5
@@ -129,12 +128,12 @@ class Step(NamedTuple):
         ok: whether it has delivered.
     """
 
-    attempt: KnownAttempt
+    attempt: Attempt
     waited: int | None
     ok: bool
 
 
-def steps(created_at: str | None, attempts: Sequence[KnownAttempt]) -> list[Step]:
+def steps(created_at: str | None, attempts: Sequence[Attempt]) -> list[Step]:
     """Return the attempts with the waits between them.
 
     Args:
@@ -156,5 +155,5 @@ def milliseconds(moment: str | None) -> int | None:
     return None if moment is None else round(datetime.fromisoformat(moment).timestamp() * 1000)
 
 
-def _delivered(attempt: KnownAttempt) -> bool:
+def _delivered(attempt: Attempt) -> bool:
     return attempt.error is None and attempt.status_code is not None and 200 <= attempt.status_code < 300

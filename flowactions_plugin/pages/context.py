@@ -12,17 +12,16 @@ from litestar.di import Provide
 from litestar.exceptions import ImproperlyConfiguredException
 
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.deliveries.fields import BY_NAME
-from flowactions_plugin.deliveries.filters import Filter, parse
 from flowactions_plugin.http.auth import read_body
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.insights.fields import BY_NAME
+from flowactions_plugin.insights.filters import Filter, parse
 from flowactions_plugin.pages.guard import Viewer, viewer_of
 from flowactions_plugin.pages.rendering import Renderer
 
 if TYPE_CHECKING:
-    from flowactions_plugin.bulk.actions import Actions
-    from flowactions_plugin.bulk.pauses import Pauses
-    from flowactions_plugin.deliveries.operator_queries import OperatorQueries, Unreadable
+    from flowactions_plugin.insights.port import Insights, Unreadable
+    from flowactions_plugin.operations.port import Operations
 
 ROWS: Final = 50
 """Rows of a page of a list."""
@@ -35,9 +34,8 @@ class PageContext:
     """What handlers use.
 
     Args:
-        queries: searches, counts and overviews.
-        actions: bulk actions.
-        pauses: paused destinations.
+        insights: what the pages show.
+        operations: what people do.
         renderer: makes the pages.
         clock: Unix seconds.
         unreadable: says why a chat token cannot be used in this process.
@@ -45,16 +43,14 @@ class PageContext:
 
     def __init__(
         self,
-        queries: OperatorQueries,
-        actions: Actions,
-        pauses: Pauses,
+        insights: Insights,
+        operations: Operations,
         renderer: Renderer,
         clock: Clock,
         unreadable: Unreadable,
     ) -> None:
-        self.queries = queries
-        self.actions = actions
-        self.pauses = pauses
+        self.insights = insights
+        self.operations = operations
         self.renderer = renderer
         self._clock = clock
         self.unreadable = unreadable
@@ -68,7 +64,7 @@ class PageContext:
             request,
             template,
             now=int(self._clock() * 1000),
-            refusal=self.queries.status.writes.refusal,
+            refusal=self.insights.refusal,
             **values,
         )
 

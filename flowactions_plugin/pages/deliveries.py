@@ -10,16 +10,16 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from flowactions_plugin.bulk.sets import names_rows
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.curl import Commands, commands, unsigned
-from flowactions_plugin.deliveries.fields import BY_NAME, FIELDS, Field
-from flowactions_plugin.deliveries.filters import to_query
-from flowactions_plugin.deliveries.results import Page
 from flowactions_plugin.egress.attempt import UNSIGNED
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.insights.curl import Commands, commands, unsigned
+from flowactions_plugin.insights.fields import BY_NAME, FIELDS, Field
+from flowactions_plugin.insights.filters import to_query
+from flowactions_plugin.insights.results import Page
+from flowactions_plugin.operations.bulk import names_rows
 from flowactions_plugin.pages.charts import steps
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_query
 from flowactions_plugin.pages.guard import Viewer
@@ -72,14 +72,14 @@ async def list_deliveries(
         if not (given.keys() - {"status"}) <= shown or exc.field not in shown:
             raise  # not of this form
         return _unreadable(request, context, fields, given, exc)
-    page = await context.queries.deliveries(viewer.scope, wanted, cursor, ROWS)
+    page = await context.insights.deliveries(viewer.scope, wanted, cursor, ROWS)
     words = to_query(wanted)
     searched = len(words) - ("status" in words)
     return context.page(
         request,
         "deliveries.html",
         page=page,
-        counted=await context.queries.count(viewer.scope, wanted),
+        counted=await context.insights.count(viewer.scope, wanted),
         cursor=cursor,
         filter=words,
         filter_count=searched,
@@ -124,12 +124,12 @@ async def show_delivery(
     delivery_id: FromPath[str],
 ) -> Response[bytes]:
     """Show one delivery: why it is not sent yet, what it sends, its attempts, what people did to it."""
-    found = await context.queries.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
+    found = await context.insights.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
     if found is None:
         raise Problem("not_found", "No delivery has this id.")
     row = found.row
     body = row.body or ""
-    last = found.attempts[-1] if found.attempts else None
+    last = row.attempt_log[-1] if row.attempt_log else None
     is_unsigned = row.is_unsigned_test or (last is not None and UNSIGNED in (last.note or ""))
     shown = commands(row.method, row.url, row.headers, row.body)
     if shown is not None and is_unsigned:
@@ -139,7 +139,7 @@ async def show_delivery(
         "delivery.html",
         found=found,
         kinds=OF_ONE.get(row.status, ()),
-        steps=steps(row.created_at, found.attempts),
+        steps=steps(row.created_at, row.attempt_log),
         certainties=CERTAINTIES,
         resent_shown=RESENT_SHOWN,
         body=body[:BODY_CHARACTERS],

@@ -10,12 +10,12 @@ from litestar import Request, Response, get
 from litestar.di import NamedDependency
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.deliveries.fields import MOST_CHARACTERS
-from flowactions_plugin.deliveries.filters import parse
-from flowactions_plugin.deliveries.inbound_queries import MOST_ID
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
-from flowactions_plugin.health.status_queries import NAMED_READ
+from flowactions_plugin.insights.fields import MOST_CHARACTERS
+from flowactions_plugin.insights.filters import parse
+from flowactions_plugin.insights.inbound import MOST_ID
+from flowactions_plugin.insights.standing import NAMED_READ
 from flowactions_plugin.pages.context import PageContext, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
@@ -86,14 +86,14 @@ class Finder:
         return by_id or [each async for each in self._by_name()]
 
     async def _by_id(self) -> AsyncIterator[Hit]:
-        queries, scope, row_id = self._context.queries, self._viewer.scope, self._text.lower()
+        queries, scope, row_id = self._context.insights, self._viewer.scope, self._text.lower()
         wrong = "" if is_id(row_id) else "an id has 36 characters, as in 01890a5d-ac96-774b-bcce-b302099a8057"
         self.looked.append(Looked("a delivery or a bulk action with this id", wrong))
         if wrong:
             return
-        if await queries.detail(row_id, scope.organization_id) is not None:
+        if await queries.detail(scope, row_id) is not None:
             yield Hit("Delivery", row_id, f"/deliveries/{row_id}", {})
-        elif await self._context.actions.get(scope, row_id) is not None:
+        elif await self._context.insights.action(scope, row_id) is not None:
             yield Hit("Bulk action", row_id, f"/actions/{row_id}", {})
 
     async def _by_name(self) -> AsyncIterator[Hit]:
@@ -116,7 +116,7 @@ class Finder:
         wrong = f"an id has {MOST_ID} characters at the most" if len(text) > MOST_ID else ""
         self.looked.append(Looked("an inbound event with this id", wrong))
         if not wrong:
-            events = await self._context.queries.inbound(scope, text, None, 1)
+            events = await self._context.insights.inbound(scope, text, None, 1)
             if events.rows or events.reasons:
                 yield Hit("Inbound event", text, "/inbound", {"id": text})
 
@@ -126,7 +126,7 @@ class Finder:
             wanted = parse({field: self._text})
         except FilterInvalid:
             return False
-        return bool((await self._context.queries.deliveries(self._viewer.scope, wanted, None, 1)).rows)
+        return bool((await self._context.insights.deliveries(self._viewer.scope, wanted, None, 1)).rows)
 
     async def _destinations(self) -> list[str]:
         wrong = "" if self.destination else "it is neither a host nor a URL"
@@ -139,7 +139,7 @@ class Finder:
         place = key.partition("://")[2]
         is_url = "://" in self._text
         host = place if is_url or _PORT.search(self._text) else place.rpartition(":")[0]
-        status = self._context.queries.status
+        status = self._context.insights.status
         found = await status.destinations_named(self._viewer.scope, host, MOST_DESTINATIONS + 1)
         if is_url:
             return [each for each in found if each == key]

@@ -57,7 +57,7 @@ def utc_clock(milliseconds: Any, kind: str) -> str:
 
 
 def timed(text: str) -> Markup:
-    """Return a sentence in which each time, as `deliveries.explain` writes it, is an element that the script localizes."""
+    """Return a sentence in which each time, as `insights.explain` writes it, is an element that the script localizes."""
     return Markup(_TIME.sub(lambda found: _element(found[0]), str(escape(plain(text)))))  # noqa: S704  escaped
 
 

@@ -17,11 +17,11 @@ from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
-from flowactions_plugin.deliveries.fields import TIMES
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
-from flowactions_plugin.health.verdict import clock_offset
 from flowactions_plugin.http.auth import sign_in_url
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
+from flowactions_plugin.insights.fields import TIMES
+from flowactions_plugin.insights.verdict import clock_offset
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.guard import ASGIRequest, SignInNeeded, viewer_of

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 
-from flowactions_plugin.deliveries.filters import Filter, to_query
-from flowactions_plugin.deliveries.results import AuditEntry, Pause
-from flowactions_plugin.errors import PauseChanged
-from flowactions_plugin.health.failure_queries import FAILED_READ
-from flowactions_plugin.http.problems import Problem
+from flowactions_plugin.insights.failures import FAILED_READ
+from flowactions_plugin.insights.filters import Filter, to_query
+from flowactions_plugin.insights.results import AuditEntry
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import NOBODY, Scope
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
-
-LIMITED_SHOWN: Final = 5
-"""How many organizations the overview names whose share of slots is used up."""
 
 
 class Entry(NamedTuple):
@@ -38,20 +32,11 @@ class Entry(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What a form asks for; ``seen``: when the pause began that its author was shown."""
+    """What a form asks for."""
 
-    kind: str
     scope: Scope
     destination: str
     reason: str
-    seen: int | None
-
-
-class Refused(NamedTuple):
-    """A form that was not carried out, and the pause that is there now, which its author was not shown."""
-
-    asked: Asked
-    pause: Pause
 
 
 @get("/", include_in_schema=False)
@@ -59,13 +44,13 @@ async def show_overview(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """Show how deliveries stand."""
-    found = await context.queries.overview(viewer.scope)
+    found = await context.insights.overview(viewer.scope)
     return context.page(
         request,
         "overview.html",
         found=found,
+        needs=[each for each in found.findings if each.about != "deliveries"],
         failed_read=FAILED_READ,
-        limited_organizations=sorted(found.limited.organizations.items(), key=itemgetter(1))[:LIMITED_SHOWN],
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),
         day=chart(found.day, "hour"),
@@ -77,22 +62,16 @@ async def list_destinations(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[bytes]:
     """List destinations with what was delivered to them within the last hour, and those that are paused."""
-    return await _destinations(request, viewer, context)
-
-
-async def _destinations(
-    request: Request[Any, Any, Any], viewer: Viewer, context: PageContext, refused: Refused | None = None
-) -> Response[bytes]:
     given = read_query(request, ("after", "of", "paused-after", "paused-of"))
     after = (given.get("of", ""), given["after"]) if "after" in given else None
-    found = await context.queries.status.destinations(viewer.scope, ROWS + 1, after)
+    found = await context.insights.status.destinations(viewer.scope, ROWS + 1, after)
+    failing = [] if given else await context.insights.status.failing(ROWS, viewer.scope)
     before = (given.get("paused-of", ""), given["paused-after"]) if "paused-after" in given else None
-    paused = await context.pauses.list(viewer.scope, after=before, limit=ROWS + 1)
+    paused = await context.insights.pauses(viewer.scope, before, ROWS + 1)
     return context.page(
         request,
         "destinations.html",
-        status=200 if refused is None else 409,
-        refused=refused,
+        failing=failing,
         rows=found[:ROWS],
         last=found[ROWS - 1] if len(found) > ROWS else None,
         pauses=paused[:ROWS],
@@ -104,48 +83,29 @@ async def _destinations(
 async def pause_destination(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[Any]:
-    """Pause a destination: of the caller's organization; an operator's of one organization or of all.
-
-    What is paused already is shown. An operator takes over the pause that the field ``seen`` names.
-    """
-    asked = await _asked(request, viewer, "pause")
-    call = context.pauses.pause(
-        asked.scope, asked.destination, viewer.actor, asked.reason, over=asked.seen or 0
-    )
-    pause = None if await call else await context.pauses.get(asked.scope, asked.destination)
-    if pause is None or (pause.paused_by, pause.reason) == (viewer.actor.name, asked.reason):
-        return redirect(request, "/destinations")  # also of a form that was sent twice
-    return await _destinations(request, viewer, context, Refused(asked, pause))
+    """Pause a destination: of the caller's organization; an operator's of one organization or of all."""
+    asked = await _asked(request, viewer)
+    await context.operations.pause(asked.scope, asked.destination, viewer.actor, asked.reason)
+    return redirect(request, "/destinations")
 
 
 @post("/destinations/resume", include_in_schema=False)
 async def resume_destination(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
 ) -> Response[Any]:
-    """Resume a destination: its deliveries are due at once. Another pause than the one of ``seen`` is shown, and stays."""
-    asked = await _asked(request, viewer, "resume")
-    try:
-        await context.pauses.resume(asked.scope, asked.destination, viewer.actor, asked.reason, seen=asked.seen)
-    except PauseChanged:
-        pause = await context.pauses.get(asked.scope, asked.destination)
-        if pause is not None:
-            return await _destinations(request, viewer, context, Refused(asked, pause))
+    """Resume a destination: its deliveries are due at once."""
+    asked = await _asked(request, viewer)
+    await context.operations.resume(asked.scope, asked.destination, viewer.actor, asked.reason)
     return redirect(request, "/destinations")
 
 
-async def _asked(request: Request[Any, Any, Any], viewer: Viewer, kind: str) -> Asked:
+async def _asked(request: Request[Any, Any, Any], viewer: Viewer) -> Asked:
     """Read a form that pauses or resumes."""
-    known = ("destination", "reason", "seen", *(("organization",) if viewer.sees_all else ()))
-    given = await read_form(request, known)
-    seen = given.get("seen")
-    if seen is not None and not (seen.isascii() and seen.isdigit() and len(seen) <= 15):
-        raise Problem("invalid_request", "The field 'seen' must be the time of a pause in milliseconds.")
+    given = await read_form(request, ("destination", "reason", *(("organization",) if viewer.sees_all else ())))
     return Asked(
-        kind=kind,
         scope=Scope(given["organization"]) if "organization" in given else viewer.scope,
         destination=given.get("destination", ""),
         reason=given.get("reason", "")[:MOST_REASON],
-        seen=None if seen is None else int(seen),
     )
 
 
@@ -155,7 +115,7 @@ async def show_connections(
 ) -> Response[bytes]:
     """Show the chat connections, by organization."""
     after = read_query(request, ("after",)).get("after", "")
-    found = await context.queries.connections(viewer.scope, context.unreadable, after, ROWS + 1)
+    found = await context.insights.connections(viewer.scope, context.unreadable, after, ROWS + 1)
     last = found[ROWS - 1].organization_id if len(found) > ROWS else None
     return context.page(request, "connections.html", rows=found[:ROWS], last=last)
 
@@ -166,7 +126,7 @@ async def show_inbound(
 ) -> Response[bytes]:
     """Show inbound events, the latest first. They belong to no organization, so only operators see them."""
     given = read_query(request, ("id", "cursor"))
-    found = await context.queries.inbound(
+    found = await context.insights.inbound(
         viewer.scope, given.get("id") or None, given.pop("cursor", None), ROWS
     )
     return context.page(request, "inbound.html", page=found, filter=given)
@@ -178,7 +138,7 @@ async def show_audit(
 ) -> Response[bytes]:
     """Show who did what to which deliveries, and why."""
     before = read_query(request, ("cursor",)).get("cursor")
-    found = await context.queries.audit(viewer.scope, before, ROWS + 1)
+    found = await context.insights.audit(viewer.scope, before, ROWS + 1)
     rows = [Entry(entry, _filter_fields(entry.filter)) for entry in found[:ROWS]]
     more = len(found) > ROWS
     return context.page(request, "audit.html", rows=rows, next_cursor=found[ROWS - 1].id if more else None)

@@ -19,11 +19,9 @@ class Limited(msgspec.Struct, frozen=True):
 
     Attributes:
         destinations: limited to one attempt at a time, because attempts time out.
-        organizations: limited to half of the slots, or to half of the slots for unproven destinations.
     """
 
     destinations: Mapping[str, int] = {}
-    organizations: Mapping[str, int] = {}
 
 
 NOTHING_LIMITED: Final = Limited()

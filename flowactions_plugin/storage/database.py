@@ -24,7 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import AssertionPool, StaticPool
 
 from flowactions_hookspecs import HostInvalid
-from flowactions_plugin.clock import Clock, system_clock
+from flowactions_plugin.clock import Clock, system_clock, timer
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.connections import Engines
@@ -36,7 +36,7 @@ from flowactions_plugin.storage.migrations import (
     prepare_tables,
     upgrade_tables,
 )
-from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages
+from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
@@ -62,6 +62,9 @@ Connection: TypeAlias = SyncConnection
 
 FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", UNUSABLE_URL, "SQLITE_CANTOPEN", "SQLITE_NOTADB")
 """Codes of errors with which a host does not start: the database answers, and waiting changes nothing."""
+
+REFUSED_SECONDS: Final = 30.0
+"""For how long a refused write says that the database takes none. While it takes none, a worker tries one more often."""
 
 INSUFFICIENT_PRIVILEGE: Final = "42501"
 """SQLSTATE."""
@@ -153,6 +156,15 @@ class Database:
         if name not in self._built:
             self._built[name] = build(self.sql, *given)
         return self._built[name]
+
+    @property
+    def refused(self) -> Refused | None:
+        """The last write that the database has refused within `REFUSED_SECONDS`, as it is read-only or full; ``None``: none.
+
+        Whoever writes finds out: a worker does so every few seconds.
+        """
+        refused = self._outages.refused
+        return refused if refused is not None and timer() - refused.at < REFUSED_SECONDS else None
 
     @property
     def directory(self) -> Path:

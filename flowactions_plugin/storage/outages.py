@@ -26,6 +26,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.urls import secrets_of, sqlite_path
@@ -125,16 +126,32 @@ REFUSALS: Final = {
 """Prefix of a code → what it says about writes."""
 
 
+class Refused(NamedTuple):
+    """A write that the database has refused.
+
+    Attributes:
+        words: what continues "the database takes no writes: ".
+        at: when, in seconds of `clock.timer`.
+    """
+
+    words: str
+    at: float
+
+
 class Outages:
     """Translates the errors of one database.
 
     Args:
         url: the database's. No message holds its user name, password or query.
+
+    Attributes:
+        refused: the last write that was refused; ``None``: none was.
     """
 
     def __init__(self, url: URL) -> None:
         self._path = sqlite_path(url)
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
+        self.refused: Refused | None = None
 
     @contextmanager
     def translated(self, *, is_own: bool = False) -> Iterator[None]:
@@ -170,6 +187,9 @@ class Outages:
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
         unavailable.may_be_written = is_unconfirmed(exc)
+        refusal = refusal_of(unavailable)
+        if refusal is not None:
+            self.refused = Refused(refusal.words, timer())
         return unavailable
 
 

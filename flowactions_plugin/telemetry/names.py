@@ -156,10 +156,8 @@ LIMITED: Final = Metric(
     "flowactions.worker.limited",
     "gauge",
     "",
-    "What this process limits, so that receivers that hang do not hold all of its slots. `destination`: destinations that"
-    " get one delivery at a time, because attempts timed out; `organization`: organizations that have their share of the"
-    " slots, and whose further deliveries wait.",
-    {"kind": ("destination", "organization")},
+    "Destinations that get one delivery at a time from this process, because attempts timed out, so that receivers that hang do"
+    " not hold all of its slots.",
 )
 VERDICT: Final = Metric(
     "flowactions.delivery.verdict",

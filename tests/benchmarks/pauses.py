@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 
-from flowactions_plugin.bulk.pauses import Pauses
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.storage.database import Database
@@ -51,7 +51,7 @@ async def measure(url: str, rows: int, probes: int) -> dict[str, float]:
     async with opened(url) as database:
         empty = await probe(database, probes, ticks=False)
         await fill(database, rows=rows, live=rows)
-        await Pauses(database).pause(Scope(None), PAUSED, SOMEBODY, "")
+        await Operations(database).pause(Scope(None), PAUSED, SOMEBODY, "")
         return {
             "empty_ms": empty,
             "paused_ms": await probe(database, probes, ticks=False),

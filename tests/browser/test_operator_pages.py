@@ -19,9 +19,9 @@ from playwright.async_api import Page, Route, expect
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries import search_queries
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.resend import send_one_again
+from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.operations.resend import send_one_again
 from flowactions_plugin.operators.scope import Scope
 from tests.browser.driving import SCHEMES, SIZES, operator_pages, overflow, violations
 from tests.browser.rows import DESTINATIONS, fill

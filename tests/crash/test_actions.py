@@ -12,10 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.results import Action
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.resend import source_of
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import Action
+from flowactions_plugin.insights.views import source_of
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -61,7 +62,7 @@ async def put_dead(field: Field, database: Database, rows: int) -> None:
 
 
 async def progress(database: Database, action: Action) -> Action:
-    found = await Actions(database).get(Scope(None), action.id)
+    found = await Insights(database).action(Scope(None), action.id)
     assert found is not None
     return found
 
@@ -81,11 +82,11 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
         field.receiver.answer = lambda number: (
             GONE if field.receiver.requests[-1].header("x-service-webhook-id").endswith("7") else OK
         )
-        actions = Actions(database)
+        actions = Operations(database)
         preview = await actions.preview(Scope(None), "retry", Filter(organization_id="acme"))
         assert preview.count == rows
-        action = await actions.begin(
-            Scope(None), "retry", preview.token, OPERATOR, "receiver is back", rate=rate, delay_seconds=0
+        action = await actions.change(
+            Scope(None), preview.chosen, OPERATOR, "receiver is back", rate=rate, delay_seconds=0
         )
         may_repeat: Counter[str] = Counter()
         for kill in ("acting:2", "acted:2", ""):
@@ -125,10 +126,10 @@ async def test_a_resend_that_is_killed_sends_each_row_again_once(field: Field) -
     async with Database(url) as database:
         await put_dead(field, database, 1200)
         await field.run("UPDATE flowactions_outbox SET status = 'delivered', error_class = NULL")
-        actions = Actions(database)
+        actions = Operations(database)
         preview = await actions.preview(Scope(None), "resend", Filter(organization_id="acme", created_from=1))
-        action = await actions.begin(
-            Scope(None), "resend", preview.token, OPERATOR, "they lost it", rate=3000.0, delay_seconds=0
+        action = await actions.change(
+            Scope(None), preview.chosen, OPERATOR, "they lost it", rate=3000.0, delay_seconds=0
         )
         for kill in ("acting:2", "acted:2"):
             process = await field.start(kill, host=HOST)

@@ -108,7 +108,7 @@ INCIDENTS = {
         "postgresql",
         "failed proxy the egress proxy did not connect: it cannot be reached",
         "the egress proxy did not connect: it cannot be reached",
-        "N deliveries wait without an attempt since TIME : the egress proxy did not connect: it cannot be reached",
+        "N deliveries wait, without an attempt, since TIME : the egress proxy did not connect: it cannot be reached",
         ((r"\?error=waits", "it cannot be reached"), (ONE, "It waits for the egress proxy since TIME")),
     ),
     "A destination is paused": Incident(
@@ -167,7 +167,7 @@ INCIDENTS = {
         "sqlite",
         "warning quarantine N workers ended while they sent a delivery to PLACE of organization acme: it is sent alone",
         "workers ended, or did not answer, while they had claimed it",
-        "Workers ended while they sent this delivery, which is sent alone now: ID to PLACE.",
+        "N workers ended while they sent a delivery to PLACE of organization acme: it is sent alone.",
         ((ONE, "workers ended, or did not answer, while they had claimed it"),),
     ),
     "A chat token is revoked": Incident(
@@ -207,7 +207,7 @@ INCIDENTS = {
         "sqlite",
         "",
         "",
-        "No event of the auth provider was processed within the last hour. N requests were refused since TIME : the signature does not",
+        "no event of the auth provider was processed within the last hour; N requests were refused since TIME : the signature does not",
         ((r"/inbound", "the signature does not fit the one secret of AUTH_WEBHOOK_SIGNING_SECRET"),),
     ),
     "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "created the tables", ""),

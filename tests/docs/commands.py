@@ -15,19 +15,19 @@ import msgspec
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS, Command
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.results import Attempt, DeliveryDetail, DeliverySummary
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.results import Attempt, Delivery, DeliveryDetail
 from tests.docs import generated
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMAND = "python -m tests.docs.commands --write"
 BEGIN, END = "<!-- generated -->\n", "<!-- end of what is generated -->\n"
 
-OF_THE_HTTP_PAGE = DeliverySummary, DeliveryDetail, Attempt
+OF_THE_HTTP_PAGE = Delivery, DeliveryDetail, Attempt
 """Structs whose fields another page describes, and not a docstring."""
 
 SHORT = {
-    "KnownAttempt.certainty": "whether the receiver can have had it: `never connected`, `sent, no answer`, `answered` or `answered through the proxy`",
+    "Attempt.certainty": "whether the receiver can have had it: `never connected`, `sent, no answer`, `answered` or `answered through the proxy`",
     "Share.name": "the destination or the organization",
     "Share.number": "how many deliveries it has",
 }

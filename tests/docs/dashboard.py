@@ -26,7 +26,7 @@ def render() -> str:
         ),
         _panel("Age of the oldest due delivery", [(f"max({names.OLDEST_DUE.prometheus})", "age")], unit="s"),
         _panel("Age of what waits for something here", [(f"max({names.BLOCKED.prometheus})", "age")], unit="s"),
-        _panel("Limited, by kind", _latest(names.LIMITED, "kind"), unit="short"),
+        _panel("Limited destinations", [(f"max({names.LIMITED.prometheus})", "limited")]),
         _panel("Clock offset of workers", [(f"max({names.CLOCK.prometheus})", "offset")], unit="s"),
         _panel("Enqueued per second, by origin", _rates(names.ENQUEUED, "origin"), unit="cps"),
         _panel("Not queued per second, by reason", _rates(names.REFUSED, "reason"), unit="cps"),

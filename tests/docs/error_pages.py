@@ -15,8 +15,8 @@ from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS
-from flowactions_plugin.deliveries.fields import ERRORS
 from flowactions_plugin.http.problems import MEDIA_TYPE, TITLES
+from flowactions_plugin.insights.fields import ERRORS
 from tests.docs import generated
 from tests.docs.commands import commands
 

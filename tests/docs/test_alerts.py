@@ -15,9 +15,8 @@ import pytest
 from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.health.gauges import Gauges
-from flowactions_plugin.health.status import QueueStatus
-from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.insights.gauges import Gauges
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
@@ -53,7 +52,6 @@ class Running:
             QueueStatus.of(
                 database,
                 services_of(host)._settings,
-                Writes(database, lambda: self._minute * 60.0),
                 lambda: self._minute * 60_000,
             ),
             Load,

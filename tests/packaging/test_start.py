@@ -91,7 +91,7 @@ def show():
 
 DECLARATIONS = {
     "flowactions_plugin.cli",
-    *("flowactions_plugin.clock", "flowactions_plugin.deliveries", "flowactions_plugin.deliveries.fields"),
+    *("flowactions_plugin.clock", "flowactions_plugin.insights", "flowactions_plugin.insights.fields"),
     *(
         f"flowactions_plugin.cli.{name}"
         for name in (

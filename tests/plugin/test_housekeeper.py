@@ -11,11 +11,11 @@ import pytest
 
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin import housekeeper as module
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.engine import POLL_SECONDS, acting
-from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.housekeeper import JITTER, Entry, Housekeeper
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.operations.engine import POLL_SECONDS, acting
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.storage.outages import TOGETHER_SECONDS, OutageLog, together
 from tests.pausing import ACME, MAYA
 from tests.queueing import Queue
@@ -257,8 +257,8 @@ async def test_bulk_actions_are_looked_for_less_often_while_there_is_none(queue:
     assert await act() is None
     await queue.put()
     await queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at - 1000")
-    preview = await Actions(queue.database).preview(ACME, "retry", Filter())
-    await Actions(queue.database).begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=0)
+    preview = await Operations(queue.database).preview(ACME, "retry", Filter())
+    await Operations(queue.database).change(ACME, preview.chosen, MAYA, "", delay_seconds=0)
     busy = await act()
     assert busy is not None
     assert busy <= POLL_SECONDS

@@ -15,17 +15,16 @@ from flowactions_hookspecs import FlowActions, Node, Operator, SettingsInvalid
 from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.services import Services
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
-from tests.outages import Outage
-from tests.plugin.alerts.test_kinds import FakeWrites
+from tests.outages import Outage, refuse, write
 from tests.plugin.pages.conftest import OperatedHost
 from tests.rings import sampled
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
@@ -102,10 +101,12 @@ async def test_alerts_that_do_not_arrive_are_said_and_make_no_alerts(
                 await services._outbox.write(delivery, connection)
         await until(lambda: len(receiver.alerts) >= 20)
         await until(lambda: "alerts.destination" in {getattr(each, "event", "") for each in caplog.records})
-        overview = await services._operators.overview(Scope())
-        assert overview.alerts is not None
-        assert (overview.alerts.destination, overview.alerts.last_error) == ("http://127.0.0.1:9", "http_5xx")
-        assert (await services._operators.overview(Scope("acme"))).alerts is None
+        overview = await services._insights.overview(Scope())
+        (said,) = [each.words for each in overview.findings if each.about == "alerts"]
+        assert said.startswith("alerts do not arrive at http://127.0.0.1:9: ")
+        assert "it answered 500" in said
+        theirs = (await services._insights.overview(Scope("acme"))).findings
+        assert [each for each in theirs if each.about == "alerts"] == []
         assert len(await queued(services._database)) == 20
     assert host.alerts == []
 
@@ -149,7 +150,7 @@ async def test_operators_see_alerts_as_such(database_url: str) -> None:
             assert (answer.status_code, "<em>alerts</em>" in answer.text) == (200, True), page
             assert "<em>all organizations</em>" not in answer.text
             assert "t0ken" not in answer.text
-            assert ("Alerts do not arrive at http://127.0.0.1:9: 2 failures" in answer.text) == (page == "/")
+            assert ("alerts do not arrive at http://127.0.0.1:9: 2 failures" in answer.text) == (page == "/")
             assert 'name="destination" value="http://127.0.0.1:9"' not in answer.text
 
 
@@ -181,8 +182,11 @@ async def _waits(database: Database) -> bool:
 @pytest.mark.parametrize(
     "outage", ["disk full", pytest.param("read-only server", marks=pytest.mark.ci)], indirect=True
 )
-async def test_a_database_that_takes_no_writes_is_said_at_once(outage: Outage) -> None:
+async def test_a_database_that_takes_no_writes_is_said_at_once(
+    outage: Outage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sent without the outbox until it arrives, once; queued when it is over, with the same start."""
+    monkeypatch.setattr("flowactions_plugin.storage.database.REFUSED_SECONDS", 1.0)
     receiver = Receiver(answers=500)
     engine = outage.engine()
     settings = development(outage.url, FLOWACTIONS_HOST_WORKER="off", **SETTINGS)
@@ -191,12 +195,10 @@ async def test_a_database_that_takes_no_writes_is_said_at_once(outage: Outage) -
     async with actions.lifespan():
         services = services_of(host)
         assert services._alerts is not None
-        looking = AlertWatch(
-            services._alerts, services._database, services._writes, services._delivery.send_now
-        )
+        looking = AlertWatch(services._alerts, services._database, services._delivery.send_now)
 
         async def look() -> None:
-            services._writes._until = 0.0  # as if time had passed
+            await write(services._database)
             looking._try_at = 0
             await looking.look()
 
@@ -235,9 +237,8 @@ async def test_an_alert_that_does_not_arrive_is_sent_again_a_minute_later(
     async with FlowActions.load(host).lifespan():
         services = services_of(host)
         assert services._alerts is not None
-        writes = FakeWrites(services._database)
-        writes.refusal = "it is read-only"
-        looking = AlertWatch(services._alerts, services._database, writes, services._delivery.send_now)
+        refuse(services._database, "it is read-only")
+        looking = AlertWatch(services._alerts, services._database, services._delivery.send_now)
         await looking.look()
         await looking.look()
         assert len(receiver.alerts) == 1

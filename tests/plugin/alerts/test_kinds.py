@@ -16,46 +16,36 @@ from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.events import KINDS, DestinationRecovered
 from flowactions_plugin.alerts.store import AlertStore
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
-from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.purge import purge
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.egress.attempt import Message, Outcome
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
-from flowactions_plugin.health.writes import Writes
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.purge import purge
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import NewDelivery, event_id
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
-    chat_connections,
     installation,
     outbox,
     statistics,
 )
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SECRET, alerts_in, an_alert, bodies, examples, queued, shape
+from tests.outages import refuse
 from tests.queueing import ORIGIN, Queue
 
 OPERATOR = Actor("root", "Op", "operator")
 HOOKS = "https://hooks.example.com:443"
 
 
-class FakeWrites(Writes):
-    """Says what a test says."""
-
-    async def refused(self, *, anew: bool = False) -> str | None:
-        return self.refusal
-
-
 class Watched:
     """The look-out of one worker, and what it sent at once."""
 
-    def __init__(self, database: Database, writes: Writes | None = None) -> None:
-        self.writes = writes or FakeWrites(database)
+    def __init__(self, database: Database) -> None:
         self.sent: list[NewDelivery] = []
         self.answers = 200
-        self.watch = AlertWatch(alerts_in(database), database, self.writes, self._send)
+        self.watch = AlertWatch(alerts_in(database), database, self._send)
         self.look = self.watch.look
 
     async def _send(self, message: Message, secret: str) -> Outcome:
@@ -87,26 +77,6 @@ def counts(failures: int = 0, *, succeeded: bool = False, gone: int = 0) -> Coun
     return made
 
 
-def connection_of(organization_id: str) -> StoredConnection:
-    """Give an active chat connection."""
-    return StoredConnection(
-        organization_id=organization_id,
-        team_id="T1",
-        team_name="T",
-        bot_user_id="B",
-        app_id="A",
-        scopes="",
-        installed_by_id="u",
-        installed_by_name="U",
-        installed_at=1,
-        default_channel=None,
-        status="active",
-        status_reason=None,
-        sealed_token=b"x",
-        install_id="i",
-    )
-
-
 async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     """All names and kinds of values of each example are those of what is really queued or sent."""
     database = queue.database
@@ -115,15 +85,12 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     await store.add({("acme", HOOKS): counts(20)}, 0.0)
     await store.add({("acme", HOOKS): counts(succeeded=True)}, 0.0)
     await store.add({("acme", HOOKS): counts(1, gone=3)}, 0.0)
-    await Pauses(database).pause(Scope("acme"), HOOKS, OPERATOR)
-    await Pauses(database).resume(Scope("acme"), HOOKS, OPERATOR)
+    await Operations(database).pause(Scope("acme"), HOOKS, OPERATOR)
+    await Operations(database).resume(Scope("acme"), HOOKS, OPERATOR)
     await dead(queue, 1)
-    connections = ConnectionStore(database, alerts.chat_disconnected)
-    await connections.replace(connection_of("acme"), None)
-    await connections.refused(connection_of("acme"), "token_revoked")
-    watched.writes.refusal = "its disk is full"
+    refuse(database, "its disk is full")
     await watched.look()
-    watched.writes.refusal = None
+    refuse(database, None)
     await watched.look()
     found = [msgspec.json.decode(each.body or b"") for each in watched.sent] + await bodies(database)
     assert {each["type"]: shape(each) for each in found} == {
@@ -177,7 +144,7 @@ async def test_more_dead_deliveries_than_are_read_are_said_to_be_more(
 async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
     """Whatever they find at once, and whenever one of them starts; what a destination is in the end is told last."""
     await dead(queue, 2)
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(Scope(), HOOKS, OPERATOR)
     await pauses.resume(Scope(), HOOKS, OPERATOR)
     await pauses.pause(Scope(), HOOKS, OPERATOR)
@@ -206,7 +173,7 @@ async def test_pauses_beyond_those_that_are_read_at_once_are_alerts_too(
     monkeypatch.setattr("flowactions_plugin.alerts.store.PAUSES_READ", 2)
     monkeypatch.setattr(watch, "PAUSES_READ", 2)
     for number in range(5):
-        await Pauses(queue.database).pause(Scope("acme"), f"https://{number}.example.com", OPERATOR)
+        await Operations(queue.database).pause(Scope("acme"), f"https://{number}.example.com", OPERATOR)
         await asyncio.sleep(0.002)  # ids of the next millisecond
     watched = Watched(queue.database)
     for _ in range(6):
@@ -241,7 +208,7 @@ async def test_alerts_own_destination_makes_no_alert(queue: Queue) -> None:
 
 
 async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) -> None:
-    """Where the alert cannot be written, the destination counts as not told, and the connection as active."""
+    """Where the alert cannot be written, the destination counts as not told."""
 
     async def fails(*_: object) -> None:
         raise RuntimeError
@@ -249,12 +216,6 @@ async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) 
     store = StatisticsStore(queue.database, fails)
     with pytest.raises(RuntimeError):
         await store.add({("acme", HOOKS): counts(20)}, 0.0)
-    connections = ConnectionStore(queue.database, fails)
-    await connections.replace(connection_of("acme"), None)
-    with pytest.raises(RuntimeError):
-        await connections.refused(connection_of("acme"), "token_revoked")
-    async with queue.database.read() as connection:
-        assert (await connection.execute(select(chat_connections.c.status))).scalar_one() == "active"
     alerts = alerts_in(queue.database)
     await StatisticsStore(queue.database, alerts.of_destinations).add({("acme", HOOKS): counts(20)}, 0.0)
     assert [each["data"]["failures"] for each in await bodies(queue.database)] == [20]
@@ -303,7 +264,7 @@ async def test_alerts_of_two_installations_are_different_events(tmp_path: Path) 
         url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / name}.db"}).database_url
         async with Database(url) as database:
             watched = Watched(database)
-            watched.writes.refusal = "its disk is full"
+            refuse(database, "its disk is full")
             await watched.look()
             (message,) = watched.sent
             found.append(message.event_id)
@@ -316,8 +277,7 @@ async def test_each_outage_of_writes_is_an_event_whose_end_is_told(queue: Queue)
     *two, late = workers
 
     async def look(*watched: Watched, refusal: str | None) -> None:
-        for each in watched:
-            each.writes.refusal = refusal
+        refuse(queue.database, refusal)
         await asyncio.gather(*(each.look() for each in watched))
 
     for number in (1, 2):
@@ -340,24 +300,22 @@ async def test_each_outage_of_writes_is_an_event_whose_end_is_told(queue: Queue)
     assert len(await queued(queue.database)) == 3
 
 
-async def test_what_was_tried_before_an_outage_ended_begins_no_other_one(queue: Queue) -> None:
-    """A worker that still has the answer of the last try asks anew, when another one has told the end."""
-
-    class Remembering(FakeWrites):
-        async def refused(self, *, anew: bool = False) -> str | None:
-            return None if anew else self.refusal
-
+async def test_what_was_refused_before_an_outage_ended_begins_no_other_one(queue: Queue) -> None:
+    """A worker that still knows of the last refusal tells nothing, when another one has told the end."""
     first, second = Watched(queue.database), Watched(queue.database)
+    refuse(queue.database, "its disk is full")
     for each in (first, second):
-        each.writes.refusal = "its disk is full"
         await each.look()
-    first.writes.refusal = None
+    last = queue.database.refused
+    refuse(queue.database, None)
     await first.look()
-    second.watch._writes = Remembering(queue.database)
-    second.watch._writes.refusal = "its disk is full"
+    queue.database._outages.refused = last
     await second.look()
     assert len(second.sent) == 1
     assert len(await queued(queue.database)) == 1
+    refuse(queue.database, "its disk is full")
+    await second.look()
+    assert len(second.sent) == 2
 
 
 async def test_rows_of_a_window_that_are_written_late_are_counted(queue: Queue) -> None:

@@ -11,15 +11,17 @@ import httpx
 import msgspec
 import pytest
 
-from flowactions_plugin.bulk import engine as engines
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.engine import Engine
-from flowactions_plugin.bulk.results import Action
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.retention import prune_actions, prune_audit
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import ActionInvalid, SetChanged
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import Action
+from flowactions_plugin.operations import engine as engines
+from flowactions_plugin.operations.bulk import Chosen
+from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.retention import prune_actions, prune_audit
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import Return
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
@@ -68,11 +70,11 @@ async def put_dead(queue: Queue, count: int, **changes: Any) -> list[str]:
 
 
 async def begun(
-    actions: Actions, kind: Any, *, scope: Scope = ACME, wanted: Filter = EVERYTHING, **options: Any
+    actions: Operations, kind: Any, *, scope: Scope = ACME, wanted: Filter = EVERYTHING, **options: Any
 ) -> Action:
     preview = await actions.preview(scope, kind, wanted)
     options.setdefault("delay_seconds", 0.0)
-    return await actions.begin(scope, kind, preview.token, MAYA, "receiver is back", **options)
+    return await actions.change(scope, preview.chosen, MAYA, "receiver is back", **options)
 
 
 async def run_step(queue: Queue, action_id: str) -> None:
@@ -88,11 +90,11 @@ async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
     await put_dead(queue, 1, agent_id="b")
     await put_dead(queue, 1, organization_id="globex")
     await put(queue, 1)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "retry", wanted=Filter(agent_id="a"), reset_attempts=True)
     assert (action.state, action.counted, action.done) == ("waiting", 3, 0)
     await run_step(queue, action.id)
-    done = await actions.get(ACME, action.id)
+    done = await Insights(queue.database).action(ACME, action.id)
     assert done is not None
     assert (done.state, done.done, done.state_reason) == ("done", 3, None)
     changed = [row for row in await rows(queue) if row.action_id == action.id]
@@ -106,11 +108,11 @@ async def test_a_retry_makes_the_dead_rows_of_its_set_due(queue: Queue) -> None:
 async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
     """What died after the preview stays dead, and a set of which a row has left is refused."""
     ids = await put_dead(queue, 2)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     preview = await actions.preview(ACME, "retry", EVERYTHING)
     (late,) = await put_dead(queue, 1)
     await queue.run(f"UPDATE flowactions_outbox SET finished_at = {preview.as_of + 60_000} WHERE id = '{late}'")  # noqa: S608
-    action = await actions.begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=0)
+    action = await actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=0)
     await run_step(queue, action.id)
     assert (await queue.row(late)).status == "dead"
     assert (await queue.row(ids[0])).status == "pending"
@@ -124,12 +126,12 @@ async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
 async def test_a_changed_set_is_refused(queue: Queue, change: str) -> None:
     """When a row has left the set, nothing is begun."""
     ids = await put_dead(queue, 3)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     preview = await actions.preview(ACME, "delete", EVERYTHING)
     await queue.run(f"{change} WHERE id = '{ids[1]}'")
     with pytest.raises(SetChanged, match="3 then, 2 now"):
-        await actions.begin(ACME, "delete", preview.token, MAYA, "")
-    assert await actions.list(ACME) == []
+        await actions.change(ACME, preview.chosen, MAYA, "")
+    assert await Insights(queue.database).actions(ACME) == []
     assert await audit(queue) == []
 
 
@@ -137,7 +139,7 @@ async def test_nothing_is_changed_before_an_action_begins(queue: Queue) -> None:
     """Until then workers find nothing to do, and stopped, it leaves every row as it was."""
     await put_dead(queue, 3)
     before = await rows(queue)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "retry", delay_seconds=10.0)
     assert action.starts_at - action.created_at == 10_000
     assert await Engine(queue.database, "me").open() == []
@@ -155,25 +157,16 @@ async def test_nothing_is_changed_before_an_action_begins(queue: Queue) -> None:
     ]
 
 
-@pytest.mark.parametrize(("kind", "at_once"), [("retry", True), ("delete", False)])
-async def test_one_delivery_is_retried_at_once(queue: Queue, kind: Any, at_once: bool) -> None:
-    """By its id, also from a form. Whatever cannot be taken back waits."""
-    (row_id,) = await put_dead(queue, 1)
-    preview = await Actions(queue.database).preview(ACME, kind, Filter(ids=(row_id,)))
-    action = await Actions(queue.database).begin(ACME, kind, preview.token, MAYA, "")
-    assert (action.state == "done", await states(queue) == ["pending"]) == (at_once, at_once)
-
-
 async def test_a_cancellation_ends_its_rows_at_once(queue: Queue) -> None:
     """Those that wait for a retry, too; rows that came later, and others' rows, not. All their attempts come back by a retry."""
     ids = await put(queue, 5)
     await queue.run(f"UPDATE flowactions_outbox SET status = 'retrying', attempts = 2 WHERE id = '{ids[1]}'")  # noqa: S608
     other = await queue.put(organization_id="globex")
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     preview = await actions.preview(ACME, "cancel", EVERYTHING)
     late = await queue.put()
     await queue.run(f"UPDATE flowactions_outbox SET created_at = {preview.as_of + 1} WHERE id = '{late}'")  # noqa: S608
-    action = await actions.begin(ACME, "cancel", preview.token, MAYA, "wrong customer")
+    action = await actions.change(ACME, preview.chosen, MAYA, "wrong customer")
     assert (action.state, action.counted, action.done) == ("done", 5, 5)
     ended = [row for row in await rows(queue) if row.status == "dead"]
     assert [row.id for row in ended] == ids
@@ -191,9 +184,9 @@ async def test_a_stopped_cancellation_leaves_the_rest_as_it_is(
 ) -> None:
     """What it has ended stays ended."""
     monkeypatch.setattr(engines, "BATCH", 2)
-    monkeypatch.setattr("flowactions_plugin.bulk.actions.AT_ONCE_SECONDS", -1.0)
+    monkeypatch.setattr("flowactions_plugin.operations.port.AT_ONCE_SECONDS", -1.0)
     await put(queue, 6)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "cancel")
     stopped = await actions.stop(ACME, action.id, MAYA)
     assert stopped is not None
@@ -210,10 +203,10 @@ class TestCancellationOfClaimedRows:
         await put(queue, 4)
         held = await queue.store.claim(2)
         before = queue.database.clock()
-        action = await begun(Actions(queue.database), "cancel")
+        action = await begun(Operations(queue.database), "cancel")
         await run_step(queue, action.id)
         assert await queue.store.withdrawn(held) == {each.id for each in held}
-        done = await Actions(queue.database).get(ACME, action.id)
+        done = await Insights(queue.database).action(ACME, action.id)
         assert done is not None
         assert (done.state, done.counted, done.done) == ("done", 4, 4)
         assert queue.database.clock() - before >= 2 * HELD_SECONDS
@@ -230,7 +223,7 @@ class TestCancellationOfClaimedRows:
         await put(queue, 12)
         claims = await a_worker_that_holds(queue, an_executor(queue, answer), 12)
         await until(lambda: len(sent) == 2)
-        action = await begun(Actions(queue.database), "cancel")
+        action = await begun(Operations(queue.database), "cancel")
         assert (action.state, action.done) == ("done", 12)
         await look_again(claims)
         assert claims._lanes.total.waiting == 0
@@ -248,15 +241,12 @@ class TestCancellationOfClaimedRows:
         """Given back, it was not; nobody claims it again, and a retry is not kept from it."""
         await put(queue, 2)
         first, second = await queue.store.claim(2)
-        actions = Actions(queue.database)
+        actions = Operations(queue.database)
         if single:
-            assert [await actions.one(ACME, "cancel", each.id, MAYA, "no") for each in (first, second)] == [
-                True
-            ] * 2
+            for each in (first, second):
+                assert await actions.one(ACME, "cancel", each.id, MAYA, "no") == each.id
         else:
-            await actions.begin(
-                ACME, "cancel", (await actions.preview(ACME, "cancel", EVERYTHING)).token, MAYA, "no"
-            )
+            await actions.change(ACME, (await actions.preview(ACME, "cancel", EVERYTHING)).chosen, MAYA, "no")
         assert {(row.status, row.last_error) for row in await rows(queue)} == {("dead", "no" + MAY_BE_SENT)}
         await queue.store.give_back([Return(first)])
         row = await queue.row(first.id)
@@ -287,13 +277,13 @@ class TestCancellationOfClaimedRows:
         """What its receiver has taken is delivered; what failed is not tried again, and the attempt is logged."""
         await put(queue, 1)
         (claim,) = await queue.store.claim(1)
-        assert await Actions(queue.database).one(ACME, "cancel", claim.id, MAYA, "no")
+        assert await Operations(queue.database).one(ACME, "cancel", claim.id, MAYA, "no")
         assert await queue.complete(claim, outcome, change)
         row = await queue.row(claim.id)
         assert (row.status, row.last_error, row.error_class) == state
         assert (row.attempts, row.claimed_by, row.finished_at is None) == (1, None, False)
         assert await queue.store.claim(10) == []
-        logged = await queue.queries.detail(claim.id, "acme")
+        logged = await queue.queries.stored(claim.id, "acme")
         assert logged is not None
         assert [each.status_code for each in logged[1]] == [outcome.status_code]
 
@@ -307,7 +297,7 @@ async def test_deleted_rows_are_gone_with_their_attempts(queue: Queue) -> None:
             "INSERT INTO flowactions_attempts (delivery_id, number, started_at, duration_ms)"  # noqa: S608
             f" VALUES ('{row_id}', 1, 1, 1)"
         )
-    action = await begun(Actions(queue.database), "delete", wanted=Filter(agent_id="a"))
+    action = await begun(Operations(queue.database), "delete", wanted=Filter(agent_id="a"))
     await run_step(queue, action.id)
     assert [row.id for row in await rows(queue)] == [kept]
     async with queue.database.read() as connection:
@@ -321,7 +311,7 @@ async def test_a_process_that_is_killed_leaves_its_action_to_another(
     """After its lease; the other goes on behind the last batch, so that no row is retried twice."""
     monkeypatch.setattr(engines, "BATCH", 2)
     await put_dead(queue, 5)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "retry")
     killed, other = Engine(queue.database, "killed"), Engine(queue.database, "other")
     assert await killed.run_step(action.id) == 0.0
@@ -336,7 +326,7 @@ async def test_a_process_that_is_killed_leaves_its_action_to_another(
     while await other.run_step(action.id) == 0.0:
         pass
     assert sorted(await states(queue)) == ["dead"] * 2 + ["pending"] * 3
-    done = await actions.get(ACME, action.id)
+    done = await Insights(queue.database).action(ACME, action.id)
     assert done is not None
     assert (done.state, done.done) == ("done", 5)
 
@@ -344,17 +334,17 @@ async def test_a_process_that_is_killed_leaves_its_action_to_another(
 async def test_the_others_wait_for_the_canary(queue: Queue) -> None:
     """For its first attempts; then all of them go."""
     await put_dead(queue, 30)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "retry", canary=2)
     await run_step(queue, action.id)
     assert (await states(queue)).count("pending") == 2
-    waiting = await actions.get(ACME, action.id)
+    waiting = await Insights(queue.database).action(ACME, action.id)
     assert waiting is not None
     assert waiting.state_reason == "waits for 2 of 2 first attempts in a canary of 2 rows"
     await queue.run("UPDATE flowactions_outbox SET status = 'delivered' WHERE status = 'pending'")
     await run_step(queue, action.id)
     assert (await states(queue)).count("dead") == 0
-    done = await actions.get(ACME, action.id)
+    done = await Insights(queue.database).action(ACME, action.id)
     assert done is not None
     assert (done.state, done.done) == ("done", 30)
 
@@ -362,7 +352,7 @@ async def test_the_others_wait_for_the_canary(queue: Queue) -> None:
 async def test_a_failing_canary_stops_the_action(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     """With the reason; what was not retried stays dead."""
     await put_dead(queue, 30)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "retry", canary=10)
     await run_step(queue, action.id)
     found = [row.id for row in await rows(queue) if row.status == "pending"]
@@ -371,7 +361,7 @@ async def test_a_failing_canary_stops_the_action(queue: Queue, caplog: pytest.Lo
             f"UPDATE flowactions_outbox SET status = '{status}', error_class = 'http_5xx' WHERE id = '{row_id}'"  # noqa: S608
         )
     await run_step(queue, action.id)
-    stopped = await actions.get(ACME, action.id)
+    stopped = await Insights(queue.database).action(ACME, action.id)
     assert stopped is not None
     assert (stopped.state, stopped.done) == ("stopped", 10)
     assert stopped.state_reason == "2 of 10 first attempts failed in a canary of 10 rows"
@@ -382,48 +372,34 @@ async def test_a_failing_canary_stops_the_action(queue: Queue, caplog: pytest.Lo
 async def test_an_organization_reaches_its_own_actions_only(queue: Queue) -> None:
     """Nor does it stop those of operators."""
     await put_dead(queue, 1)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     preview = await actions.preview(ALL, "retry", Filter(organization_id="acme"))
-    with pytest.raises(ActionInvalid, match="another preview"):
-        await actions.begin(Scope("globex"), "retry", preview.token, MAYA, "")
-    action = await actions.begin(ALL, "retry", preview.token, OPERATOR, "")
-    assert await actions.get(Scope("globex"), action.id) is None
+    with pytest.raises(SetChanged, match="1 then, 0 now"):
+        await actions.change(Scope("globex"), preview.chosen, MAYA, "")
+    action = await actions.change(ALL, preview.chosen, OPERATOR, "")
+    assert await Insights(queue.database).action(Scope("globex"), action.id) is None
     assert await actions.stop(Scope("globex"), action.id, MAYA) is None
-    assert await actions.list(Scope("globex")) == []
-    assert [each.id for each in await actions.list(ACME)] == [action.id]
+    assert await Insights(queue.database).actions(Scope("globex")) == []
+    assert [each.id for each in await Insights(queue.database).actions(ACME)] == [action.id]
     with pytest.raises(ActionInvalid, match="operator"):
         await actions.stop(ACME, action.id, MAYA)
-    assert (await actions.list(ALL))[0].state == "waiting"
-
-
-@pytest.mark.parametrize(
-    "token",
-    ["", "x", "%%%", "é", "AAAA", "A" * 200_000, "eyJraW5kIjoicmV0cnkifQ", "\ud800", "bnVsbA", "W10"],
-)
-async def test_a_token_that_is_none_is_refused(queue: Queue, token: str) -> None:
-    """Whatever it holds."""
-    with pytest.raises(ActionInvalid, match="token of the preview"):
-        await Actions(queue.database).begin(ACME, "retry", token, MAYA, "")
+    assert (await Insights(queue.database).actions(ALL))[0].state == "waiting"
 
 
 async def test_a_forged_set_is_refused(queue: Queue) -> None:
-    """A token of another kind, of the future, or with text that no database can hold."""
-    from flowactions_plugin.bulk.sets import Selection, write_token  # noqa: PLC0415
-
-    actions = Actions(queue.database)
-    future = Selection(kind="retry", organization_id="acme", filter=EVERYTHING, as_of=1 << 52, count=1)
+    """One of the future, an empty one, or one with text that no database can hold."""
+    actions = Operations(queue.database)
     for forged, message in (
-        (future, "time to come"),
-        (msgspec.structs.replace(future, organization_id=None), "another preview"),
-        (msgspec.structs.replace(future, kind="delete"), "another preview"),
-        (msgspec.structs.replace(future, as_of=-1), "not valid"),
-        (msgspec.structs.replace(future, count=0, as_of=1), "nothing to do"),
+        (Chosen("retry", EVERYTHING, 1 << 52, 1), "time to come"),
+        (Chosen("retry", EVERYTHING, 1, 0), "nothing to do"),
+        (Chosen("retry", Filter(agent_id="a\0"), 1, 1), "no row can hold"),
+        (Chosen("retry", Filter(created_from=1 << 60), 1, 1), "is not one"),
+        (Chosen("resend", EVERYTHING, 1, 1), "Say which deliveries"),
     ):
         with pytest.raises(ActionInvalid, match=message):
-            await actions.begin(ACME, "retry", write_token(forged), MAYA, "")
-    nul = msgspec.structs.replace(future, filter=Filter(agent_id="a\0"))
-    with pytest.raises(ActionInvalid):
-        await actions.begin(ACME, "retry", write_token(nul), MAYA, "")
+            await actions.change(ACME, forged, MAYA, "")
+    with pytest.raises(SetChanged):
+        await actions.change(ACME, Chosen("retry", EVERYTHING, -1, 1), MAYA, "")
 
 
 @pytest.mark.parametrize(
@@ -442,11 +418,11 @@ async def test_options_are_checked(queue: Queue, kind: Any, options: dict[str, A
     """Rate, canary and attempts go with kinds that send, within bounds."""
     await put_dead(queue, 1)
     await put(queue, 1)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     preview = await actions.preview(ACME, kind, EVERYTHING)
     with pytest.raises(ActionInvalid):
-        await actions.begin(ACME, kind, preview.token, MAYA, "", **options)
-    assert await actions.list(ACME) == []
+        await actions.change(ACME, preview.chosen, MAYA, "", **options)
+    assert await Insights(queue.database).actions(ACME) == []
 
 
 async def test_a_preview_names_the_destinations_and_organizations_with_the_most_rows(queue: Queue) -> None:
@@ -454,7 +430,7 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
     await put_dead(queue, 3, destination="https://a.example:443")
     await put_dead(queue, 1, destination="https://b.example:443")
     await put_dead(queue, 2, organization_id="globex", destination="https://b.example:443")
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     preview = await actions.preview(ALL, "retry", EVERYTHING)
     assert [(each.name, each.number) for each in preview.destinations] == [
         ("https://a.example:443", 3),
@@ -473,7 +449,7 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
 
 async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) -> None:
     """Retried, cancelled or deleted, by whom it is reached."""
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     (row_id,) = await put_dead(queue, 1)
     assert not await actions.one(Scope("globex"), "retry", row_id, MAYA)
     assert not await actions.one(ACME, "cancel", row_id, MAYA)
@@ -497,7 +473,7 @@ async def test_one_delivery_is_changed_with_its_line_of_the_audit(queue: Queue) 
 async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) -> None:
     """An action that is not finished stays."""
     await put_dead(queue, 2)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     old, open_one, new = [
         (await begun(actions, "retry", wanted=Filter(status="dead"), delay_seconds=60.0)).id for _ in range(3)
     ]
@@ -514,14 +490,14 @@ async def test_the_audit_and_finished_actions_are_kept_for_a_year(queue: Queue) 
     assert await prune_audit(queue.database, 10) == 0
     assert await prune_actions(queue.database, 10) == 1
     assert await prune_actions(queue.database, 10) == 0
-    assert {each.id for each in await actions.list(ACME)} == {new, renamed}
+    assert {each.id for each in await Insights(queue.database).actions(ACME)} == {new, renamed}
     assert len(await audit(queue)) == 2
 
 
 async def test_a_rate_is_not_made_up_for_after_a_crash(queue: Queue) -> None:
     """Another process begins to count when it takes over; the same one may have been late by a second."""
     await put_dead(queue, 50)
-    action = await begun(Actions(queue.database), "retry", rate=10.0)
+    action = await begun(Operations(queue.database), "retry", rate=10.0)
     killed, other = Engine(queue.database, "killed"), Engine(queue.database, "other")
 
     async def after_an_hour(engine: Engine) -> int:

@@ -9,10 +9,11 @@ from itertools import chain
 import pytest
 
 from flowactions_hookspecs import DeliveryAlert, FlowActions
-from flowactions_plugin.bulk import automatic
-from flowactions_plugin.bulk import pauses as pauses_module
-from flowactions_plugin.bulk.automatic import AutomaticPauses
-from flowactions_plugin.bulk.pauses import Pauses
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.operations import automatic
+from flowactions_plugin.operations import port as pauses_module
+from flowactions_plugin.operations.automatic import AutomaticPauses
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue import probes as probes_module
 from flowactions_plugin.settings.readers import AutoPause
@@ -38,7 +39,7 @@ from tests.waiting import until
 async def paused(queue: Queue) -> list[tuple[str, str, str | None]]:
     return [
         (each.organization_id, each.paused_by, each.paused_role)
-        for each in await Pauses(queue.database).list(ALL)
+        for each in await Insights(queue.database).pauses(ALL)
     ]
 
 
@@ -78,7 +79,7 @@ class TestPausing:
     @pytest.mark.parametrize("scope", [ACME, ALL])
     async def test_what_a_person_has_paused_stays_theirs(self, queue: Queue, scope: Scope) -> None:
         """For the organization or for all: it is neither taken over nor resumed, whatever arrives."""
-        await Pauses(queue.database).pause(scope, DOWN, OLIVE)
+        await Operations(queue.database).pause(scope, DOWN, OLIVE)
         await has_failed(queue, 10)
         assert await look(queue) == []
         await has_arrived(queue)
@@ -100,7 +101,7 @@ class TestPausing:
         """Its further destinations go on failing; also where a look takes fewer than these."""
         monkeypatch.setattr(pauses_module, "MOST_PAUSES", 1)
         monkeypatch.setattr(automatic, "AT_ONCE", 1)
-        await Pauses(queue.database).pause(ACME, "https://other.example", MAYA)
+        await Operations(queue.database).pause(ACME, "https://other.example", MAYA)
         await has_failed(queue, 10)
         await has_failed(queue, 10, organization="globex")
         told: list[DeliveryAlert] = []
@@ -145,7 +146,7 @@ class TestResuming:
         """Nothing pauses it again for what has failed before."""
         await has_failed(queue, 10)
         await look(queue)
-        assert await Pauses(queue.database).resume(ACME, DOWN, who)
+        assert await Operations(queue.database).resume(ACME, DOWN, who)
         assert await look(queue) == []
         await has_failed(queue, 2)
         assert await look(queue) == []
@@ -157,7 +158,7 @@ class TestResuming:
         """Then it is theirs: it is not probed, and no arrival ends it."""
         await has_failed(queue, 10)
         await look(queue)
-        assert await Pauses(queue.database).pause(ACME, DOWN, who, "maintenance")
+        assert await Operations(queue.database).pause(ACME, DOWN, who, "maintenance")
         await has_arrived(queue)
         assert await look(queue) == []
         assert await paused(queue) == [("acme", who.name, who.role)]
@@ -170,7 +171,7 @@ class TestResuming:
         await has_arrived(queue)
         worker = AutomaticPauses(queue.database, RULE, lambda alert: None)
         (row,) = await queue.database.rows(queue.database.built(automatic._recovered))
-        assert await Pauses(queue.database).pause(ACME, DOWN, OLIVE)
+        assert await Operations(queue.database).pause(ACME, DOWN, OLIVE)
         await queue.run(f"UPDATE flowactions_pauses SET paused_at = {row.paused_at + 1}")  # noqa: S608
         assert not await worker._resume(row)
         assert await paused(queue) == [("acme", "Olive", "operator")]

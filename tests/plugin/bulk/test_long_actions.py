@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.engine import Engine
-from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.errors import SetChanged
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -45,7 +46,7 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     """Of its organization, or of all; rows of others behind them are removed, and its own once it has finished."""
     mine = await put_old(queue, 5)
     await put_old(queue, 3, "globex")
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     wanted = Filter(organization_id="acme", ids=tuple(mine[:3]))
     action = await begun(actions, "retry", scope=scope, wanted=wanted, rate=0.01)
     await Engine(queue.database, "me").run_step(action.id)
@@ -55,7 +56,7 @@ async def test_retention_passes_over_what_an_unfinished_action_is_for(queue: Que
     assert await prune_all(queue) == 5
     everything = await put_old(queue, 2) + await put_old(queue, 2, "globex")
     preview = await actions.preview(Scope(None), "delete", EVERYTHING)
-    action = await actions.begin(Scope(None), "delete", preview.token, OPERATOR, "", delay_seconds=60)
+    action = await actions.change(Scope(None), preview.chosen, OPERATOR, "", delay_seconds=60)
     assert await prune_all(queue) == 0
     # What died later is not in its set.
     await queue.run("UPDATE flowactions_actions SET as_of = 1")
@@ -66,7 +67,7 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
     """Either the action is refused because its rows are others by then, or retention waits for it and passes them over."""
     url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
     async with Database(url) as database, Database(url) as elsewhere:
-        queue, actions = Queue(database), Actions(database)
+        queue, actions = Queue(database), Operations(database)
         ids = await put_old(queue, 3)
         locks = "SELECT 1 FROM pg_locks WHERE NOT granted AND relation = 'flowactions_actions'::regclass"
 
@@ -75,7 +76,7 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
                 return bool((await connection.exec_driver_sql(locks)).all())
 
         preview = await actions.preview(ACME, "retry", EVERYTHING)
-        beginning = actions.begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=60)
+        beginning = actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=60)
         async with elsewhere.write() as removing:
             await elsewhere.lock_table(removing, actions_table, "SHARE")
             await removing.exec_driver_sql(f"DELETE FROM flowactions_outbox WHERE id = '{ids[0]}'")  # noqa: S608
@@ -83,9 +84,9 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
             await until(lambda: begin.done() or waits())
         with pytest.raises(SetChanged):
             await begin
-        assert not await actions.list(ACME)
+        assert not await Insights(queue.database).actions(ACME)
         preview = await actions.preview(ACME, "retry", EVERYTHING)
-        action = await actions.begin(ACME, "retry", preview.token, MAYA, "", delay_seconds=60)
+        action = await actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=60)
         await queue.run("UPDATE flowactions_actions SET finished_at = 1")
         async with elsewhere.write() as starting:
             # As it is before its transaction has ended.
@@ -99,12 +100,12 @@ async def test_what_retention_removes_while_an_action_begins_is_not_in_its_set(p
 async def test_a_process_that_takes_an_action_over_does_not_make_up_for_lost_time(queue: Queue) -> None:
     """Nothing carried it on since the process before was killed: the rate counts from the takeover, without a burst."""
     await put_dead(queue, 60)
-    action = await begun(Actions(queue.database), "retry", rate=50.0)
+    action = await begun(Operations(queue.database), "retry", rate=50.0)
     first, second = Engine(queue.database, "first"), Engine(queue.database, "second")
     await first.run_step(action.id)
 
     async def done() -> int:
-        found = await Actions(queue.database).get(ACME, action.id)
+        found = await Insights(queue.database).action(ACME, action.id)
         assert found is not None
         return found.done
 

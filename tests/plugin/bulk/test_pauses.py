@@ -9,9 +9,10 @@ import httpx
 import pytest
 from sqlalchemy import insert
 
-from flowactions_plugin.bulk import pauses as pauses_module
-from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, TooManyPauses
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.operations import port as pauses_module
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import Return
 from flowactions_plugin.settings.model import read_settings
@@ -35,7 +36,7 @@ async def test_rows_of_a_paused_destination_are_not_claimed(queue: Queue, per_de
     """Those of other destinations are; the due times of the paused ones stay as they are."""
     ids = [await put(queue, number) for number in range(3)]
     up = await put(queue, 9, UP)
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     assert await pauses.pause(ACME, "https://down.example/hook", MAYA, "down")
     assert not await pauses.pause(ACME, DOWN, MAYA, "down")
     assert await claim_all(queue, per_destination=per_destination) == [up]
@@ -49,7 +50,7 @@ async def test_a_claim_whose_lane_was_found_before_the_pause_brings_nothing(queu
     await put(queue, 1)
     asks = await queue.store.oldest(10, None)
     assert len(asks) == 1
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
     assert await queue.store.claim(asks) == []
     await pauses.resume(ACME, DOWN, MAYA)
@@ -59,7 +60,7 @@ async def test_a_claim_whose_lane_was_found_before_the_pause_brings_nothing(queu
 async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> None:
     """An operator's for every organization; a dashboard cannot resume that."""
     mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
     (claimed,) = await queue.store.claim(10)
     assert claimed.id == theirs
@@ -71,7 +72,9 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     with pytest.raises(ActionForbidden):
         await pauses.resume(ACME, DOWN, MAYA)
     assert not await pauses.resume(ACME, UP, MAYA)
-    assert [(each.organization_id, each.reason) for each in await pauses.list(ACME)] == [("", "maintenance")]
+    assert [(each.organization_id, each.reason) for each in await Insights(queue.database).pauses(ACME)] == [
+        ("", "maintenance")
+    ]
     assert await pauses.resume(ALL, DOWN, OLIVE)
     assert set(await claim_all(queue)) == {mine, theirs}
     assert await rows_of(queue, "* FROM flowactions_pauses") == []
@@ -79,17 +82,21 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
 
 async def test_an_organization_sees_its_own_pauses_and_those_for_all(queue: Queue) -> None:
     """And none of another one's."""
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     for scope, actor in ((ACME, MAYA), (Scope("globex"), MAYA), (ALL, OLIVE)):
         assert await pauses.pause(scope, DOWN, actor)
-    assert [each.organization_id for each in await pauses.list(ACME)] == ["", "acme"]
-    assert [each.organization_id for each in await pauses.list(ALL)] == ["", "acme", "globex"]
+    assert [each.organization_id for each in await Insights(queue.database).pauses(ACME)] == ["", "acme"]
+    assert [each.organization_id for each in await Insights(queue.database).pauses(ALL)] == [
+        "",
+        "acme",
+        "globex",
+    ]
 
 
 async def test_resuming_for_all_leaves_what_an_organization_has_paused(queue: Queue) -> None:
     """Its rows stay parked until it resumes, too."""
     mine, theirs = await put(queue, 1), await put(queue, 2, organization_id="globex")
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ALL, DOWN, MAYA)
     await pauses.pause(ACME, DOWN, MAYA)
     await pauses.resume(ALL, DOWN, MAYA)
@@ -105,7 +112,7 @@ async def test_resumed_rows_are_due_at_once_in_their_order(queue: Queue) -> None
     far = int((queue.database.clock() + 300) * 1000)
     await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = {far} WHERE id = '{later}'")  # noqa: S608
     before = await rows_of(queue, "id, next_attempt_at, updated_at FROM flowactions_outbox ORDER BY id")
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
     assert await claim_all(queue) == []
     assert await pauses.resume(ACME, DOWN, MAYA)
@@ -119,7 +126,7 @@ async def test_a_row_in_quarantine_is_paused_too(queue: Queue) -> None:
     await put(queue, 1)
     await queue.run(f"UPDATE flowactions_outbox SET takeovers = {QUARANTINE_AFTER}")  # noqa: S608
     assert await queue.store.any_quarantined()
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ALL, DOWN, MAYA)
     assert not await queue.store.any_quarantined()
     assert await queue.store.claim_quarantined() is None
@@ -141,7 +148,7 @@ async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
 
     claims = await a_worker_that_holds(queue, an_executor(queue, answer), 12)
     await until(lambda: len(sent) == 2)
-    await Pauses(queue.database).pause(ACME, DOWN, MAYA)
+    await Operations(queue.database).pause(ACME, DOWN, MAYA)
     await look_again(claims)
     assert claims._lanes.total.waiting == 0
     going_on.set()
@@ -154,7 +161,7 @@ async def test_what_waits_in_memory_is_given_back(queue: Queue) -> None:
 
 async def test_a_pause_is_in_the_audit(queue: Queue) -> None:
     """With who, why, and what was paused before."""
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ACME, DOWN, MAYA, "down\nfor\x00now")
     await pauses.resume(ACME, DOWN, Actor("u2", "Noor", "dashboard"), "back")
     lines = await rows_of(
@@ -174,26 +181,27 @@ async def test_a_pause_is_in_the_audit(queue: Queue) -> None:
 async def test_what_is_no_destination_is_refused(queue: Queue, text: str) -> None:
     """With the reason."""
     with pytest.raises(ActionInvalid, match="no destination"):
-        await Pauses(queue.database).pause(ALL, text, MAYA)
+        await Operations(queue.database).pause(ALL, text, MAYA)
 
 
 @pytest.mark.parametrize("role", ["operator", "command"])
 async def test_only_operators_end_what_an_operator_has_paused(queue: Queue, role: Any) -> None:
     """Nor does a person of the dashboard get hold of it by pausing it again; an operator gets hold of theirs."""
-    pauses, operator = Pauses(queue.database), Actor("root", "Olive", role)
+    pauses, operator = Operations(queue.database), Actor("root", "Olive", role)
 
     async def state() -> tuple[str, str | None]:
-        (pause,) = await pauses.list(ACME)
+        (pause,) = await Insights(queue.database).pauses(ACME)
         return pause.paused_by, pause.paused_role
 
     assert await pauses.pause(ACME, DOWN, MAYA, "ours")
     assert await pauses.pause(ACME, DOWN, operator, "their certificate")
-    assert not await pauses.pause(ACME, DOWN, operator)
+    assert not await pauses.pause(ACME, DOWN, operator, "their certificate")
     for _ in range(2):
         assert await state() == ("Olive", role)
         with pytest.raises(ActionForbidden, match="only operators"):
             await pauses.resume(ACME, DOWN, MAYA)
-        assert not await pauses.pause(ACME, DOWN, MAYA)
+        with pytest.raises(ActionForbidden, match="only operators"):
+            await pauses.pause(ACME, DOWN, MAYA)
     done = [
         (row.action, row.actor_name) for row in await rows_of(queue, "* FROM flowactions_audit ORDER BY id")
     ]
@@ -206,9 +214,27 @@ async def test_only_operators_end_what_an_operator_has_paused(queue: Queue, role
     assert await pauses.resume(ACME, DOWN, MAYA)
 
 
+async def test_among_equals_the_last_pause_wins_and_the_audit_tells(queue: Queue) -> None:
+    """Two operators, or two people of an organization: neither has to know of the other."""
+    operations, noor = Operations(queue.database), Actor("u2", "Noor", "dashboard")
+    for first, second in ((MAYA, noor), (OLIVE, Actor("root", "root@box", "command"))):
+        assert await operations.pause(ACME, DOWN, first, "the first")
+        assert await operations.pause(ACME, DOWN, second, "the second")
+        (pause,) = await Insights(queue.database).pauses(ACME)
+        assert (pause.paused_by, pause.reason) == (second.name, "the second")
+        assert await operations.resume(ACME, DOWN, first)
+    done = [
+        (row.action, row.actor_name) for row in await rows_of(queue, "* FROM flowactions_audit ORDER BY id")
+    ]
+    assert done == [
+        *(("pause", "Maya"), ("pause", "Noor"), ("resume", "Maya")),
+        *(("pause", "Olive"), ("pause", "root@box"), ("resume", "Olive")),
+    ]
+
+
 async def test_a_pause_of_nobody_who_is_known_is_ended_by_operators(queue: Queue) -> None:
     """It may have been an operator's."""
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     await pauses.pause(ACME, DOWN, MAYA)
     await queue.run("UPDATE flowactions_pauses SET paused_role = NULL")
     with pytest.raises(ActionForbidden):
@@ -221,7 +247,7 @@ async def test_an_organization_pauses_so_many_destinations_at_the_most(
 ) -> None:
     """At once, too. Another may pause as many, a paused one may be paused again, and a resumed one makes room."""
     monkeypatch.setattr(pauses_module, "MOST_PAUSES", 3)
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     for number in range(2):
         await pauses.pause(ACME, f"https://h{number}.example", MAYA)
     raced = [pauses.pause(ACME, f"https://r{number}.example", MAYA) for number in range(4)]
@@ -243,7 +269,7 @@ async def test_who_pauses_at_the_same_moment_is_counted(
     monkeypatch.setattr(pauses_module, "MOST_PAUSES", 2)
     url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
     async with Database(url) as database, Database(url) as elsewhere:
-        pauses, store = Pauses(database), Pauses(elsewhere)
+        pauses, store = Operations(database), Operations(elsewhere)
         await pauses.pause(ACME, DOWN, MAYA)
 
         async def waits() -> bool:
@@ -267,13 +293,13 @@ async def test_who_pauses_at_the_same_moment_is_counted(
 
 async def test_any_number_of_pauses_is_read_by_pages(queue: Queue) -> None:
     """In the order of organizations and destinations."""
-    pauses = Pauses(queue.database)
+    pauses = Operations(queue.database)
     targets = [f"https://h{number}.example:443" for number in range(5)]
     for target in targets:
         await pauses.pause(ACME, target, MAYA)
     await pauses.pause(ALL, DOWN, OLIVE)
     read, after = [], None
-    while page := await pauses.list(ALL, after=after, limit=4):
+    while page := await Insights(queue.database).pauses(ALL, after=after, limit=4):
         assert len(page) <= 4
         read += [(each.organization_id, each.destination) for each in page]
         after = read[-1]
@@ -283,7 +309,7 @@ async def test_any_number_of_pauses_is_read_by_pages(queue: Queue) -> None:
 async def test_what_a_worker_holds_is_withdrawn_by_a_pause_or_when_its_claim_has_ended(queue: Queue) -> None:
     """By the pauses of its organization and destination, and those for all; what another claim has is not its own."""
     for scope, target in ((ACME, DOWN), (ALL, UP), (ACME, "https://other.example:443")):
-        await Pauses(queue.database).pause(scope, target, OLIVE)
+        await Operations(queue.database).pause(scope, target, OLIVE)
     places = [
         ("acme", DOWN),
         ("initech", DOWN),

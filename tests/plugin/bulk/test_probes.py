@@ -8,8 +8,8 @@ from itertools import chain
 import httpx
 import pytest
 
-from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue import probes as probes_module
 from flowactions_plugin.queue.claims import statement
@@ -46,7 +46,7 @@ class TestProbes:
     async def test_the_first_comes_a_minute_after_the_pause(self, queue: Queue) -> None:
         """Not at once: attempts have just failed."""
         await put(queue, 1)
-        await Pauses(queue.database).pause(ACME, DOWN, AUTOMATIC)
+        await Operations(queue.database).pause(ACME, DOWN, AUTOMATIC)
         assert await probing(queue).claim(10) == []
         (row,) = await rows_of(queue, "probe_at - paused_at AS delay, probes FROM flowactions_pauses")
         assert (row.delay, row.probes) == (60_000, 0)
@@ -76,8 +76,8 @@ class TestProbes:
     async def test_each_organization_and_destination_is_probed_by_itself(self, queue: Queue) -> None:
         """With rows of its own; where none waits, the probe stays due."""
         mine = (await a_paused_queue(queue))[0]
-        await Pauses(queue.database).pause(Scope("globex"), DOWN, AUTOMATIC)
-        await Pauses(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
+        await Operations(queue.database).pause(Scope("globex"), DOWN, AUTOMATIC)
+        await Operations(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
         theirs = await put(queue, 9, organization_id="globex")
         await make_due(queue)
         assert {each.id for each in await probing(queue).claim(10)} == {mine, theirs}
@@ -108,14 +108,14 @@ class TestProbes:
         """Their probes have been due for longer, and a look takes few."""
         monkeypatch.setattr(probes_module, "AT_ONCE", 1)
         (mine,) = await a_paused_queue(queue)
-        await Pauses(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
+        await Operations(queue.database).pause(ACME, "https://idle.example", AUTOMATIC)
         await queue.run("UPDATE flowactions_pauses SET probe_at = 0 WHERE destination LIKE '%idle%'")
         assert [each.id for each in await probing(queue).claim(1)] == [mine]
 
     async def test_rows_to_another_destination_are_no_probes(self, queue: Queue) -> None:
         """Although a person has paused it, and they have waited for longer."""
         other = await queue.put(id=new_id(1), destination="https://other.example:443")
-        await Pauses(queue.database).pause(ACME, "https://other.example:443", MAYA)
+        await Operations(queue.database).pause(ACME, "https://other.example:443", MAYA)
         (mine,) = await a_paused_queue(queue)
         await queue.run(f"UPDATE flowactions_outbox SET next_attempt_at = 1 WHERE id = '{other}'")  # noqa: S608
         await queue.run("UPDATE flowactions_pauses SET probe_at = NULL WHERE paused_role <> 'automatic'")
@@ -134,7 +134,7 @@ class TestProbes:
     async def test_a_pause_of_all_organizations_or_of_a_person_is_not_probed(self, queue: Queue) -> None:
         """An operator may have paused it beside."""
         await a_paused_queue(queue)
-        pauses = Pauses(queue.database)
+        pauses = Operations(queue.database)
         await pauses.pause(ALL, DOWN, OLIVE)
         assert await probing(queue).claim(10) == []
         await pauses.resume(ALL, DOWN, OLIVE)

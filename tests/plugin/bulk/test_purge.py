@@ -12,19 +12,19 @@ import pytest
 from sqlalchemy import Integer, LargeBinary, Table, insert, select, text
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.bulk import purge as purging
-from flowactions_plugin.bulk.purge import Purged, PurgeStore, purge
-from flowactions_plugin.deliveries.changes import WITHDRAWN_SECONDS
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
-from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.health.monitor import Monitor
+from flowactions_plugin.operations import purge as purging
+from flowactions_plugin.operations.changes import WITHDRAWN_SECONDS
+from flowactions_plugin.operations.purge import Purged, PurgeStore, purge
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.limits import NOTHING_LIMITED
 from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import attempts, metadata, outbox
+from flowactions_plugin.watch.fleet import Fleet
+from flowactions_plugin.watch.monitor import Monitor
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.health.test_status import completion
 from tests.queueing import Queue, an_executor, claimed
@@ -226,7 +226,7 @@ async def test_a_worker_begins_nothing_of_it_after_the_purge(
     await until(lambda: len(sent) == begun and len(claims._tasks) == 2, seconds=300)
     assert claims._lanes.total.waiting == 2
     with monkeypatch.context() as patched:
-        patched.setattr("flowactions_plugin.bulk.purge.asyncio", SimpleNamespace(sleep=wait))
+        patched.setattr("flowactions_plugin.operations.purge.asyncio", SimpleNamespace(sleep=wait))
         await purge(queue.database, "acme", OPERATOR, dry=False)
     assert waited == [WITHDRAWN_SECONDS]
     assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.bulk.ramp import Pace, Result, allowed, judge, wait_seconds
+from flowactions_plugin.operations.bulk import Pace, Result, allowed, judge, wait_seconds
 
 
 def test_without_a_rate_each_batch_is_whole() -> None:

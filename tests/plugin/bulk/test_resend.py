@@ -8,14 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowactions_plugin.bulk import store as stores
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.engine import Engine
-from flowactions_plugin.bulk.sets import Selection
 from flowactions_plugin.clock import id_at, new_id
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.resend import origin_naming, source_of
 from flowactions_plugin.errors import ActionInvalid
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.views import source_of
+from flowactions_plugin.operations import store as stores
+from flowactions_plugin.operations.bulk import Selection
+from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.resend import origin_naming
 from flowactions_plugin.operators.scope import Scope
 from tests.plugin.bulk.test_actions import ACME, ALL, MAYA, audit, begun, put, rows, run_step
 from tests.plugin.bulk.test_long_actions import prune_all
@@ -54,10 +56,10 @@ async def test_each_delivered_row_of_the_set_is_sent_again_as_a_new_row(queue: Q
     await put_delivered(queue, 1, organization_id="globex")
     await put(queue, 1)
     before = await rows(queue)
-    action = await begun(Actions(queue.database), "resend", wanted=LATELY)
+    action = await begun(Operations(queue.database), "resend", wanted=LATELY)
     assert action.counted == 3
     await run_step(queue, action.id)
-    found = await Actions(queue.database).get(ACME, action.id)
+    found = await Insights(queue.database).action(ACME, action.id)
     assert found is not None
     assert (found.state, found.done) == ("done", 3)
     assert [row for row in await rows(queue) if row.id in {each.id for each in before}] == before
@@ -79,13 +81,13 @@ async def test_each_delivered_row_of_the_set_is_sent_again_as_a_new_row(queue: Q
 async def test_a_form_that_is_sent_twice_sends_once(queue: Queue) -> None:
     """The delivered rows are still there after it, so the token is good for one action; another preview is another one."""
     await put_delivered(queue, 2)
-    actions = Actions(queue.database)
-    token = (await actions.preview(ACME, "resend", LATELY)).token
-    both = [actions.begin(ACME, "resend", token, MAYA, "", delay_seconds=0) for _ in range(2)]
+    actions = Operations(queue.database)
+    chosen = (await actions.preview(ACME, "resend", LATELY)).chosen
+    both = [actions.change(ACME, chosen, MAYA, "", delay_seconds=0) for _ in range(2)]
     first, second = await asyncio.gather(*both)
     assert first.id == second.id
     await run_step(queue, first.id)
-    again = await actions.begin(ACME, "resend", token, MAYA, "", delay_seconds=0)
+    again = await actions.change(ACME, chosen, MAYA, "", delay_seconds=0)
     assert (again.id, again.state) == (first.id, "done")
     assert [len(each) for each in (await resent(queue)).values()] == [1, 1]
     assert len(await audit(queue)) == 1
@@ -109,7 +111,7 @@ async def test_a_batch_reads_a_few_rows_and_the_batches_together_send_each_once(
         row_id = await queue.put(id=new_id(now + number), **changes)
         wanted += [row_id] if is_wanted else []
     await queue.run("UPDATE flowactions_outbox SET status = 'delivered', finished_at = created_at - 1")
-    action = await begun(Actions(queue.database), "resend", wanted=Filter(created_from=1, agent_id="b"))
+    action = await begun(Operations(queue.database), "resend", wanted=Filter(created_from=1, agent_id="b"))
     engine = Engine(queue.database, "me")
     while len(batches) < 50:
         before = len(await resent(queue))
@@ -126,9 +128,9 @@ async def test_what_was_delivered_is_not_sent_again_without_a_bound(
 ) -> None:
     """A filter names rows, an event, a key, or a time of enqueue, and selects no more than may be sent again."""
     monkeypatch.setattr(stores, "MOST_RESENT", 2)
-    monkeypatch.setattr("flowactions_plugin.bulk.actions.MOST_RESENT", 2)
+    monkeypatch.setattr("flowactions_plugin.operations.bulk.MOST_RESENT", 2)
     ids = await put_delivered(queue, 5)
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     for wanted in (Filter(), Filter(agent_id="a"), Filter(finished_from=1), Filter(status="delivered")):
         with pytest.raises(ActionInvalid, match="time from which they were enqueued"):
             await actions.preview(ACME, "resend", wanted)
@@ -145,7 +147,7 @@ async def test_retention_passes_over_what_is_still_to_be_sent_again(queue: Queue
     """Delivered rows stay while an action may be for them, dead ones do not; afterwards both go."""
     await put_delivered(queue, 3)
     await queue.run("UPDATE flowactions_outbox SET finished_at = 1")
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     action = await begun(actions, "resend", wanted=LATELY, delay_seconds=60)
     assert await queue.queries.prune("delivered", 1, 10) == 0
     await queue.run("UPDATE flowactions_outbox SET status = 'dead'")
@@ -162,7 +164,7 @@ async def test_retention_passes_over_what_is_still_to_be_sent_again(queue: Queue
 async def test_a_canary_waits_for_the_new_rows(queue: Queue, status: str, state: str, done: int) -> None:
     """One is sent again; nothing follows before it has arrived. Then all of the set does, or nothing if it has failed."""
     await put_delivered(queue, 12)
-    action = await begun(Actions(queue.database), "resend", scope=ALL, wanted=LATELY, canary=1)
+    action = await begun(Operations(queue.database), "resend", scope=ALL, wanted=LATELY, canary=1)
     await run_step(queue, action.id)
     ((first,),) = (await resent(queue)).values()
     await run_step(queue, action.id)
@@ -172,7 +174,7 @@ async def test_a_canary_waits_for_the_new_rows(queue: Queue, status: str, state:
     await queue.run(f"UPDATE flowactions_outbox SET {ended} WHERE id = '{first}'")  # noqa: S608
     for _ in range(2):
         await run_step(queue, action.id)
-    found = await Actions(queue.database).get(ALL, action.id)
+    found = await Insights(queue.database).action(ALL, action.id)
     assert found is not None
     assert (found.state, found.done, len(await resent(queue))) == (state, done, done)
 
@@ -183,7 +185,7 @@ async def test_a_replay_says_how_many_delivered_rows_it_leaves_out(queue: Queue)
     await put_delivered(queue, 2)
     await put_delivered(queue, 1, agent_id="b")
     await put_delivered(queue, 1, organization_id="globex")
-    actions = Actions(queue.database)
+    actions = Operations(queue.database)
     for wanted, number in ((Filter(), 3), (Filter(agent_id="b"), 1), (Filter(status="delivered"), 3)):
         preview = await actions.preview(ACME, "retry", wanted)
         assert preview.delivered is not None

@@ -300,7 +300,7 @@ class TestReading:
         for body in (message, uninstalled(event_id="Ev2"), {"type": "url_verification", "challenge": "x"}):
             assert (await send(run, body)).status_code == 200
         assert (await send(run, message, at=1)).status_code == 401
-        queries = services_of(run.host)._operators
+        queries = services_of(run.host)._insights
         page = await queries.inbound(Scope(), None, None, 10)
         assert [(each.provider, each.event_type, each.event_id) for each in page.rows] == [
             ("chat", "app_uninstalled", "Ev2")

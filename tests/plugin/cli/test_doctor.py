@@ -13,10 +13,10 @@ from flowactions_plugin.cli.checks import Checks, check_egress
 from flowactions_plugin.cli.context import CommandContext, context_with
 from flowactions_plugin.cli.diagnosis import _clock, _transactions, _writing
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.statistics import BUCKET_MS
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import postgresql, schema
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.watch.statistics import BUCKET_MS
 from tests.chatting import ChatHost, chat_host
 from tests.commanding import Ended, command
 from tests.outages import Outage

@@ -10,13 +10,10 @@ from flowactions_plugin.cli import checks as checks_module
 from flowactions_plugin.cli.checks import NAMED, Check, Checks, check_chat
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.delivery_checks import check_deliveries
-from flowactions_plugin.cli.outbox import _notes
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.statistics_store import StatisticsStore
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
@@ -25,6 +22,8 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
+from flowactions_plugin.watch.statistics import Counts
+from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
@@ -161,7 +160,7 @@ async def test_workers_with_a_wrong_clock_are_named(queue: Queue) -> None:
     await seen(queue, 5, 60, clock_ahead_ms=600_000)
     assert [(each.result, each.message) for each in await found(queue, "clock")] == [
         (
-            "failed",
+            "warning",
             "the clock of worker h:3 is 10 min ahead of the database's: receivers refuse what it signs",
         ),
         ("warning", "the clock of worker h:2 is 5 s behind the database's"),
@@ -423,9 +422,8 @@ async def test_one_of_a_kind_is_said_as_one(queue: Queue) -> None:
     assert "1 delivery waits, without an attempt," in " ".join(said)
     assert "1 more destination fails" in said
     assert any("alerts do not arrive at http://127.0.0.1:9: 1 failure in a row since" in each for each in said)
-    notes = dict(_notes(await OperatorQueries.of(queue.database, settings).overview(Scope())))
-    assert notes["blocked"].startswith("1 delivery waits without an attempt since ")
-    assert notes["alerts"] == "do not arrive: 1 failure in a row"
+    findings = (await Insights.of(queue.database, settings).overview(Scope())).findings
+    assert {each.words for each in findings} <= set(said)  # the same words everywhere
     assert (plural(1, "row"), plural(1, "row", exact=False), plural(2500, "row"), plural(0, "key", "keys")) == (
         "1 row",
         "1+ rows",

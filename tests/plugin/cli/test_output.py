@@ -9,7 +9,7 @@ import pytest
 
 from flowactions_plugin.cli.documents import Key
 from flowactions_plugin.cli.output import block, duration, json_ready, line, moment, status, table, write_json
-from flowactions_plugin.deliveries.curl import quoted
+from flowactions_plugin.insights.curl import quoted
 
 HOSTILE = {
     "colour": "\x1b[31mred\x1b[0m",

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flowactions_plugin.cli import main
-from flowactions_plugin.cli.receiver import Arrived, verify
+from flowactions_plugin.cli.receiver import NOT_FORWARDED, Arrived, verify
 from flowactions_plugin.egress.signature import sign
 from tests.commanding import ROOT, command
 from tests.loopback import listening
@@ -97,6 +97,35 @@ async def test_what_is_sent_is_received_and_verified(tmp_path: Path) -> None:
     ]
     assert all(phase["ms"] >= 0 for phase in sent.document["phases"])
     assert SECRET not in sent.out + sent.err + out + "".join(receiver.told)
+
+
+async def test_what_is_received_is_passed_on_as_it_came(tmp_path: Path) -> None:
+    """With its headers, body and signature; the sender gets the status that the other side gave, and 502 where there is none."""
+    async with recorder() as mine:
+        mine.answer = lambda _: status(418)
+        async with listen(
+            "--count", "1", "--json", "--forward-to", f"{mine.url}?a=1", WEBHOOK_SECRET=SECRET
+        ) as receiver:
+            sent = await command(
+                *("send-test", receiver.url, "--json"), cwd=tmp_path, WEBHOOK_SECRET=SECRET, **DEVELOPMENT
+            )
+            code, out = await receiver.end()
+        (passed,) = mine.requests
+    received = json.loads(out)
+    assert (sent.document["statusCode"], received["status"], code) == (418, 418, 0)
+    assert passed.line == "POST /hook?a=1 HTTP/1.1"
+    assert passed.body.decode() == received["body"]
+    for name, value in received["headers"]:
+        if name.lower() not in NOT_FORWARDED:
+            assert passed.header(name.lower()) == value
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    async with listen("--forward-to", f"http://127.0.0.1:{port}", WEBHOOK_SECRET=SECRET) as receiver:
+        sent = await command("send-test", receiver.url, "--json", cwd=tmp_path, **DEVELOPMENT)
+        receiver._process.terminate()
+        await receiver.end()
+    assert sent.document["statusCode"] == 502
+    assert "a request could not be passed on: " in receiver.told[-1]
 
 
 async def test_another_secret_is_wrong(tmp_path: Path) -> None:

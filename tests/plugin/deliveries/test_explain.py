@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowactions_plugin.deliveries.explain import certainty, why_not_sent
-from flowactions_plugin.deliveries.results import Attempt, DeliveryFacts, Pause
+from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress import transport_errors
-from flowactions_plugin.health.results import Worker
+from flowactions_plugin.insights.explain import certainty, why_not_sent
+from flowactions_plugin.insights.results import Attempt, DeliveryDetail, Pause, Worker
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 NOW = 1_900_000_000_000
@@ -45,22 +45,28 @@ def attempt(error: str | None, status_code: int | None = None) -> Attempt:
 )
 def test_it_is_said_whether_the_receiver_can_have_had_an_attempt(error: str, expected: str) -> None:
     """Where the reason does not say, it may have: a replay could bring it a second time."""
-    assert certainty(attempt(error)) == expected
+    assert certainty(None, error, None) == expected
 
 
 def test_an_attempt_with_a_status_was_answered() -> None:
     """Whatever went wrong afterwards."""
-    assert certainty(attempt("timed out after 10 s while connecting", 500)) == "answered"
+    assert certainty(500, "timed out after 10 s while connecting", None) == "answered"
 
 
-def a_row(**changes: Any) -> DeliveryFacts:
+def a_row(**changes: Any) -> DeliveryDetail:
+    """Give a row; its times are Unix milliseconds, ``due_at`` is that of its next attempt."""
     values: dict[str, Any] = {
-        **dict.fromkeys(DeliveryFacts.__struct_fields__),
+        **dict.fromkeys(DeliveryDetail.__struct_fields__),
         "status": "pending",
         "attempts": 0,
         "due_at": NOW - 1000,
+        **changes,
     }
-    return DeliveryFacts(**{**values, **changes})
+    values["next_attempt_at"] = values.pop("due_at")
+    for name in ("next_attempt_at", "claimed_at", "claimed_until", "waiting_since"):
+        if values[name] is not None:
+            values[name] = to_iso(values[name])
+    return DeliveryDetail(**values)
 
 
 def a_worker(**changes: Any) -> Worker:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.clock import id_at, is_id, new_id, time_of
-from flowactions_plugin.deliveries.fields import BY_NAME, MOST_IDS
-from flowactions_plugin.deliveries.filters import Filter, parse, to_query
 from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.insights.fields import BY_NAME, MOST_IDS
+from flowactions_plugin.insights.filters import Filter, parse, to_query
 from flowactions_plugin.operators.scope import Scope
 
 NOW = 1_900_000_000.0

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.health.fleet import Fleet
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claims import is_token_of, new_token, token_prefix
 from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.watch.fleet import Fleet
 from tests.queueing import Queue
 from tests.rings import sampled
 
@@ -27,7 +27,7 @@ async def test_the_worker_that_holds_a_delivery_is_named(queue: Queue) -> None:
     for number, fleet in enumerate(fleets):
         await fleet.beat(1, 1)
         await queue.run(f"UPDATE flowactions_workers SET name = 'w{number}' WHERE id = '{ids[number]}'")  # noqa: S608
-    queries = OperatorQueries(queue.database)
+    queries = Insights(queue.database)
 
     async def why(prefix: str, scope: Scope = Scope(None)) -> str:  # noqa: B008  immutable
         row_id = await queue.put()
@@ -61,12 +61,12 @@ async def test_the_worker_that_made_an_attempt_stands_with_it(queue: Queue, stat
     (one,) = await queue.store.claim(1)
     outcome = Outcome(1000, 5, status_code=200 if status == "delivered" else 500)
     await queue.complete(one, outcome, Transition("delivered" if status == "delivered" else "retrying", 60))
-    queries = OperatorQueries(queue.database)
+    queries = Insights(queue.database)
 
     async def worker(scope: Scope) -> str | None:
         found = await queries.delivery(scope, row_id)
         assert found is not None
-        return found.attempts[0].worker
+        return found.row.attempt_log[0].worker
 
     assert await worker(Scope()) == f"{socket.gethostname()}:{os.getpid()}"
     assert await worker(Scope("acme")) is None
@@ -83,9 +83,9 @@ async def test_an_attempt_after_the_end_of_its_delivery_is_remarked_on(
     (one,) = await queue.store.claim(1)
     began = int((await queue.database.time() + ahead) * 1000)
     await queue.complete(one, Outcome(began, 5, status_code=200), Transition("delivered"))
-    found = await OperatorQueries(queue.database).delivery(Scope(), row_id)
+    found = await Insights(queue.database).delivery(Scope(), row_id)
     assert found is not None
-    (attempt,) = found.attempts
+    (attempt,) = found.row.attempt_log
     assert (attempt.remark is not None) == said
     if attempt.remark is not None:
         assert attempt.remark.startswith("began 10 min after the delivery ended, by the database's clock: ")

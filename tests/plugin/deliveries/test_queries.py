@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_plugin.deliveries.filters import Filter
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue, a_schedule
 
@@ -53,12 +53,12 @@ class TestReplay:
     ) -> None:
         """Kept, a row gets one more attempt; reset, it gets all of them. The log goes on in both cases."""
         row_id = await self.dead(queue)
-        assert await queue.queries.retry_many("acme", Filter(), reset_attempts=reset, limit=10) == 1
+        assert await queue.queries.retry_many("acme", Filter(), reset_attempts=reset) == 1
         row = await queue.row(row_id)
         assert (row.status, row.attempts, row.finished_at) == ("pending", attempts, None)
         await a_schedule(queue, lambda request: httpx.Response(503)).tick()
         assert (await queue.row(row_id)).status == then
-        found = await queue.queries.detail(row_id, "acme")
+        found = await queue.queries.stored(row_id, "acme")
         assert found is not None
         assert [(attempt.number, attempt.status_code) for attempt in found[1]] == [(1, 500), (2, 500), (3, 503)]
 
@@ -72,8 +72,8 @@ class TestReplay:
         ]
         live = await queue.put(agent_id="b", event_type="t2", destination="https://x:443")
         wanted = Filter(agent_id="b", event_type="t2", destination="https://x:443")
-        assert await queue.queries.retry_many("globex", wanted, reset_attempts=True, limit=10) == 0
-        assert await queue.queries.retry_many("acme", wanted, reset_attempts=True, limit=10) == 1
+        assert await queue.queries.retry_many("globex", wanted, reset_attempts=True) == 0
+        assert await queue.queries.retry_many("acme", wanted, reset_attempts=True) == 1
         assert (await queue.row(meant)).status == "pending"
         assert [(await queue.row(row_id)).status for row_id in others] == ["dead"] * 3
         assert (await queue.row(live)).attempts == 0
@@ -84,19 +84,11 @@ class TestReplay:
         for hour, row_id in enumerate(ids):
             await queue.run(f"UPDATE flowactions_outbox SET finished_at = {hour} WHERE id = '{row_id}'")  # noqa: S608
         span = Filter(finished_from=1, finished_before=3)
-        assert await queue.queries.retry_many("acme", span, reset_attempts=False, limit=10) == 2
+        assert await queue.queries.retry_many("acme", span, reset_attempts=False) == 2
         named = Filter(ids=(ids[0], ids[1]))
-        assert await queue.queries.retry_many("acme", named, reset_attempts=False, limit=10) == 1
+        assert await queue.queries.retry_many("acme", named, reset_attempts=False) == 1
         states = [(await queue.row(row_id)).status for row_id in ids]
         assert states == ["pending", "pending", "pending", "dead"]
-
-    async def test_the_limit_takes_the_oldest(self, queue: Queue) -> None:
-        """Asked again, it goes on where it stopped."""
-        ids = sorted([await self.dead(queue) for _ in range(5)])
-        for expected in (2, 2, 1, 0):
-            assert await queue.queries.retry_many("acme", Filter(), reset_attempts=False, limit=2) == expected
-            states = [(await queue.row(row_id)).status for row_id in ids]
-            assert states == sorted(states, reverse=True)
 
 
 class TestCancelling:

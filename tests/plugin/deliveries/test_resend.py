@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_hookspecs import DashboardPrincipal, Node
-from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operators.scope import Scope
 from tests.plugin.deliveries.running import Running
 from tests.recorder import Request, status
@@ -99,11 +99,8 @@ async def test_only_what_is_delivered_is_sent_again_by_who_may_change_it(run: Ru
     run.host.principal = person
     assert len(await run.rows()) == 2
     answer = await run.client.post("/v1/webhooks/outbox/retry", json={"ids": [first, dead]})
-    assert answer.json()["data"] == {
-        "requeued": 1,
-        "more": False,
-        "delivered": {"number": 1, "exact": True},
-    }
+    begun = answer.json()["data"]
+    assert (begun["counted"], begun["delivered"]) == (1, {"number": 1, "exact": True})
 
 
 @pytest.mark.ci
@@ -125,7 +122,7 @@ async def test_it_shows_what_was_sent_again_and_who_did_it(run: Running) -> None
         (await run.client.post(f"/v1/webhooks/outbox/{first}/resend")).json()["data"]["resentAs"]
         for _ in range(2)
     ]
-    queries = services_of(run.host)._operators
+    queries = services_of(run.host)._insights
     found = await queries.delivery(Scope("acme"), first)
     assert found is not None
     assert [each.id for each in found.resent_as] == sorted(ids, reverse=True)
@@ -166,10 +163,10 @@ async def test_many_are_sent_again_by_a_bulk_action(run: Running) -> None:
     async with database.write() as connection:
         await connection.execute(text("UPDATE flowactions_actions SET starts_at = 0"))
     await until(lambda: len(run.receiver.requests) == 2)
-    found = await services_of(run.host)._operators.delivery(Scope("acme"), first)
+    found = await services_of(run.host)._insights.delivery(Scope("acme"), first)
     assert found is not None
     assert len(found.resent_as) == 1
-    (entry,) = await services_of(run.host)._operators.audit(Scope("acme"), None, 10)
+    (entry,) = await services_of(run.host)._insights.audit(Scope("acme"), None, 10)
     assert (entry.action, entry.action_id, entry.reason) == ("resend", data["actionId"], "lost")
 
 
@@ -194,7 +191,7 @@ async def test_a_request_that_is_repeated_with_its_key_sends_once(run: Running) 
     sources = [listed[each] for each in sorted(together | others)]
     assert sorted(sources) == sorted([first, first, second])
     assert [listed[each] for each in (first, second)] == [None, None]
-    assert len(await services_of(run.host)._operators.audit(Scope("acme"), None, 10)) == 3
+    assert len(await services_of(run.host)._insights.audit(Scope("acme"), None, 10)) == 3
     for wrong in ("", "x" * 201, "\x7f"):
         answer = await run.client.post(
             f"/v1/webhooks/outbox/{first}/resend", headers={"Idempotency-Key": wrong}

@@ -5,12 +5,15 @@ import time
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from litestar import Litestar, get
 from sqlalchemy import text
 
 from flowactions_hookspecs import DashboardPrincipal, Node
-from flowactions_plugin.deliveries import search_queries
+from flowactions_plugin.api.routes import RetryMany
+from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights.fields import FIELDS
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
 from tests.plugin.deliveries.running import Running
 from tests.recorder import status
@@ -128,19 +131,49 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
     run.receiver.answer = lambda number: status(200)
     body = {name: value for name, value in query.items() if name != "status"}
     answer = await run.client.post("/v1/webhooks/outbox/retry", json=body)
+    begun = answer.json()["data"]
     left_out = {"number": 0, "exact": True}
-    assert (answer.status_code, answer.json()["data"]) == (
-        200,
-        {"requeued": 2, "more": False, "delivered": left_out},
+    assert (answer.status_code, begun) == (
+        202,
+        {"actionId": begun["actionId"], "counted": 2, "delivered": left_out},
     )
+    assert len(await run.rows(status="dead")) == 5  # it begins ten seconds later, and can be stopped
+    await run.begin_actions()
     await until(lambda: _ended(run, dead[1], "delivered"))
     await until(lambda: _ended(run, dead[3], "delivered"))
-    answer = await run.client.post(
-        "/v1/webhooks/outbox/retry", json={"ids": [dead[0], dead[1]], "resetAttempts": True, "limit": 1}
-    )
-    assert answer.json()["data"] == {"requeued": 1, "more": True, "delivered": {"number": 1, "exact": True}}
+    key = {"Idempotency-Key": "k"}
+    named = {"ids": [dead[0], dead[1]], "resetAttempts": True}
+    answers = [await run.client.post("/v1/webhooks/outbox/retry", json=named, headers=key) for _ in range(2)]
+    first, second = (each.json()["data"] for each in answers)
+    assert (first["counted"], first["delivered"]) == (1, {"number": 1, "exact": True})
+    assert second["actionId"] == first["actionId"]
+    await run.begin_actions()
     await until(lambda: _ended(run, dead[0], "delivered"))
     assert len(await run.rows(status="dead")) == 2
+    nothing = await run.client.post("/v1/webhooks/outbox/retry", json={"eventId": "evt_none"})
+    assert nothing.json()["data"] == {"actionId": None, "counted": 0, "delivered": left_out}
+
+
+async def test_every_filter_has_one_name_in_queries_and_bodies(run: Running) -> None:
+    """Those of the table of fields, which pages and commands read, too; each selects by its own column."""
+    delivery_id = await run.enqueue()
+    await until(lambda: _ended(run, delivery_id))
+    shown = (await run.rows())[0]
+    names = {field.json for field in FIELDS if field.json}
+    assert names <= {each.encode_name for each in msgspec.structs.fields(RetryMany)} | {"status"}
+    for name in names & shown.keys():
+        if shown[name] is not None:
+            assert [each["id"] for each in await run.rows(**{name: shown[name]})] == [delivery_id], name
+            other = (
+                "dead" if name == "status" else "https://other.example" if name == "destination" else "other"
+            )
+            if name != "errorClass":
+                assert await run.rows(**{name: other}) == [], name
+    late = {"createdFrom": "2100-01-01T00:00:00Z"}
+    assert await run.rows(**late) == []
+    assert len(await run.rows(createdBefore="2100-01-01T00:00:00Z", errorClass="http_5xx")) == 0
+    wrong = await run.client.get("/v1/webhooks/outbox", params={"errorClass": "nonsense"})
+    assert (wrong.status_code, wrong.json()["errors"][0]["path"]) == (400, "errorClass")
 
 
 @sampled(
@@ -150,8 +183,9 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
         ({"ids": ["0" * 36] * 1001}, "ids"),
         ({"agentId": "\x00"}, "agentId"),
         ({"agentid": "a"}, ""),
-        ({"limit": 0}, "limit"),
-        ({"limit": 10_001}, "limit"),
+        ({"limit": 1}, "limit"),
+        ({"rate": 0}, "rate"),
+        ({"all": True, "agentId": "a"}, "all"),
         ({"resetAttempts": "yes"}, "resetAttempts"),
         ({"finishedFrom": "yesterday"}, "finishedFrom"),
         ({"finishedFrom": "2030-01-31T12:00:00"}, "finishedFrom"),

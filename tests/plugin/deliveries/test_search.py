@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import select
 
 from flowactions_plugin.clock import id_at
-from flowactions_plugin.deliveries import search_queries
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.schema import outbox
 from tests.queueing import Queue
@@ -63,7 +63,7 @@ async def filled(queue: Queue) -> Queue:
     return queue
 
 
-async def pages(queries: OperatorQueries, scope: Scope, wanted: Filter, limit: int = 7) -> list[Sequence[str]]:
+async def pages(queries: Insights, scope: Scope, wanted: Filter, limit: int = 7) -> list[Sequence[str]]:
     """Read all pages of a search."""
     found: list[Sequence[str]] = []
     before: str | None = None
@@ -148,7 +148,7 @@ async def test_a_search_finds_each_row_once_the_newest_first(
     """
     monkeypatch.setattr(search_queries, "READ_BACK", window)
     monkeypatch.setattr(search_queries, "FIRST_SHARES", shares)
-    queries = OperatorQueries(filled.database)
+    queries = Insights(filled.database)
     for name, wanted in SEARCHES.items():
         for scope in (ALL, ACME):
             found = [each for page in await pages(queries, scope, wanted) for each in page]
@@ -161,7 +161,7 @@ async def test_a_search_by_time_finds_rows_of_processes_whose_clocks_are_off(que
     for each in ids:
         await queue.put(id=each)
     await queue.run(f"UPDATE flowactions_outbox SET created_at = {START}")  # noqa: S608
-    queries = OperatorQueries(queue.database)
+    queries = Insights(queue.database)
     page = await queries.deliveries(ALL, Filter(created_from=START, created_before=START + 1), None, 50)
     assert [row.id for row in page.rows] == ids
 
@@ -171,7 +171,7 @@ async def test_each_organization_is_asked_or_all_rows_are_read_back(
 ) -> None:
     """With more organizations than are asked one by one, the same rows are found."""
     monkeypatch.setattr(search_queries, "ORGANIZATIONS", 2)
-    queries = OperatorQueries(filled.database)
+    queries = Insights(filled.database)
     for name in ("dead", "error", "agent", "dead of a time"):
         found = [each for page in await pages(queries, ALL, SEARCHES[name]) for each in page]
         assert found == await expected(filled, ALL, SEARCHES[name]), name
@@ -180,7 +180,7 @@ async def test_each_organization_is_asked_or_all_rows_are_read_back(
 async def test_a_search_says_how_far_it_has_looked_back(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to there each row is found, whether it has failed or not, and nothing older is shown before its turn."""
     monkeypatch.setattr(search_queries, "READ_BACK", 10)
-    queries = OperatorQueries(filled.database)
+    queries = Insights(filled.database)
     wanted = Filter(destination="https://d0.example.com:443")
     page = await queries.deliveries(ACME, wanted, None, 50)
     assert page.looked_back_to is not None
@@ -197,7 +197,7 @@ async def test_a_search_says_how_far_it_has_looked_back(filled: Queue, monkeypat
 async def test_an_event_is_found_however_old_it_is(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Delivered or not, with the first page: receivers ask by it."""
     monkeypatch.setattr(search_queries, "READ_BACK", 1)
-    queries = OperatorQueries(filled.database)
+    queries = Insights(filled.database)
     wanted = Filter(event_id="evt_0")
     page = await queries.deliveries(ALL, wanted, None, 50)
     assert page.next_cursor is None
@@ -209,7 +209,7 @@ async def test_an_event_is_found_however_old_it_is(filled: Queue, monkeypatch: p
 
 async def test_another_organizations_rows_are_not_found(filled: Queue) -> None:
     """Whatever a principal asks for."""
-    queries = OperatorQueries(filled.database)
+    queries = Insights(filled.database)
     wanted = Filter(organization_id="globex")
     assert not (await queries.deliveries(ACME, wanted, None, 50)).rows
     assert (await queries.count(ACME, wanted)).number == 0
@@ -222,13 +222,13 @@ async def test_another_organizations_rows_are_not_found(filled: Queue) -> None:
 async def test_a_cursor_that_is_none_is_refused(queue: Queue, cursor: str) -> None:
     """It comes from outside."""
     with pytest.raises(FilterInvalid) as raised:
-        await OperatorQueries(queue.database).deliveries(ALL, Filter(), cursor, 50)
+        await Insights(queue.database).deliveries(ALL, Filter(), cursor, 50)
     assert raised.value.field == "cursor"
 
 
 async def test_a_count_is_exact_up_to_its_limit(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond it, and where only some of the rows were read, it says that there are at least so many."""
-    queries = OperatorQueries(filled.database)
+    queries = Insights(filled.database)
     for name, wanted in SEARCHES.items():
         for scope in (ALL, ACME):
             counted = await queries.count(scope, wanted)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.views import detail, row_of
 from flowactions_plugin.http.masking import MASK, is_credential_name, masked_header, masked_url
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.views import delivery_of, detail_of
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from tests.queueing import Queue
@@ -199,6 +199,9 @@ def a_row(**changes: Any) -> SimpleNamespace:
         "finished_at": 0,
         "last_status_code": None,
         "last_error": None,
+        **dict.fromkeys(
+            ("claimed_until", "waiting_since", "takeovers", "quarantine_rounds", "trace", "action_id")
+        ),
         "origin": b'{"kind":"flow_node","organizationId":"o","agentId":"a","flowId":"f","runId":"r","nodeId":"n"}',
         "headers": b'[["authorization","Bearer abc"],["x-user","u"]]',
         "body": b"\xff{}",
@@ -215,6 +218,7 @@ def an_attempt(**changes: Any) -> SimpleNamespace:
         "status_code": 500,
         "error": None,
         "response": b"x",
+        "worker": None,
     }
     return SimpleNamespace(**{**values, **changes})
 
@@ -235,7 +239,7 @@ STRANGE = [
 class TestCorruptRows:
     def test_a_sound_row_has_no_defect(self) -> None:
         """The field is not there at all."""
-        shown = msgspec.to_builtins(detail(a_row(), [an_attempt()]))
+        shown = msgspec.to_builtins(detail_of(a_row(), [an_attempt()], 0, for_operators=False))
         assert "defect" not in shown
         assert shown["url"] == "https://a.example/?token=…"
         assert shown["headers"] == [{"key": "authorization", "value": MASK}, {"key": "x-user", "value": "u"}]
@@ -248,15 +252,17 @@ class TestCorruptRows:
         """And it can be written as JSON, in the list and in the detail."""
         for value in STRANGE:
             row = a_row(**{column: value})
-            msgspec.json.decode(msgspec.json.encode(row_of(row, for_operators=False)))
-            shown = msgspec.json.decode(msgspec.json.encode(detail(row, [an_attempt()])))
+            msgspec.json.decode(msgspec.json.encode(delivery_of(row, for_operators=False)))
+            shown = msgspec.json.decode(
+                msgspec.json.encode(detail_of(row, [an_attempt()], 0, for_operators=False))
+            )
             assert shown["attemptLog"][0]["number"] == 1
 
     def test_whatever_the_phases_of_an_attempt_hold_the_row_is_shown(self) -> None:
         """With its other attempts."""
         for value in STRANGE:
             log = [an_attempt(phases=value), an_attempt(number=2)]
-            shown = msgspec.json.decode(msgspec.json.encode(detail(a_row(), log)))
+            shown = msgspec.json.decode(msgspec.json.encode(detail_of(a_row(), log, 0, for_operators=False)))
             assert shown["attemptLog"][1]["number"] == 2
 
     @pytest.mark.parametrize(
@@ -268,13 +274,13 @@ class TestCorruptRows:
     )
     def test_the_defect_names_what_cannot_be_read(self, changes: dict[str, Any], named: str) -> None:
         """What can be read is shown beside it."""
-        shown = detail(a_row(**changes), [])
+        shown = detail_of(a_row(**changes), [], 0, for_operators=False)
         assert shown.defect == f"stored values that cannot be read: {named}"
         assert shown.event_id == "evt_1"
 
     def test_the_largest_counts_are_no_defect(self) -> None:
         """They are numbers like others."""
-        shown = row_of(a_row(attempts=2**31 - 1, max_attempts=2**31 - 1), for_operators=False)
+        shown = delivery_of(a_row(attempts=2**31 - 1, max_attempts=2**31 - 1), for_operators=False)
         assert (shown.attempts, shown.max_attempts, shown.defect) == (2**31 - 1, 2**31 - 1, msgspec.UNSET)
 
 
@@ -286,7 +292,9 @@ def test_a_redirect_is_said_to_be_none_that_is_followed() -> None:
         (404, "it answered 404"),
         (200, None),
     ):
-        assert row_of(a_row(last_status_code=code, last_error=None), for_operators=False).last_error == said
+        assert (
+            delivery_of(a_row(last_status_code=code, last_error=None), for_operators=False).last_error == said
+        )
 
 
 async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> None:
@@ -295,7 +303,7 @@ async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> 
     stored = "Requests to 10.0.0.1 are not allowed (private)."
     await queue.run(f"UPDATE flowactions_outbox SET last_error = '{stored}'")  # noqa: S608
     shown = "Requests to (an address) are not allowed (private)."
-    queries = OperatorQueries.of(queue.database, read_settings({}))
+    queries = Insights.of(queue.database, read_settings({}))
     for scope, reason in ((Scope("acme"), shown), (Scope(), stored)):
         (listed,) = (await queries.deliveries(scope, Filter(), None, 5)).rows
         found = await queries.delivery(scope, row_id)

@@ -14,11 +14,11 @@ from sqlalchemy import select, text
 
 from flowactions_hookspecs import FlowActions, Node, NodeDraft
 from flowactions_plugin.cli.checks import Checks, check_proxy
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.settings.model import read_settings
@@ -306,7 +306,7 @@ class TestSquid:
             host = SmallHost(development(database_url, **settings))
             actions = FlowActions.load(host)
             made = services_of(host)
-            queries = OperatorQueries.of(made._database, made._settings)
+            queries = Insights.of(made._database, made._settings)
 
             async def rows() -> dict[str, Any]:
                 async with made._database.write() as connection:
@@ -433,11 +433,11 @@ async def test_the_body_of_an_answer_in_clear_through_a_proxy_is_for_operators(
             assert (attempt["statusCode"], attempt["response"]) == (code, "")
             assert attempt["note"] == "answered through the proxy; not signed"
             assert "proxy" not in attempt["phases"]
-            queries = OperatorQueries.of(services_of(host)._database, services_of(host)._settings)
+            queries = Insights.of(services_of(host)._database, services_of(host)._settings)
             for scope, body in ((Scope("acme"), ""), (Scope(), "cache.internal says no")):
                 found = await queries.delivery(scope, finished.id)
                 assert found is not None
-                assert [(each.response, each.certainty) for each in found.attempts] == [
+                assert [(each.response, each.certainty) for each in found.row.attempt_log] == [
                     (body, "answered through the proxy")
                 ]
             draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)

@@ -60,7 +60,7 @@ async def test_every_attempt_ends_in_time_whatever_the_receiver_does(queue: Queu
             assert await a_schedule(queue, sender, limit=100).tick() == len(rows)
         assert used.growth < GROWTH
         for name, (_, state, said) in MISBEHAVIOUR.items():
-            found = await queue.queries.detail(rows[name], "acme")
+            found = await queue.queries.stored(rows[name], "acme")
             assert found is not None
             row, (attempt,) = found
             assert (name, row.status, row.attempts) == (name, state, 1), row.last_error
@@ -98,7 +98,7 @@ async def test_a_receiver_that_does_not_read_ends_at_the_deadline(queue: Queue) 
         await a_schedule(queue, sender).tick()
         took, errors = [], []
         for row_id in rows:
-            found = await queue.queries.detail(row_id, "acme")
+            found = await queue.queries.stored(row_id, "acme")
             assert found is not None
             row, (attempt,) = found
             errors.append((row.status, row.last_error))

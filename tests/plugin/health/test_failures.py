@@ -13,8 +13,8 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import FlowNodeOrigin, HostOrigin
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.health.failure_queries import FAILED_READ, Origin, failures, most_failing
-from flowactions_plugin.health.results import Failures
+from flowactions_plugin.insights.failures import FAILED_READ, Origin, failures, most_failing
+from flowactions_plugin.insights.results import Failures
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database

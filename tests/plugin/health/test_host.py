@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.deliveries.filters import parse
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.filters import parse
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import workers
+from flowactions_plugin.watch.fleet import Fleet
 from tests.rings import sampled
 from tests.support import AlertedHost, a_walk, development
 from tests.waiting import until
@@ -31,7 +31,7 @@ async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
     node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/", "webhookBody": "{}"})
     database = Database(read_settings(settings).database_url)
     async with database:
-        queries = OperatorQueries(database)
+        queries = Insights(database)
         async with actions.lifespan():
             for _ in range(20):
                 assert (await actions.reach(a_walk(), node)).status == "queued"

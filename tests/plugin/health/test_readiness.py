@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions
-from flowactions_plugin.health.readiness import Health
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.urls import parse_database_url
+from flowactions_plugin.watch.readiness import Health
 from tests.support import SmallHost, development, services_of, transport_of
 
 LIVE, READY = "/integrations/health/live", "/integrations/health/ready"

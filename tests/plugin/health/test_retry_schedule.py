@@ -8,11 +8,11 @@ import pytest
 
 from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.health.monitor import Monitor
-from flowactions_plugin.health.statistics import Counts
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import DEAD, GONE, Transition
+from flowactions_plugin.watch.monitor import Monitor
+from flowactions_plugin.watch.statistics import Counts
 from tests.queueing import ORIGIN, Queue, claimed
 
 HOUR_MS = 3600 * 1000

@@ -7,19 +7,19 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import DeliveryAlert
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.health import fleet
-from flowactions_plugin.health import monitor as health_monitor
-from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.health.monitor import Monitor
-from flowactions_plugin.health.statistics import ALERT_MS, Counts, Tally, alert_of
-from flowactions_plugin.health.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.watch import fleet
+from flowactions_plugin.watch import monitor as health_monitor
+from flowactions_plugin.watch.fleet import Fleet
+from flowactions_plugin.watch.monitor import Monitor
+from flowactions_plugin.watch.statistics import ALERT_MS, Counts, Tally, alert_of
 from tests.queueing import Queue, claimed
 
 ALL = Scope(None)
@@ -114,7 +114,7 @@ class TestStatistics:
             monitor.record([completion(ok=True), completion(status="dead")])
             monitor.record([completion(ok=True, organization_id="globex", destination="http://b:80")])
             await monitor.write()
-        queries = OperatorQueries(queue.database)
+        queries = Insights(queue.database)
         mine, every = await queries.overview(Scope("acme")), await queries.overview(ALL)
         sums = [
             tuple(
@@ -142,7 +142,7 @@ class TestStatistics:
             places = [f"http://d{(each * (1 if number % 2 else -1)) % 20}:80" for each in range(20)]
             monitor.record([completion(ok=True, destination=place) for place in places])
         await asyncio.gather(*(monitor.write() for monitor in monitors))
-        overview = await OperatorQueries(queue.database).overview(ALL)
+        overview = await Insights(queue.database).overview(ALL)
         assert sum(each.delivered for each in overview.hour) == 120
 
     async def test_many_destinations_are_written_a_few_at_a_time(
@@ -165,7 +165,7 @@ class TestStatistics:
             await monitor.write()
         await monitor.write()
         assert sizes == [3, 3, 3, 3, 1]
-        overview = await OperatorQueries(queue.database).overview(ALL)
+        overview = await Insights(queue.database).overview(ALL)
         assert sum(each.delivered for each in overview.hour) == 10
 
     async def test_old_statistics_are_deleted(self, queue: Queue) -> None:
@@ -186,7 +186,7 @@ class TestStatistics:
             await monitor.write()
         await queue.run("ALTER TABLE gone RENAME TO flowactions_statistics")
         await monitor.write()
-        overview = await OperatorQueries(queue.database).overview(ALL)
+        overview = await Insights(queue.database).overview(ALL)
         assert sum(each.delivered for each in overview.hour) == 1
 
 
@@ -262,7 +262,7 @@ class TestAlerts:
 class TestFleet:
     async def test_a_process_is_alive_then_stale_or_stopped_then_gone(self, queue: Queue) -> None:
         """Stopping in order is told apart from being killed."""
-        queries = OperatorQueries(queue.database)
+        queries = Insights(queue.database)
         stopped, killed = Fleet(queue.database, "continuous", 100), Fleet(queue.database, "scheduled", 50)
         for each in (killed, stopped):
             each.begin()
@@ -301,7 +301,7 @@ class TestFleet:
 
     async def test_a_monitor_writes_while_its_process_delivers_and_when_it_stops(self, queue: Queue) -> None:
         """What was counted last is not lost."""
-        queries = OperatorQueries(queue.database)
+        queries = Insights(queue.database)
         monitor = a_monitor(queue)
         async with monitor.watching(Load(3, 4)):
             await monitor.report()
@@ -425,10 +425,10 @@ class TestOneDelivery:
         await queue.run(
             f"{entry} ('{later}', 2, 'acme', 'v', 'Bob', 'dashboard', 'cancel', '{row_id}', NULL, '', 1)"
         )
-        queries = OperatorQueries(queue.database)
+        queries = Insights(queue.database)
         found = await queries.delivery(Scope("acme"), row_id)
         assert found is not None
-        assert [each.certainty for each in found.attempts] == ["sent, no answer"]
+        assert [each.certainty for each in found.row.attempt_log] == ["sent, no answer"]
         assert "The backoff before attempt 2" in found.why
         assert found.action is not None
         assert found.action.kind == "retry"

@@ -7,16 +7,15 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, LogicAction, NotQueued
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.health.gauges import Gauges
-from flowactions_plugin.health.writes import KEPT_SECONDS, Writes
+from flowactions_plugin.insights.gauges import Gauges
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.database import REFUSED_SECONDS, Database
 from flowactions_plugin.storage.outages import reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
 from tests.host_transactions import REF, before, dispatch_in, enqueuer_of, webhook
-from tests.outages import Outage
+from tests.outages import Outage, write
 from tests.owning import own_webhook
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.telemetry import Recorded
@@ -32,8 +31,11 @@ WORDS = {
 
 @pytest.mark.parametrize("outage", WORDS, indirect=True)
 @pytest.mark.parametrize("needs_writes", ["off", "on"])
-async def test_page_readiness_and_metric_say_it(outage: Outage, needs_writes: str) -> None:
-    """With nothing due and nothing tried; readiness fails only where a setting says so; and then it is over."""
+async def test_page_readiness_and_metric_say_it(
+    outage: Outage, needs_writes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a write that was refused, with nothing due; readiness fails only where a setting says so; and then it is over."""
+    monkeypatch.setattr("flowactions_plugin.storage.database.REFUSED_SECONDS", 1.0)
     engine = outage.engine()
     host = SmallHost(
         development(outage.url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_READY_NEEDS_WRITES=needs_writes),
@@ -46,11 +48,11 @@ async def test_page_readiness_and_metric_say_it(outage: Outage, needs_writes: st
     client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
     async with actions.lifespan(), client:
         services = services_of(host)
-        writes = services._operators.status.writes
-        gauges = Gauges(Meters(), services._operators.status, Load)
+        gauges = Gauges(Meters(), services._insights.status, Load)
 
         async def said() -> tuple[str, str, set[str | None]]:
-            writes._until = services._health._until = 0.0  # as if time had passed
+            await write(services._database)
+            services._health._until = 0.0  # as if time had passed
             ready = await client.get(READY)
             works = {"ready"} if needs_writes == "on" else {"ready", "unwritable"}
             assert ready.status_code == (200 if ready.text in works else 503)
@@ -58,7 +60,7 @@ async def test_page_readiness_and_metric_say_it(outage: Outage, needs_writes: st
             states = {each.labels.get("verdict") for each in gauges.readings() if each.value == 1}
             pages = [(await client.get(f"/integrations/webhooks{path}")).text for path in ("/", "/deliveries")]
             assert len({"takes no writes: " in page for page in pages}) == 1
-            return ready.text, (writes.refusal or ""), states
+            return ready.text, (services._insights.refusal or ""), states
 
         async def is_over() -> bool:
             return await said() == ("ready", "", {"idle"})
@@ -89,34 +91,41 @@ async def refused(actions: FlowActions) -> None:
 
 
 @pytest.mark.parametrize("outage", ["read-only file"], indirect=True)
-async def test_writing_is_tried_once_in_a_while(outage: Outage) -> None:
-    """An answer is kept for ten seconds: to try is a transaction."""
+async def test_a_refusal_is_known_for_a_while(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until half a minute after the last write that was refused: others may still be taken."""
     engine = outage.engine()
     now = 100.0
-    async with Database(
-        read_settings({"FLOWACTIONS_DATABASE_URL": outage.url}).database_url, engine
-    ) as database:
-        writes = Writes(database, lambda: now)
-        assert await writes.refused() is None
+    for module in ("database", "outages"):
+        monkeypatch.setattr(f"flowactions_plugin.storage.{module}.timer", lambda: now)
+    url = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url}).database_url
+    async with Database(url, engine) as database:
+        assert database.refused is None
         async with outage.lasting():
-            now += KEPT_SECONDS - 0.1
-            assert await writes.refused() is None
-            now += 0.2
-            assert await writes.refused() == WORDS[outage.kind]
-        assert await writes.refused() is not None
-        now += KEPT_SECONDS
-        assert await writes.refused() is None
+            await write(database)
+            assert database.refused == (WORDS[outage.kind], 100.0)
+        now += REFUSED_SECONDS - 0.1
+        assert database.refused is not None
+        now += 0.2
+        await until(lambda: written(database))
+        assert database.refused is None
     assert engine is not None
     await engine.dispose()
+
+
+async def written(database: Database) -> bool:
+    """Write something; give whether the database took it."""
+    await write(database)
+    return database.refused is None
 
 
 @pytest.mark.parametrize("outage", ["locked"], indirect=True)
 async def test_a_lock_is_no_refusal(outage: Outage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits for another writer says nothing about the database."""
-    monkeypatch.setattr("flowactions_plugin.health.writes.TRY_SECONDS", 0.1)
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0.1)
     url = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url}).database_url
     async with Database(url) as database, outage.lasting():
-        assert await Writes(database).refused() is None
+        await write(database)
+        assert database.refused is None
 
 
 @pytest.mark.parametrize(

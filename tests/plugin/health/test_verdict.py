@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.health.verdict import HealthSample, Share, judge, patience_ms
+from flowactions_plugin.insights.verdict import HealthSample, Share, judge, patience_ms
 from flowactions_plugin.storage.postgresql import Snapshot
 from tests.rings import sampled
 

@@ -12,12 +12,12 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_hookspecs import AuthEvent, FlowActions
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.deliveries.results import InboundEvent, InboundPage, InboundReason
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.requests import Throttle
 from flowactions_plugin.inbound.routes import MOST_RECORDED
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import InboundEvent, InboundPage, InboundReason
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -29,11 +29,11 @@ NOT_SIGNED = "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SI
 
 
 async def seen(run: Running, event_id: str | None = None) -> Sequence[InboundEvent]:
-    return (await services_of(run.host)._operators.inbound(Scope(), event_id, None, 50)).rows
+    return (await services_of(run.host)._insights.inbound(Scope(), event_id, None, 50)).rows
 
 
 async def reasons(run: Running, event_id: str | None = None) -> Sequence[InboundReason]:
-    return (await services_of(run.host)._operators.inbound(Scope(), event_id, None, 50)).reasons
+    return (await services_of(run.host)._insights.inbound(Scope(), event_id, None, 50)).reasons
 
 
 async def test_an_event_has_its_type_and_its_repetitions(run: Running) -> None:
@@ -123,7 +123,7 @@ async def test_workers_count_one_reason_together(database_url: str) -> None:
         for more in (1, 6):
             answered = store.Answered("auth", "refused", "headers", 401, reason="why", requests=more)
             await asyncio.gather(*(store.record_unprocessed(database, answered) for _ in range(2)))
-        (row,) = (await OperatorQueries(database).inbound(Scope(), None, None, 50)).reasons
+        (row,) = (await Insights(database).inbound(Scope(), None, None, 50)).reasons
     assert (row.requests, row.reason) == (14, "why")
 
 
@@ -153,7 +153,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -
     ]
     async with database.write() as connection:
         await connection.execute(insert(inbound_events), events)
-    queries, rows, cursor = services_of(run.host)._operators, list[InboundEvent](), None
+    queries, rows, cursor = services_of(run.host)._insights, list[InboundEvent](), None
     for _ in range(len(moments)):
         page = await queries.inbound(Scope(), None, cursor, 3)
         rows += page.rows
@@ -171,7 +171,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -
 async def test_a_member_of_an_organization_sees_no_inbound_event(run: Running) -> None:
     """They belong to no organization."""
     await run.send()
-    queries = services_of(run.host)._operators
+    queries = services_of(run.host)._insights
     await run.send(secret=OTHER)
     assert await queries.inbound(Scope("acme"), None, None, 50) == InboundPage()
 

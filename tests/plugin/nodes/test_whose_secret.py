@@ -29,8 +29,8 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.cli.outbox import show_delivery
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.enqueue import unsigned_test
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -279,7 +279,7 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
         assert [each["kind"] for each in await run.origins()] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text
-        queries = OperatorQueries.of(services_of(run.host)._database, services_of(run.host)._settings)
+        queries = Insights.of(services_of(run.host)._database, services_of(run.host)._settings)
         found = await queries.delivery(Scope(), outcome.delivery_id or "")
         assert found is not None
         show_delivery(found)

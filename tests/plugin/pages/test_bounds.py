@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import insert
 
-from flowactions_plugin.deliveries.operator_queries import MOST_ATTEMPTS, OperatorQueries
-from flowactions_plugin.health.status import COUNT_LIMIT
+from flowactions_plugin.insights.port import MOST_ATTEMPTS, Insights
+from flowactions_plugin.insights.status import COUNT_LIMIT
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.context import ROWS
 from flowactions_plugin.pages.routes import PAGES
@@ -117,7 +117,7 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
 
 async def test_an_overview_costs_no_more_with_a_longer_backlog(queue: Queue) -> None:
     """It counts due rows up to a limit: four times the rows beyond it are the same work for the database."""
-    queries, scope, work = OperatorQueries(queue.database), Scope("acme"), []
+    queries, scope, work = Insights(queue.database), Scope("acme"), []
     row = await queue.put()
     for already, more in ((0, 12_000), (12_000, 36_000)):
         await copy(queue.database, row, more, already=already)

@@ -8,11 +8,10 @@ import re
 import httpx
 import pytest
 
-from flowactions_plugin.bulk import pauses
-from flowactions_plugin.bulk.actions import Actions
-from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.sets import Kind
-from flowactions_plugin.deliveries.filters import Filter
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.results import Kind
+from flowactions_plugin.operations import port as pauses
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
 from tests.plugin.pages.conftest import ROOT, Site
 
@@ -64,6 +63,25 @@ async def test_when_the_set_has_changed_it_is_shown_and_asked_again(site: Site) 
     assert begun.status_code == 303
 
 
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [("retry", "dead", "pending"), ("cancel", "pending", "dead"), ("delete", "dead", None)],
+)
+async def test_one_delivery_is_changed_at_once(site: Site, kind: str, before: str, after: str | None) -> None:
+    """Confirmed with a reason, without a bulk action; a form that is sent twice says that it has changed."""
+    row_id = await site.put(before)
+    page = await preview(site, kind, id=row_id)
+    assert "later" not in page.text.partition("<form")[2].partition("</form>")[0]
+    done = await site.post("/actions", {**hidden(page), "reason": "the why"})
+    assert done.status_code == 303
+    assert done.headers["location"].endswith("/deliveries" if kind == "delete" else f"/deliveries/{row_id}")
+    assert await site.statuses() == ({} if after is None else {row_id: after})
+    (line,) = await site.execute("SELECT action, delivery_id, reason, actor_name FROM flowactions_audit")
+    assert (line.action, line.delivery_id, line.reason) == (kind, row_id, "the why")
+    assert (await site.post("/actions", hidden(page))).status_code == 409
+    assert await site.execute("SELECT 1 FROM flowactions_actions") == []
+
+
 async def test_the_rows_of_a_page_are_selected_by_id(site: Site) -> None:
     """As a browser sends checked boxes, and as one delivery's page links."""
     ids = [await site.put("dead") for _ in range(4)]
@@ -76,14 +94,17 @@ async def test_the_rows_of_a_page_are_selected_by_id(site: Site) -> None:
 @pytest.mark.parametrize(
     ("form", "status"),
     [
-        ({"kind": "explode", "token": "x"}, 400),
-        ({"token": "x"}, 400),
-        ({"kind": "retry", "token": "nonsense"}, 400),
+        ({"kind": "explode"}, 400),
+        ({"as-of": "1", "count": "1"}, 400),
         ({"kind": "retry"}, 400),
-        ({"kind": "retry", "token": "x", "canary": "many"}, 400),
-        ({"kind": "retry", "token": "x", "rate": "nan"}, 400),
-        ({"kind": "retry", "token": "x", "rate": "-1"}, 400),
-        ({"kind": "retry", "token": "x", "canary": "9" * 5000}, 400),
+        ({"kind": "retry", "as-of": "x", "count": "1"}, 400),
+        ({"kind": "retry", "as-of": "9" * 15, "count": "1"}, 400),
+        ({"kind": "retry", "as-of": "1", "count": "1", "filter-from": "never"}, 400),
+        ({"kind": "retry", "as-of": "1", "count": "1", "canary": "many"}, 400),
+        ({"kind": "retry", "as-of": "1", "count": "1", "rate": "nan"}, 400),
+        ({"kind": "retry", "as-of": "1", "count": "1", "rate": "-1"}, 400),
+        ({"kind": "retry", "as-of": "1", "count": "1", "canary": "9" * 5000}, 400),
+        ({"kind": "retry", "as-of": "1", "count": "1"}, 409),
     ],
 )
 async def test_what_cannot_be_done_says_why(site: Site, form: dict[str, str], status: int) -> None:
@@ -94,8 +115,8 @@ async def test_what_cannot_be_done_says_why(site: Site, form: dict[str, str], st
     assert await site.execute("SELECT 1 FROM flowactions_actions") == []
 
 
-async def test_a_token_of_one_organization_does_nothing_in_another(site: Site) -> None:
-    """The set of an operator's preview neither."""
+async def test_a_set_of_one_organization_is_none_in_another(site: Site) -> None:
+    """That of an operator's preview neither."""
     await site.put("dead")
     site.sign_in("operator")
     form = hidden(await preview(site, "delete"))
@@ -125,9 +146,8 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
     page = (await site.get("/destinations")).text
     assert page.count("by the operator") == 2
     assert "/destinations/resume" not in page
-    for _ in range(2):
-        assert (await site.post("/destinations/pause", form)).status_code == 409
-        answer = await site.post("/destinations/resume", form)
+    for path in ("/destinations/pause", "/destinations/resume"):
+        answer = await site.post(path, form)
         assert answer.status_code == 403
         assert "only operators can resume it" in answer.text
     rows = await site.execute("SELECT paused_by FROM flowactions_pauses")
@@ -138,7 +158,7 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
 async def test_an_automatic_pause_is_shown_and_can_be_ended(site: Site) -> None:
     """With the next probe, also by those of the organization who may change, and not by others."""
     destination = "https://down.example:443"
-    await Pauses(site.queue.database).pause(Scope("acme"), destination, AUTOMATIC, "20 failures in a row")
+    await Operations(site.queue.database).pause(Scope("acme"), destination, AUTOMATIC, "20 failures in a row")
     for who in ("operator", "changer"):
         site.sign_in(who)
         page = (await site.get("/destinations")).text
@@ -153,44 +173,28 @@ async def test_an_automatic_pause_is_shown_and_can_be_ended(site: Site) -> None:
     assert await site.execute("SELECT 1 FROM flowactions_pauses") == []
 
 
-async def test_a_pause_that_was_not_shown_is_neither_ended_nor_replaced(site: Site) -> None:
-    """The page shows it beside what was asked for; a form that has it does what it says."""
+async def test_the_last_pause_wins_and_a_form_that_is_sent_twice_is_one(site: Site) -> None:
+    """Of two people, nobody has to know of the other; the audit has both."""
     target = {"destination": "https://hooks.example.com:443"}
-    await site.post("/destinations/pause", {**target, "reason": "the first"})
-    stale = hidden(await site.get("/destinations"))
-    assert stale.keys() == {"destination", "seen"}
-    await site.post("/destinations/resume", stale)
-    await site.post("/destinations/pause", {**target, "reason": "the second"})
-    await site.execute("UPDATE flowactions_pauses SET paused_at = :later", later=int(stale["seen"]) + 1)
-
-    refused = await site.post("/destinations/resume", {**stale, "reason": "over"})
-    assert refused.status_code == 409
-    assert "was resumed and paused again since you looked" in refused.text
-    assert "the second" in refused.text
-    fresh = hidden(refused)
-    assert int(fresh["seen"]) == int(stale["seen"]) + 1
-
+    for reason in ("the first", "the second", "the second"):
+        assert (await site.post("/destinations/pause", {**target, "reason": reason})).status_code == 303
+    rows = await site.execute("SELECT reason FROM flowactions_pauses")
+    assert [row.reason for row in rows] == ["the second"]
     site.sign_in("operator")
     taking = {**target, "organization": "acme", "reason": "an incident"}
-    refused = await site.post("/destinations/pause", taking)
-    assert refused.status_code == 409
-    assert "is paused already" in refused.text
-    assert "Yours: an incident" in refused.text
-    assert (await site.post("/destinations/pause", {**taking, "seen": stale["seen"]})).status_code == 409
-    for _ in range(2):  # a form that is sent twice is no conflict
-        answer = await site.post("/destinations/pause", {**taking, "seen": fresh["seen"]})
-        assert answer.status_code == 303
+    assert (await site.post("/destinations/pause", taking)).status_code == 303
     rows = await site.execute("SELECT paused_by, reason FROM flowactions_pauses")
     assert [(row.paused_by, row.reason) for row in rows] == [("Olive", "an incident")]
-    assert (await site.post("/destinations/pause", {**taking, "seen": "x"})).status_code == 400
+    rows = await site.execute("SELECT reason FROM flowactions_audit ORDER BY id")
+    assert [row.reason for row in rows] == ["the first", "the second", "an incident"]
 
 
 async def test_a_member_cannot_end_what_a_command_has_begun(site: Site) -> None:
     """Nor is there a button for it."""
     await site.put("dead")
-    made = Actions(site.queue.database)
+    made = Operations(site.queue.database)
     preview = await made.preview(Scope("acme"), "delete", Filter())
-    begun = await made.begin(Scope("acme"), "delete", preview.token, Actor("root", "root@box", "command"), "")
+    begun = await made.change(Scope("acme"), preview.chosen, Actor("root", "root@box", "command"), "")
     page = (await site.get(f"/actions/{begun.id}")).text
     assert f"{begun.id}/stop" not in page
     assert (await site.post(f"/actions/{begun.id}/stop")).status_code == 403
@@ -226,11 +230,11 @@ async def test_tenants_do_not_read_the_names_of_operators(site: Site) -> None:
     site.sign_in("operator")
     await site.post("/destinations/pause", {"destination": target, "organization": "acme", "reason": "the why"})
     queue, olive = site.queue, Actor("olive", "Olive", "operator")
-    made = Actions(queue.database)
+    made = Operations(queue.database)
     done: list[tuple[Kind, str]] = [("cancel", waiting), ("delete", dead)]
     for kind, row_id in done:
         preview = await made.preview(Scope("acme"), kind, Filter(ids=(row_id,)))
-        begun = await made.begin(Scope("acme"), kind, preview.token, olive, "")
+        begun = await made.change(Scope("acme"), preview.chosen, olive, "")
     assert "Olive" in (await site.get(f"/deliveries/{waiting}")).text
     site.sign_in("changer")
     shown = "FLOWACTIONS_SHOW_OPERATORS" in site.host.settings

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Header, HostOrigin, Origin
-from flowactions_plugin.deliveries.curl import MOST_CHARACTERS, commands, quoted, unsigned
 from flowactions_plugin.egress.signature import sign
+from flowactions_plugin.insights.curl import MOST_CHARACTERS, commands, quoted, unsigned
 from tests.owning import own_webhook
 from tests.recorder import recorder, status
 from tests.support import SmallHost, development, transport_of

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from flowactions_plugin.deliveries.results import KnownAttempt
-from flowactions_plugin.health.results import Bucket
+from flowactions_plugin.insights.results import Attempt, Bucket
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.charts import HEIGHT, LEAST, TICKS, axis_end, chart, steps
 
@@ -126,9 +125,9 @@ def test_a_time_to_the_minute() -> None:
     assert formats.utc_clock(2**63, "clock") == formats.NOTHING
 
 
-def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **changes: object) -> KnownAttempt:
+def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **changes: object) -> Attempt:
     values: dict[str, object] = {"status_code": 503, "error": None, "response": "", "certainty": "answered"}
-    return KnownAttempt(number=number, started_at=started_at, duration_ms=duration_ms, **{**values, **changes})  # type: ignore[arg-type]
+    return Attempt(number=number, started_at=started_at, duration_ms=duration_ms, **{**values, **changes})
 
 
 class TestSteps:

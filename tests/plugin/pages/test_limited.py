@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import insert
 
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
-from flowactions_plugin.health.fleet import Fleet
-from flowactions_plugin.health.results import LimitedNow
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.schema import destinations, pauses
+from flowactions_plugin.watch.fleet import Fleet
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site
 from tests.queueing import Queue
@@ -42,16 +41,14 @@ async def fail(queue: Queue, organization_id: str) -> None:
 
 
 async def test_pages_name_what_is_limited(site: Site) -> None:
-    """The destination, with the time, on both pages and at its delivery; the organization on the overview."""
-    await limit(site.queue, Limited({HUNG: SINCE}, {"acme": EARLIER, "globex": EARLIER}))
+    """The destination, with the time, on both pages and at its delivery, to those who send there."""
+    await limit(site.queue, Limited({HUNG: SINCE}))
     await fail(site.queue, "acme")
     row_id = await site.put(organization_id="acme", destination=HUNG)
-    for role, others in (("reader", False), ("operator reader", True)):
+    for role in ("reader", "operator reader"):
         site.sign_in(role)
         overview = (await site.get()).text
         assert "1 destination is limited to one delivery at a time since" in overview
-        assert ("Organization globex" in overview) == others
-        assert ("Organization acme is" if others else "Your deliveries are") in overview
         for page in ("/destinations", ""):
             assert '<time datetime="2023-11-14T22:13:20' in (await site.get(page)).text
         assert "one at a time" in (await site.get("/destinations")).text
@@ -61,42 +58,44 @@ async def test_pages_name_what_is_limited(site: Site) -> None:
     site.sign_in("other")
     overview = (await site.get()).text
     assert "one delivery at a time" not in overview
-    assert "Your deliveries are limited" in overview
     assert "acme" not in overview
 
 
 async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     """The first of several says since when; one that was killed or has stopped counts no more, and nonsense is nothing."""
     first, second = await limit(queue, Limited({HUNG: SINCE})), await limit(queue, Limited({HUNG: EARLIER}))
-    status = OperatorQueries(queue.database)
+    status = Insights(queue.database)
 
-    async def now() -> LimitedNow:
-        return (await status.overview(Scope(None))).limited
+    async def now() -> list[str]:
+        return [each.words for each in (await status.overview(Scope(None))).findings if each.about == "limited"]
 
-    assert await now() == LimitedNow(destinations=1, since=EARLIER)
+    words = "1 destination is limited to one delivery at a time since {}: attempts time out"
+    assert await now() == [words.format("2020-09-13T12:26:40Z")]
     await second.stop()
-    assert await now() == LimitedNow(destinations=1, since=SINCE)
+    assert await now() == [words.format("2023-11-14T22:13:20Z")]
     await first.beat(0, 0, Limited())
-    assert await now() == LimitedNow()
+    assert await now() == []
     await first.beat(0, 0, Limited({HUNG: SINCE}))
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
-    assert await now() == LimitedNow()
+    assert await now() == []
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at + 46000, limited = '[1'")
-    assert await now() == LimitedNow()
+    assert await now() == []
 
 
 @pytest.mark.ci
 async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tmp_path: Path) -> None:
     """`destinations list`, `outbox stats` and `outbox show`."""
-    await limit(queue, Limited({HUNG: SINCE}, {"acme": EARLIER}))
+    await limit(queue, Limited({HUNG: SINCE}))
     await fail(queue, "acme")
     row_id = await queue.put(organization_id="acme", destination=HUNG)
     settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}
     listed = await command("destinations", "list", cwd=tmp_path, **settings)
     assert "2023-11-14T22:13:20Z" in listed.out
     stats = await command("outbox", "stats", cwd=tmp_path, **settings)
-    assert "1 destination to one delivery at a time since 2023-11-14T22:13:20Z" in stats.out
-    assert "organization acme to its share of a worker's slots since 2020-09-13T12:26:40Z" in stats.out
+    assert (
+        "limited      1 destination is limited to one delivery at a time since 2023-11-14T22:13:20Z"
+        in stats.out
+    )
     shown = await command("outbox", "show", row_id, cwd=tmp_path, **settings)
     assert "limited to one delivery at a time since 2023-11-14T22:13:20Z" in shown.out
 
@@ -115,17 +114,17 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
     await site.execute("UPDATE flowactions_outbox SET last_error = 'failed' WHERE waiting_since IS NULL")
     site.sign_in("operator")
     overview = (await site.get()).text
-    assert "3 deliveries wait without an attempt since" in overview
+    assert "3 deliveries wait, without an attempt, since" in overview
     assert said in overview
     assert "1 delivery waits" not in overview
     assert '/deliveries?error=waits">' in overview
     site.sign_in("other")
     overview = (await site.get()).text
-    assert "1 delivery waits without an attempt since" in overview
+    assert "1 delivery waits, without an attempt, since" in overview
     assert "Host.signing_secret of Shop failed" in overview
     stats = await command("outbox", "stats", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     assert (
-        "blocked      3 deliveries wait without an attempt since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
+        "waiting      3 deliveries wait, without an attempt, since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
         in stats.out
     )
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from flowactions_plugin.bulk.engine import Engine
-from flowactions_plugin.deliveries.resend import send_one_again
+from flowactions_plugin.operations.engine import Engine
+from flowactions_plugin.operations.resend import send_one_again
 from flowactions_plugin.operators.scope import Actor
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site

@@ -9,11 +9,11 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from flowactions_plugin.bulk.purge import PurgeStore
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.operations.purge import PurgeStore
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, Return
 from flowactions_plugin.queue.completer import Completer

@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.bulk.pauses import Pauses
 from flowactions_plugin.egress.lag import LagMeter
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.queue import continuous
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.continuous import ContinuousClaims
@@ -389,7 +389,7 @@ async def test_a_paused_lane_is_asked_once(queue: Queue, monkeypatch: pytest.Mon
     place = "http://127.0.0.1:80"
     await queue.put(url=f"{place}/", destination=place)
     claims = ContinuousClaims(queue.store, an_executor(queue, ok), slots=5, per_destination=5)
-    await Pauses(queue.database).pause(ACME, place, MAYA)
+    await Operations(queue.database).pause(ACME, place, MAYA)
     asked, claim = 0, queue.store.claim
 
     async def counted(*arguments: Any, **named: Any) -> Any:

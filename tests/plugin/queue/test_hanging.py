@@ -10,15 +10,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import httpx
 import pytest
 
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.health.monitor import Monitor
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
+from flowactions_plugin.watch.monitor import Monitor
 from tests.loopback import listening
 from tests.queueing import Queue, an_executor
 from tests.recorder import OK, recorder
@@ -205,13 +205,14 @@ async def test_a_silent_hook_delays_no_other_hook_of_its_host(queue: Queue, orga
 async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> None:
     """Within seconds, by organizations that are concerned; and when the worker stops, it limits nothing."""
     executor = an_executor(queue, lambda _request: httpx.Response(200))
-    queries = OperatorQueries(queue.database)
+    queries = Insights(queue.database)
     monitor = Monitor(queue.database, "continuous", SLOTS, None)
     place = "http://hung.example.com:80"
     row_id = await queue.put(destination=place)
 
     async def limited(organization_id: str | None) -> int:
-        return (await queries.overview(Scope(organization_id))).limited.destinations
+        overview = await queries.overview(Scope(organization_id))
+        return sum(each.words.startswith("1 destination is limited") for each in overview.findings)
 
     async with monitor.watching(executor.load):
         await monitor.report()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
@@ -301,19 +302,18 @@ async def test_rows_wait_while_the_hosts_transport_is_invalid(
     async with actions.lifespan():
         node = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:9/"})
         ids = [str((await actions.reach(a_walk(), node)).delivery_id) for _ in range(4)]
-        queries = services_of(host)._operators
+        queries = services_of(host)._insights
 
         async def waiting() -> bool:
-            rows = [await queries.detail(row_id, "acme") for row_id in ids]
-            return all(row is not None and row[0].waiting_since is not None for row in rows)
+            rows = [await queries.detail(Scope(), row_id) for row_id in ids]
+            return all(row is not None and row.waiting_since is not None for row in rows)
 
         await until(waiting)
         for row_id in ids:
-            found = await queries.detail(row_id, "acme")
-            assert found is not None
-            row, log = found
-            assert (row.status, row.attempts, log) == ("pending", 0, [])
-            assert said in row.last_error
+            row = await queries.detail(Scope(), row_id)
+            assert row is not None
+            assert (row.status, row.attempts, row.attempt_log) == ("pending", 0, [])
+            assert said in (row.last_error or "")
     named = [record for record in caplog.records if "Host.transport" in record.getMessage()]
     assert len(named) == 1
     assert SECRET not in caplog.text

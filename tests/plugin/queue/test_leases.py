@@ -76,7 +76,7 @@ async def test_the_attempt_that_delivers_is_in_the_log(queue: Queue, response: b
     await queue.complete(claim, Outcome(5, 6, status_code=503, response=b"no"), Transition("retrying"))
     (claim,) = await queue.store.claim(1)
     await queue.complete(claim, Outcome(7, 8, status_code=200, response=response), Transition("delivered"))
-    found = await queue.queries.detail(row_id, "acme")
+    found = await queue.queries.stored(row_id, "acme")
     assert found is not None
     log = [
         (each.number, each.started_at, each.duration_ms, each.status_code, each.error, bytes(each.response))

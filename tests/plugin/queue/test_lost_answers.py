@@ -168,7 +168,7 @@ async def test_an_outcome_that_was_written_is_found_again(
     assert "taken over" not in caplog.text
     assert caplog.text.count("out of reach") == 1
     assert caplog.text.count("is dead") == (ROWS if expected == "dead" else 0)
-    found = await cut.queue.queries.detail(ids[0], "acme")
+    found = await cut.queue.queries.stored(ids[0], "acme")
     assert found is not None
     assert [attempt.number for attempt in found[1]] == [1]
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_hookspecs import FlowActions, Node
-from flowactions_plugin.deliveries.views import detail
 from flowactions_plugin.egress import sender
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue import outcomes
 from flowactions_plugin.storage.schema import attempts
 from tests.loopback import listening
@@ -74,8 +74,7 @@ async def test_stored_phases_that_cannot_be_read_are_left_out(queue: Queue, stor
     async with queue.database.write() as connection:
         values = {"number": 1, "started_at": 0, "duration_ms": 5, "error": "lost", "phases": stored}
         await connection.execute(insert(attempts).values(delivery_id=row_id, **values))
-    found = await queue.queries.detail(row_id, "acme")
-    assert found is not None
-    shown = detail(*found)
+    shown = await queue.queries.detail(Scope("acme"), row_id)
+    assert shown is not None
     assert [(each.error, each.phases) for each in shown.attempt_log] == [("lost", {})]
     assert shown.defect == "stored values that cannot be read: attempts"

@@ -12,14 +12,14 @@ import pytest
 from sqlalchemy import insert
 
 from flowactions_hookspecs import Node
-from flowactions_plugin.bulk.pauses import Pauses
-from flowactions_plugin.bulk.sets import Selection
-from flowactions_plugin.bulk.store import ActionStore
-from flowactions_plugin.deliveries.filters import Filter
-from flowactions_plugin.deliveries.operator_queries import OperatorQueries
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.inbound import store as inbound_store
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.nodes.store import DeferredStore, Release, Step
+from flowactions_plugin.operations.bulk import Selection
+from flowactions_plugin.operations.port import Operations
+from flowactions_plugin.operations.store import ActionStore
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion, End, Return
 from flowactions_plugin.queue.rules import Transition
@@ -82,7 +82,7 @@ SCANNED = re.compile(
 def listed(
     store: OutboxStore, wanted: Filter, before: str | None = None, organization_id: str = "acme"
 ) -> Awaitable[Any]:
-    return OperatorQueries(store._database).deliveries(Scope(organization_id), wanted, before, 50)
+    return Insights(store._database).deliveries(Scope(organization_id), wanted, before, 50)
 
 
 STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
@@ -96,17 +96,15 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "look for what has become due": lambda store: store.look(),
     "retry": lambda store: queries(store).retry(ROW, "acme"),
     "cancel": lambda store: queries(store).cancel(ROW, "acme", "no"),
-    "replay": lambda store: queries(store).retry_many("acme", Filter(), reset_attempts=True, limit=1000),
-    "replay by filter": lambda store: queries(store).retry_many(
-        "acme", EVERYTHING, reset_attempts=False, limit=1000
-    ),
+    "bulk retry": lambda store: queries(store).retry_many("acme", Filter(), reset_attempts=True),
+    "bulk retry by filter": lambda store: queries(store).retry_many("acme", EVERYTHING, reset_attempts=False),
     "resend": resend,
     "list": lambda store: listed(store, Filter()),
     "list by status": lambda store: listed(store, Filter(status="dead"), ROW),
     "list by agent": lambda store: listed(store, Filter(agent_id="agent-7"), ROW),
     "list by what no index serves": lambda store: listed(store, Filter(event_type="none")),
     "list of a tenant without rows": lambda store: listed(store, Filter(), organization_id="globex"),
-    "detail": lambda store: queries(store).detail(ROW, "acme"),
+    "detail": lambda store: queries(store).stored(ROW, "acme"),
     "lease of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),
     "reach of a node": lambda store: deferred(store).record(
         a_walk(run_id="run-6", flow_id="f"), Node(id="n", type="webhook"), None, None
@@ -181,7 +179,7 @@ async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backl
         for number in range(60):
             await queue.put(destination=f"http://r{number}.example.com:80")
         if paused:
-            await Pauses(database).pause(ACME, place, MAYA)
+            await Operations(database).pause(ACME, place, MAYA)
         seen = Watched(database)
 
         async def claim(store: OutboxStore) -> None:
@@ -205,13 +203,11 @@ async def test_the_cost_of_a_claim_does_not_grow_with_another_destinations_backl
 WHOLE_TABLE = re.compile(r"Seq Scan on flowactions|SCAN flowactions_\w+$", re.MULTILINE)
 
 
-async def _asked(
-    queries: OperatorQueries, call: Callable[[OperatorQueries], Awaitable[Any]], _: OutboxStore
-) -> None:
+async def _asked(queries: Insights, call: Callable[[Insights], Awaitable[Any]], _: OutboxStore) -> None:
     await call(queries)
 
 
-WATCHED: dict[str, Callable[[OperatorQueries], Awaitable[Any]]] = {
+WATCHED: dict[str, Callable[[Insights], Awaitable[Any]]] = {
     "events": lambda queries: queries.inbound(Scope(), None, None, 50),
     "later events": lambda queries: queries.inbound(Scope(), None, "500.auth.e7", 50),
     "a host": lambda queries: queries.status.destinations_named(Scope(), "h77.example", 20),
@@ -246,7 +242,7 @@ async def test_inbound_events_and_hosts_are_looked_up_by_an_index(database_url: 
             await connection.execute(insert(destinations), hosts)
         async with database.write() as connection:
             await connection.exec_driver_sql("ANALYZE")
-        watched, queries = Watched(database), OperatorQueries(database)
+        watched, queries = Watched(database), Insights(database)
         for name, call in WATCHED.items():
             for plan in await watched.plans(partial(_asked, queries, call)):
                 assert not WHOLE_TABLE.search(plan), (name, plan)

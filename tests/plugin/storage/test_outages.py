@@ -22,12 +22,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
-from flowactions_plugin.health.fleet import Fleet
 from flowactions_plugin.housekeeper import Housekeeper
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.sqlite import Deadline
+from flowactions_plugin.watch.fleet import Fleet
 from tests.commanding import running
 from tests.host_transactions import webhook
 from tests.recorder import recorder
@@ -349,7 +349,7 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
     caplog.set_level(logging.INFO)
     beats = 0
     hurry(monkeypatch, "statistics", seconds=0.3)
-    monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 0.0)
+    monkeypatch.setattr("flowactions_plugin.watch.monitor.BEAT_SECONDS", 0.0)
     usual = Fleet.beat
 
     async def counted(*given: Any) -> bool:
@@ -363,7 +363,7 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
         await until(lambda: beats > 1)
         await execute(database_url, "ALTER TABLE flowactions_workers RENAME TO gone")
         await until(lambda: "statistics" in services_of(host)._database.outage_log._failing)
-        monkeypatch.setattr("flowactions_plugin.health.monitor.BEAT_SECONDS", 300.0)
+        monkeypatch.setattr("flowactions_plugin.watch.monitor.BEAT_SECONDS", 300.0)
         caplog.clear()
         beats = 0
         await until(lambda: beats >= 3 or "reachable again" in caplog.text)

@@ -90,7 +90,7 @@ async function act(id, what) {
 
 async function replay() {
   const { data } = await call("/v1/webhooks/outbox/retry", { method: "POST", body: { all: true } });
-  $("#notice").textContent = `${data.requeued} deliveries are tried once more.${data.more ? " More are left: retry again." : ""}`;
+  $("#notice").textContent = `${data.counted} deliveries are tried once more in ten seconds. The operator pages can stop it.`;
   older = [];
   await refresh();
 }

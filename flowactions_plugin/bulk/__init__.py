@@ -1,1 +1,0 @@
-"""What operators do to many deliveries at once: bulk actions, pauses of destinations, purges of organizations."""

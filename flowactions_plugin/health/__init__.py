@@ -1,1 +1,0 @@
-"""How deliveries, workers and this process stand: the fleet, statistics, the verdict, readiness."""

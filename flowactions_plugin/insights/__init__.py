@@ -1,0 +1,1 @@
+"""What operators, tenants and programs read: one port, whoever asks and by what."""

@@ -1,0 +1,85 @@
+"""Reads what the gauges show: how deliveries stand, in the whole database, and how busy this process is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.queue.delivery_telemetry import Load
+from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.meters import Meters, Reading
+
+READ_SECONDS: Final = 15.0
+"""How often the database is read, in each process whose lifespan is open."""
+
+STALE_SECONDS: Final = 60.0
+"""What was read so long ago is not reported: a value that stays the same says that all is well."""
+
+
+class Gauges:
+    """Reads the gauges of one process, where somebody listens.
+
+    Args:
+        meters: report them.
+        status: of the database.
+        load: returns how busy this process is.
+        timer: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        meters: Meters,
+        status: QueueStatus,
+        load: Callable[[], Load],
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._meters = meters
+        self._status = status
+        self._load = load
+        self._timer = timer
+        self._read_at = 0.0
+        self._of_database: Sequence[Reading] = ()
+
+    async def reading_loop(self) -> None:
+        """Read every few seconds until cancelled; without a listener, only wait."""
+        if not self._meters.is_open:
+            await asyncio.Event().wait()
+        self._meters.read_gauges(self.readings)
+        while True:
+            await self.read()
+            await asyncio.sleep(READ_SECONDS)
+
+    async def read(self) -> None:
+        """Read the database; what was read before stays for a while when it does not answer, which others log."""
+        try:
+            due, oldest_ms = await self._status.due()
+            verdict = await self._status.verdict()
+            blocked_ms = await self._status.blocked_ms()
+        except StorageUnavailable:
+            return
+        self._of_database = [
+            Reading(names.DUE, due.number),
+            Reading(names.OLDEST_DUE, oldest_ms / 1000),
+            Reading(names.BLOCKED, blocked_ms / 1000),
+            *(
+                Reading(names.VERDICT, float(each == verdict.state), {"verdict": each})
+                for each in names.VERDICTS
+            ),
+            Reading(names.CLOCK, abs(verdict.clock_ahead_ms) / 1000),
+        ]
+        self._read_at = self._timer()
+
+    def readings(self) -> Sequence[Reading]:
+        """Return what the gauges show now; called by an exporter's thread."""
+        load = self._load()
+        own = [
+            Reading(names.IN_FLIGHT, load.in_flight),
+            Reading(names.LIMITED, len(load.limits.limited().destinations)),
+        ]
+        if self._timer() - self._read_at > STALE_SECONDS:
+            return own
+        return [*own, *self._of_database]

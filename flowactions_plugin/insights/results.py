@@ -1,0 +1,708 @@
+"""What is shown to operators and tenants: plain structs, which msgspec encodes as JSON. Times are Unix milliseconds, or ISO 8601 as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+
+from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.log_text import plural
+from flowactions_plugin.operators.scope import Role
+
+SAFE_INTEGER: Final = 2**53
+"""Programs read larger ones differently (RFC 7493 §2.2)."""
+
+Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=SAFE_INTEGER)]
+
+Kind: TypeAlias = Literal["retry", "cancel", "delete", "resend"]
+"""What is done: ``retry`` makes dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows, ``resend`` sends
+delivered rows again, as new rows."""
+
+State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
+
+Level: TypeAlias = Literal["failed", "warning", "note"]
+
+Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
+"""Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
+answered, perhaps by the egress proxy."""
+
+
+class Attempt(msgspec.Struct, rename="camel", kw_only=True):
+    """One attempt of a delivery; of the answer's body the first 2 KiB are kept.
+
+    ``phases`` says how many milliseconds each phase of an attempt took that failed, or was slow: ``resolve``, ``connect``,
+    ``tls``, ``send`` and ``wait`` (for the answer). It is empty for others, and what an open connection spared is left out.
+
+    ``note`` says if the request was sent twice in this attempt, if the answer's headers were not kept, if the request was not
+    signed, and if the answer came through the egress proxy in clear. The proxy may have written such an answer, so ``response`` is empty then, except for
+    operators.
+
+    Attributes:
+        certainty: whether the receiver can have received the request.
+        worker: the name of the worker that made the attempt, or its mark if it ended more than a day ago; ``None``: not
+            known, or not shown to an organization.
+        remark: a note if the attempt's time is after the delivery's end, because a clock was ahead; ``None``: it is not.
+    """
+
+    number: int
+    started_at: str | None
+    duration_ms: int
+    status_code: int | None
+    error: str | None
+    response: str
+    phases: dict[str, Milliseconds] = {}
+    note: str | None = None
+    certainty: Certainty = "sent, no answer"
+    worker: str | None = None
+    remark: str | None = None
+
+
+class Delivery(msgspec.Struct, rename="camel", kw_only=True):
+    """A delivery, without credentials, whatever its row holds.
+
+    Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so. ``agentId`` is ``null`` for a
+    webhook that belongs to no agent. ``lastError`` says of an answer that is no success, too, that it was one. ``resentFrom`` is
+    the id of the delivered row that somebody has sent again as this one; ``null`` for all others.
+
+    Attributes:
+        organization_id: the tenant; empty: it is an alert to operators.
+        destination: scheme, host and port.
+        flow_id: the flow that enqueued it, if known.
+        node_id: the node that enqueued it, if known.
+        error_class: the kind of its last failure; ``None``: no failure.
+    """
+
+    id: str
+    status: str
+    organization_id: str
+    agent_id: str | None
+    flow_id: str | None
+    node_id: str | None
+    idempotency_key: str | None
+    event_id: str
+    event_type: str
+    destination: str
+    url: str
+    method: str
+    attempts: int
+    max_attempts: int
+    next_attempt_at: str | None
+    created_at: str | None
+    updated_at: str | None
+    finished_at: str | None
+    last_status_code: int | None
+    last_error: str | None
+    error_class: str | None
+    resent_from: str | None = None
+    defect: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class DeliveryDetail(Delivery, rename="camel", kw_only=True):
+    """A delivery with what it sends, its attempts and its claim.
+
+    Attributes:
+        claimed_at: when a worker has claimed it; ``None``: no worker has claimed it.
+        claimed_until: when that claim's lease ends.
+        waiting_since: since when it waits for the host, without an attempt; ``None``: it does not wait.
+        reclaims: number of its leases that have expired, because a worker ended or did not answer; 0 if it has
+            ended.
+        quarantine_rounds: number of quarantine rounds that began and did not finish; 0 if it has ended.
+        trace: the W3C ``traceparent`` of the call that enqueued it; ``None``: it was not traced.
+        action_id: the last bulk action that changed it; ``None``: no bulk action has.
+    """
+
+    origin: Origin | None
+    headers: list[Header]
+    body: str | None
+    attempt_log: list[Attempt]
+    claimed_at: str | None
+    claimed_until: str | None
+    waiting_since: str | None
+    reclaims: int | None
+    quarantine_rounds: int | None
+    trace: str | None
+    action_id: str | None
+
+    @property
+    def is_unsigned_test(self) -> bool:
+        """Return whether a test of a draft has enqueued it, so that no attempt is signed (§5.3.6)."""
+        return isinstance(self.origin, UnsignedTestOrigin)
+
+
+class Page(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Deliveries, newest first.
+
+    Attributes:
+        rows: the deliveries.
+        next_cursor: ``before`` of the next page; ``None``: this is the last page.
+        looked_back_to: if no index serves the search, it has read only rows that were enqueued since this time,
+            and the next page continues there; ``None``: it has read all rows.
+    """
+
+    rows: Sequence[Delivery]
+    next_cursor: str | None = None
+    looked_back_to: int | None = None
+
+
+class Pause(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A paused destination.
+
+    Attributes:
+        organization_id: the organization whose deliveries are paused; empty: all organizations.
+        destination: scheme, host and port.
+        paused_at: when it was paused.
+        paused_by: who paused it; ``operator`` if the operator's name is not shown.
+        paused_role: role of that person: ``dashboard``, ``operator`` or ``command``; ``automatic``: paused by a
+            setting; ``None``: not known. Only operators can end a pause of ``operator``, ``command`` or an
+            unknown role.
+        reason: the reason, as it was typed.
+        probe_at: for an automatic pause: when the next probe is sent, which is one delivery; else ``None``.
+        probes: for an automatic pause: the number of probes that were sent.
+    """
+
+    organization_id: str
+    destination: str
+    paused_at: int
+    paused_by: str
+    paused_role: Role | None
+    reason: str
+    probe_at: int | None = None
+    probes: int | None = None
+
+
+class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """An entry of the audit: who changed what, and why.
+
+    Attributes:
+        id: id of the entry; later entries have greater ids.
+        at: time of the change.
+        organization_id: the organization of the changed rows; empty: all organizations.
+        actor_id: id of the person.
+        actor_name: name of the person.
+        actor_role: role of the person: ``dashboard``, ``operator`` or ``command``; ``automatic``: changed by a setting.
+        action: what was done.
+        delivery_id: the delivery that was changed, if it was one.
+        action_id: the bulk action that the change belongs to.
+        filter: JSON of the `Filter` that selected the deliveries.
+        destination: the destination that was changed.
+        reason: the reason that the person gave.
+        number: number of changed rows.
+        before: JSON of the earlier state.
+    """
+
+    id: str
+    at: int
+    organization_id: str
+    actor_id: str
+    actor_name: str
+    actor_role: Role
+    action: str
+    delivery_id: str | None
+    action_id: str | None
+    filter: str | None
+    destination: str | None
+    reason: str
+    number: int | None
+    before: str | None
+
+
+class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A bulk action in its present state. Times are Unix milliseconds.
+
+    Attributes:
+        id: id of the action; later actions have greater ids.
+        kind: the kind of change.
+        organization_id: the organization of the rows; empty: all organizations.
+        filter: the filter that selects the rows.
+        as_of: when the rows were counted.
+        counted: number of rows at that time.
+        actor_id: id of the person who began it.
+        actor_name: name of that person.
+        actor_role: role of that person.
+        reason: the reason that the person gave.
+        reset_attempts: whether each row gets all its attempts again; if not, each gets one.
+        rate: maximum number of rows per second; ``None``: no limit.
+        canary: number of rows that are tried first; 0: no canary.
+        state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person or its canary has stopped it,
+            and changed rows stay changed.
+        state_reason: the reason why it waits, or why it has stopped.
+        created_at: when it was ordered.
+        starts_at: when it begins; stopped before, it changes no row.
+        finished_at: when it ended; ``None``: workers still have to change rows.
+        done: number of changed rows.
+    """
+
+    id: str
+    kind: Kind
+    organization_id: str
+    filter: Filter
+    as_of: int
+    counted: int
+    actor_id: str
+    actor_name: str
+    actor_role: Role
+    reason: str
+    reset_attempts: bool
+    rate: float | None
+    canary: int
+    state: State
+    state_reason: str | None
+    created_at: int
+    starts_at: int
+    finished_at: int | None
+    done: int
+
+
+class Resent(msgspec.Struct, rename="camel", frozen=True):
+    """A delivery that was sent again from another one.
+
+    Attributes:
+        id: id of the new delivery.
+        status: its state.
+        created_at: when it was made; ``None``: the stored value is not a time.
+    """
+
+    id: str
+    status: str
+    created_at: int | None
+
+
+class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """One delivery with all its details.
+
+    Attributes:
+        row: the delivery with its attempts, the oldest first.
+        audit: the changes that people made to it, the latest first.
+        pause: the pause of its destination; ``None``: it is not paused.
+        action: the last bulk action that changed it; ``None``: no bulk action has.
+        why: one sentence: why it is not sent yet, or how it ended.
+        resent_as: the new deliveries that send it again, the newest first.
+    """
+
+    row: DeliveryDetail
+    audit: Sequence[AuditEntry]
+    pause: Pause | None
+    action: Action | None
+    why: str
+    resent_as: Sequence[Resent] = ()
+
+
+class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A chat connection, without its token.
+
+    Attributes:
+        organization_id: the tenant.
+        team_id: id of the workspace.
+        team_name: name of the workspace.
+        installed_by_id: id of the person who connected it.
+        installed_by_name: name of that person.
+        installed_at: when it was connected.
+        default_channel: the channel of test messages; ``None``: not set.
+        status: ``active``, ``revoked``, or ``unusable``: the process that shows it cannot decrypt the token.
+        status_reason: why it is not active.
+        ask_at: when the provider is asked again about the token that it has refused; ``None``: never.
+        missing_scopes: scopes that the provider reported as missing, separated by commas.
+        last_error: the code of the last message that could not be sent since the install; ``None``: no message
+            failed.
+        last_error_at: when that message failed.
+        last_error_flow: the message's flow; ``None``: it was a test message.
+        last_error_node: its node.
+    """
+
+    organization_id: str
+    team_id: str
+    team_name: str
+    installed_by_id: str
+    installed_by_name: str
+    installed_at: int
+    default_channel: str | None
+    status: str
+    status_reason: str | None
+    ask_at: int | None
+    missing_scopes: str
+    last_error: str | None
+    last_error_at: int | None
+    last_error_flow: str | None
+    last_error_node: str | None
+
+
+class InboundEvent(msgspec.Struct, kw_only=True, frozen=True):
+    """An inbound event that was processed.
+
+    Attributes:
+        received_at: when.
+        provider: who sent it: `auth` or `chat`.
+        event_id: the provider's id of it.
+        event_type: the provider's name of its type; `None`: it is not known.
+        repeats: how often it was received again, and acknowledged without being processed.
+        repeated_at: when it was last received again; `None`: it was not.
+    """
+
+    received_at: int
+    provider: str
+    event_id: str
+    event_type: str | None
+    repeats: int
+    repeated_at: int | None
+
+
+class InboundReason(msgspec.Struct, kw_only=True, frozen=True):
+    """Why requests of a provider processed no event.
+
+    Attributes:
+        provider: `auth` or `chat`.
+        result: `acknowledged`, `refused`, `invalid` or `failed`.
+        reason: why; `None`: they only had to be acknowledged.
+        requests: how many.
+        first_at: when the first was answered.
+        last_at: when the last was answered.
+        status_code: the HTTP status of its answer.
+        event_id: the provider's id of its event; `None`: it names none. In a refused request, anybody may have written it.
+        event_type: the provider's name of its type; `None`: it is not known.
+    """
+
+    provider: str
+    result: str
+    reason: str | None
+    requests: int
+    first_at: int
+    last_at: int
+    status_code: int
+    event_id: str | None
+    event_type: str | None
+
+
+class InboundPage(msgspec.Struct, kw_only=True):
+    """A page of inbound events.
+
+    Attributes:
+        rows: the events, the latest first.
+        reasons: why requests processed none, that of the latest request first.
+        next_cursor: gives the next page; `None`: this is the last one.
+    """
+
+    rows: Sequence[InboundEvent] = ()
+    reasons: Sequence[InboundReason] = ()
+    next_cursor: str | None = None
+
+
+class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A number of rows.
+
+    Attributes:
+        number: how many.
+        exact: whether these are all; if not, the number is the least.
+    """
+
+    number: int
+    exact: bool
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.exact else f"{self.number:,}+"
+
+
+class Bucket(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Counts of an interval of five minutes, or of several of them.
+
+    Attributes:
+        at: start of the interval.
+        delivered: deliveries that arrived.
+        failed: attempts that failed.
+        dead: deliveries that ended without success.
+        duration_ms: milliseconds that all attempts took together.
+    """
+
+    at: int
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+    duration_ms: int = 0
+
+
+class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A process that delivers.
+
+    Attributes:
+        id: id of the process, new for each start.
+        name: name of the process, for people.
+        version: version of the plugin.
+        host_name: name of the machine.
+        pid: id of the process on its machine.
+        mode: ``scheduled`` or ``continuous``.
+        slots: maximum number of attempts at once.
+        in_flight: attempts in flight when it was last seen.
+        started_at: when it started.
+        last_seen_at: when it last wrote its row.
+        last_claim_at: when it last claimed a row; ``None``: not yet.
+        stopped_at: when it stopped in order; ``None``: it runs, does not answer, or was killed.
+        clock_ahead_ms: milliseconds by which its clock was ahead of the database's when it was last seen; below
+            0: behind; ``None``: not known, or SQLite.
+        state: ``alive``; ``stale``: it does not answer, and was last seen more than 45 s ago; ``stopped``.
+    """
+
+    id: str
+    name: str
+    version: str
+    host_name: str
+    pid: int
+    mode: str
+    slots: int
+    in_flight: int
+    started_at: int
+    last_seen_at: int
+    last_claim_at: int | None
+    stopped_at: int | None
+    clock_ahead_ms: int | None
+    state: Literal["alive", "stale", "stopped"]
+
+
+class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A destination of an organization, over the last hour.
+
+    Attributes:
+        destination: scheme, host and port.
+        organization_id: the tenant; empty: it is the destination of alerts to operators.
+        delivered: deliveries that arrived.
+        failed: attempts that failed.
+        dead: deliveries that ended without success.
+        worker_ms: milliseconds that its attempts took together.
+        last_success_at: when a delivery last arrived; ``None``: no delivery has arrived since this is recorded.
+        failing_since: time of the first failure since the last success; ``None``: the last attempt succeeded.
+        failures_in_row: failures since the last success.
+        last_error: the kind of the last failure.
+        last_reason: why it failed, in words.
+        paused: whether it is paused, by the organization or for all.
+        limited_since: since when a worker sends it one delivery at a time, because attempts time out; ``None``:
+            it is not limited.
+        waiting: deliveries that wait for an attempt, among the 10,000 that are due first.
+        waiting_since: when the first of these was enqueued; ``None``: none waits.
+    """
+
+    destination: str
+    organization_id: str
+    delivered: int = 0
+    failed: int = 0
+    dead: int = 0
+    worker_ms: int = 0
+    last_success_at: int | None = None
+    failing_since: int | None = None
+    failures_in_row: int = 0
+    last_error: str | None = None
+    last_reason: str | None = None
+    paused: bool = False
+    limited_since: int | None = None
+    waiting: Counted = Counted(number=0, exact=True)
+    waiting_since: int | None = None
+
+
+class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Limits that workers apply, so that receivers that hang do not use all slots.
+
+    Attributes:
+        destinations: number of destinations that get one delivery at a time, because attempts time out.
+        since: when the first of these was limited; ``None``: no destination is limited.
+    """
+
+    destinations: int = 0
+    since: int | None = None
+
+
+class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """What is paused, so that its deliveries wait.
+
+    Attributes:
+        destinations: how many pauses hold, each of one destination for an organization or for all.
+        automatic: how many of them were set automatically.
+        since: when the first of them began; ``None``: nothing is paused.
+    """
+
+    destinations: int = 0
+    automatic: int = 0
+    since: int | None = None
+
+    def __str__(self) -> str:
+        """Return how many are paused, in words that end before the time."""
+        one = self.destinations == 1
+        number = plural(self.destinations, "destination is paused", "destinations are paused")
+        if self.automatic == self.destinations:
+            number += " automatically"
+        elif self.automatic:
+            number += f" ({self.automatic:,} of them automatically)"
+        return f"{number} since" if one else f"{number}, the first since"
+
+
+class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Number of failed deliveries of a flow, or of one of its nodes.
+
+    Attributes:
+        organization_id: the tenant; empty: alerts to operators.
+        flow_id: the flow; ``None``: a logic action, the host, a plugin or an alert has queued them.
+        node_id: the node; ``None``: all nodes of the flow, or no node has queued them.
+        dead: deliveries that ended without success within the last hour, without those that a person cancelled.
+        retrying: deliveries that have failed and are retried.
+    """
+
+    organization_id: str
+    flow_id: str | None
+    node_id: str | None
+    dead: int
+    retrying: int
+
+    @property
+    def failed(self) -> int:
+        """Both together."""
+        return self.dead + self.retrying
+
+
+class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Flows and nodes of failed deliveries.
+
+    Attributes:
+        since: the start of the last hour.
+        dead: deliveries that ended without success since then, without those that a person cancelled.
+        retrying: deliveries that have failed and are retried, without those of paused destinations.
+        exact: whether all are counted; if not, only the latest thousand of each kind are.
+        flows: the flows with the most failed deliveries.
+        nodes: the nodes with the most failed deliveries.
+    """
+
+    since: int
+    dead: int
+    retrying: int
+    exact: bool
+    flows: Sequence[FailingOrigin]
+    nodes: Sequence[FailingOrigin]
+
+    @property
+    def failed(self) -> int:
+        """Both together."""
+        return self.dead + self.retrying
+
+
+class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """The verdict: whether deliveries work.
+
+    Attributes:
+        state: ``ok``. ``idle``: nothing is due. ``unwritable``: the database takes no writes, so nothing can be queued.
+            ``stalled``: rows are due, and no worker claims them. ``no_worker``: no worker has been alive for a minute.
+            ``failing``: most attempts of the last minutes have failed, in more than one organization.
+        reason: the reason, in one sentence or two.
+        waited_ms: milliseconds for which rows have been due that no worker claims; ``None`` otherwise.
+        failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
+            otherwise.
+        clock_ahead_ms: milliseconds by which a live worker's clock is ahead of the database's, for the clock that differs most;
+            negative: behind; 0: not known, or SQLite.
+    """
+
+    state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
+    reason: str
+    waited_ms: int | None = None
+    failing_organization: str | None = None
+    clock_ahead_ms: int = 0
+
+
+class Blocked(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy.
+
+    Attributes:
+        reason: what fails.
+        deliveries: how many, among the 2,500 that are due first.
+        organizations: of how many organizations, among these.
+        since: when the first of them began to wait; ``None``: not known.
+    """
+
+    reason: str
+    deliveries: Counted
+    organizations: int
+    since: int | None
+
+
+class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A delivery in quarantine, because it may crash its workers.
+
+    Attributes:
+        id: the delivery's id.
+        organization_id: the tenant.
+        destination: scheme, host and port.
+        reclaims: number of workers that ended, or did not answer, while they had claimed it.
+    """
+
+    id: str
+    organization_id: str
+    destination: str
+    reclaims: int
+
+
+class InboundFailing(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """A provider of whose requests none was processed within the last hour, and some failed.
+
+    Attributes:
+        provider: ``auth`` or ``chat``.
+        requests: how many were refused, invalid or failed for the latest reason.
+        since: when the first of these was.
+        result: of these.
+        reason: why; ``None``: not known.
+    """
+
+    provider: str
+    requests: int
+    since: int
+    result: str
+    reason: str | None
+
+
+class Finding(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+    """Something that somebody should look at.
+
+    Attributes:
+        level: ``failed``; ``warning``; ``note``: it works as somebody wants it to.
+        about: what it concerns, as `doctor` names its checks.
+        words: what is found, with times as ISO 8601.
+        advice: what to do, with commands; empty: nothing.
+        link: the page that shows more, below the root of the pages; empty: there is none.
+    """
+
+    level: Level
+    about: str
+    words: str
+    advice: str = ""
+    link: str = ""
+
+
+class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """The overview of all deliveries.
+
+    Attributes:
+        due: number of rows that may be claimed now, without those of paused destinations.
+        due_exact: whether ``due`` is exact; if not, it is a minimum.
+        oldest_due_ms: milliseconds for which the oldest of them has been due; 0: nothing is due.
+        waiting: rows that are neither delivered nor dead.
+        dead: rows that ended without success.
+        hour: the last hour, in intervals of five minutes, the oldest first.
+        day: the last day, in intervals of an hour, the oldest first.
+        workers: processes that deliver; those last seen more than a day ago are left out.
+        worst: destinations, ordered by failures within the last hour.
+        slowest: destinations, ordered by time of workers within the last hour.
+        failures: flows and nodes, ordered by failed deliveries.
+        verdict: whether deliveries work.
+        findings: what somebody should look at, the worst first.
+        level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
+    """
+
+    due: int
+    due_exact: bool
+    oldest_due_ms: int
+    waiting: Counted
+    dead: Counted
+    hour: Sequence[Bucket]
+    day: Sequence[Bucket]
+    workers: Sequence[Worker]
+    worst: Sequence[DestinationState]
+    slowest: Sequence[DestinationState]
+    failures: Failures
+    verdict: Verdict
+    findings: Sequence[Finding] = ()
+    level: str = "ok"

@@ -1,0 +1,173 @@
+"""Which indexes a search goes by, and its cursor: pure, no I/O (decision 33).
+
+A search reads one source, or two that share no row: where an index holds the rows that have failed, those are read from it;
+the others are searched for among all rows, from the newest back. Both are in the order of the ids, and are merged by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from msgspec.structs import replace
+from sqlalchemy import ColumnElement, TextClause
+
+from flowactions_plugin.clock import id_at, is_id
+from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.insights.fields import FIELDS, RANGES
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, outbox
+
+SKEW_MS: Final = 60_000
+"""By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
+
+Conditions: TypeAlias = Sequence[ColumnElement[bool] | TextClause]
+
+_NOT_FAILED: Final = outbox.c.error_class.is_(None)
+
+
+class Source(NamedTuple):
+    """Rows that an index returns by id, the newest first.
+
+    Attributes:
+        served: the filter whose conditions the index serves.
+        extra: conditions beside the filter's that belong to the source.
+        whole: whether the index serves everything that is wanted: then no row is read in vain.
+        each_organization: whether the index begins with the organization, and none is given: it is read for one
+            organization after the other.
+        rows: the condition of the index, which holds these rows only.
+        event_id: the event whose rows are looked up first, and put in order then; ``None``: rows are met in order.
+    """
+
+    served: Filter
+    extra: Conditions = ()
+    whole: bool = False
+    each_organization: bool = False
+    rows: Conditions = ()
+    event_id: str | None = None
+
+
+def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
+    """Return the SQL conditions of a filter, with those of the indexes that serve them (decision 33)."""
+    found: list[ColumnElement[bool] | TextClause] = []
+    if wanted.ids is not None:
+        found.append(outbox.c.id.in_(wanted.ids))
+    if wanted.status is not None:
+        found.append(outbox.c.status == inline(wanted.status))
+    for name in _EQUAL:
+        value = getattr(wanted, name)
+        if value is not None:
+            found.append(outbox.c[name] == value)
+    # Of indexes on few rows: SQLite, too, finds these by them.
+    partial = (
+        (UNDELIVERED, wanted.status not in {None, "delivered"}),
+        (FAILED, wanted.error_class is not None),
+        (KEYED, wanted.idempotency_key is not None),
+    )
+    found += [rows for rows, holds in partial if holds]
+    for name, _ in RANGES:
+        start, end = getattr(wanted, f"{name}_from"), getattr(wanted, f"{name}_before")
+        if start is not None:
+            found.append(outbox.c[f"{name}_at"] >= start)
+        if end is not None:
+            found.append(outbox.c[f"{name}_at"] < end)
+    return found
+
+
+_EQUAL: Final = tuple(field.attribute for field in FIELDS if field.is_column)
+
+
+def within(scope: Scope, wanted: Filter) -> Filter | None:
+    """Return what is wanted within a scope; ``None``: nothing, because it is another organization's."""
+    if scope.organization_id is None:
+        return wanted
+    if wanted.organization_id not in {None, scope.organization_id}:
+        return None
+    return replace(wanted, organization_id=scope.organization_id)
+
+
+def sources(wanted: Filter) -> Sequence[Source]:
+    """Return what a search reads.
+
+    Args:
+        wanted: within the scope.
+    """
+    for single in ("ids", "idempotency_key", "event_id"):
+        if getattr(wanted, single) is not None:
+            return [_source(wanted, single)._replace(event_id=wanted.event_id)]
+    failed = _failed_source(wanted)
+    if failed is not None and wanted.error_class is not None:
+        return [failed]
+    base = _base_source(wanted)
+    if failed is None:
+        return [base]
+    return [failed, base._replace(extra=(_NOT_FAILED,), whole=False)]
+
+
+def _failed_source(wanted: Filter) -> Source | None:
+    """Return the index of rows that have failed which selects best; ``None``: there is none for this search."""
+    names: tuple[str, ...]
+    if wanted.organization_id is not None and wanted.flow_id is not None:
+        names = ("organization_id", "flow_id", *(["node_id"] if wanted.node_id is not None else []))
+    elif wanted.destination is not None:
+        names = ("destination",)
+    else:
+        return None
+    return _source(wanted, *names)._replace(extra=(FAILED,))
+
+
+def _base_source(wanted: Filter) -> Source:
+    """Return the index of all rows, or of those in a state, which selects best."""
+    organization = wanted.organization_id is not None
+    for name in ("error_class", "status"):
+        value = getattr(wanted, name)
+        if value is None or value == "delivered":
+            continue
+        found = _source(wanted, "organization_id", name)
+        if organization or found.whole:
+            return found._replace(each_organization=not organization, rows=_ROWS[name])
+    return _source(wanted, "organization_id")
+
+
+_ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,)}
+"""The condition of the index that serves a field."""
+
+_TIMES: Final = ("created_from", "created_before")
+"""Ids are in the order of the enqueue, so every source serves these."""
+
+
+def _source(wanted: Filter, *names: str) -> Source:
+    """Return the rows of an index that serves these fields, and the time of enqueue."""
+    served = {name: getattr(wanted, name) for name in names}
+    others = set(Filter.__struct_fields__).difference(names, _TIMES)
+    return Source(Filter(**served), whole=all(getattr(wanted, each) is None for each in others))
+
+
+def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:
+    """Return conditions on the id that hold for all rows that were enqueued at the wanted time, before a place."""
+    bounds: list[ColumnElement[bool]] = []
+    if position is not None:
+        bounds.append(outbox.c.id < position)
+    if wanted.created_from is not None:
+        bounds.append(outbox.c.id >= id_at(wanted.created_from - SKEW_MS))
+    if wanted.created_before is not None:
+        bounds.append(outbox.c.id <= id_at(wanted.created_before + SKEW_MS, last=True))
+    return bounds
+
+
+def read_cursor(cursor: str | None) -> str | None:
+    """Return before which id a page begins; ``None``: with the newest row.
+
+    Args:
+        cursor: `Page.next_cursor` of the page before; ``None`` or empty: the first page.
+
+    Raises:
+        FilterInvalid: it is none.
+    """
+    if not cursor:
+        return None
+    if not is_id(cursor):
+        raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
+    return cursor

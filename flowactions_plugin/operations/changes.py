@@ -1,0 +1,192 @@
+"""What people do to deliveries: make dead ones due again, end those that wait, delete dead ones.
+
+A cancellation ends also what a worker has claimed. If the worker has not begun it, it gives it back within `WITHDRAWN_SECONDS`. If
+its request is on its way, it ends as delivered if it is answered so; until then its reason says that it may be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    Delete,
+    Row,
+    Select,
+    TextClause,
+    Update,
+    case,
+    delete,
+    null,
+    select,
+    update,
+)
+from sqlalchemy.engine import Connection
+from sqlalchemy.sql.dml import ReturningUpdate
+
+from flowactions_plugin.clock import is_id
+from flowactions_plugin.log_text import storable
+from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.queue.delivery_telemetry import log_dead
+from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
+from flowactions_plugin.queue.rules import HELD_SECONDS
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import LIVE, UNDELIVERED, attempts, outbox
+from flowactions_plugin.storage.waiting import repeated
+
+Change: TypeAlias = Literal["retry", "cancel", "delete"]
+
+WITHDRAWN_SECONDS: Final = 2 * HELD_SECONDS
+"""How long after the end of a claimed row its worker may still begin it."""
+
+_BEFORE: Final = (
+    "organization_id",
+    "destination",
+    "event_id",
+    "event_type",
+    "status",
+    "attempts",
+    "earlier_attempts",
+    "error_class",
+    "created_at",
+    "finished_at",
+)
+"""What the audit keeps of a row that was changed by itself."""
+
+
+def changeable(kind: Change) -> tuple[ColumnElement[bool] | TextClause, ...]:
+    """Return the conditions on rows that something can be done to, so that an index serves them."""
+    if kind == "cancel":
+        return (LIVE,)
+    return outbox.c.status == inline("dead"), UNDELIVERED
+
+
+def requeueing(
+    database: Database, rows: ColumnElement[bool], *, reset_attempts: bool, action_id: Any = None
+) -> Update:
+    """Write the statement that makes dead rows due now (§4.3).
+
+    Args:
+        database: where.
+        rows: which rows.
+        reset_attempts: whether each has all of its attempts again; if not, each gets one.
+        action_id: the bulk action that does it.
+    """
+    now = database.now()
+    requeued = (
+        update(outbox)
+        .where(rows, outbox.c.status == inline("dead"))
+        .values(
+            **CLEARED,
+            status="pending",
+            next_attempt_at=now,
+            updated_at=now,
+            finished_at=null(),
+            action_id=action_id,
+        )
+    )
+    if reset_attempts:
+        total = outbox.c.earlier_attempts + outbox.c.attempts
+        requeued = requeued.values(attempts=0, earlier_attempts=total)
+    return requeued
+
+
+def ending(
+    database: Database, rows: ColumnElement[bool], reason: str, action_id: Any = None
+) -> ReturningUpdate[Any]:
+    """Write the statement that ends rows, and returns for each whether a worker has claimed it: its claim stays."""
+    now = database.now()
+    told = storable(reason) or ""
+    return (
+        update(outbox)
+        .where(rows, *changeable("cancel"))
+        .values(
+            **CLEARED,
+            status="dead",
+            last_error=case((outbox.c.claimed_by.is_(None), told), else_=told + MAY_BE_SENT),
+            error_class="cancelled",
+            updated_at=now,
+            finished_at=now,
+            action_id=action_id,
+        )
+        .returning(outbox.c.claimed_by.is_not(None).label("claimed"))
+    )
+
+
+def deleting(rows: ColumnElement[bool]) -> tuple[Delete, Delete]:
+    """Write the statements that delete dead rows: first their attempts, then themselves."""
+    dead = (rows, *changeable("delete"))
+    logged = delete(attempts).where(attempts.c.delivery_id.in_(select(outbox.c.id).where(*dead)))
+    return logged, delete(outbox).where(*dead)
+
+
+@repeated
+async def change_one(
+    database: Database,
+    kind: Change,
+    row_id: str,
+    organization_id: str | None,
+    who: Who,
+    reason: str = "",
+    *,
+    reset_attempts: bool = False,
+) -> bool:
+    """Do something to one delivery, and write it to the audit in the same transaction (§4.3).
+
+    Args:
+        database: where it is.
+        kind: what.
+        row_id: the delivery; what is no id is none.
+        organization_id: the tenant; ``None``: of any organization.
+        who: who does it.
+        reason: why; of a row that is cancelled, what it shows as its error. When this returns, no worker begins that row any more.
+        reset_attempts: whether a retry gives it all of its attempts again; if not, it gets one.
+
+    Returns:
+        Whether there was one that this can be done to.
+
+    Raises:
+        StorageUnavailable: the database failed; nothing was changed.
+    """
+    if not is_id(row_id):
+        return False
+    this = outbox.c.id == row_id
+    found: Select[Any] = select(*(outbox.c[name] for name in (*_BEFORE, "claimed_by")))
+    found = found.where(this, *changeable(kind))
+    if organization_id is not None:
+        found = found.where(outbox.c.organization_id == organization_id)
+
+    def change(connection: Connection) -> Row[Any] | None:
+        rows: Sequence[Row[Any]] = connection.execute(found.with_for_update()).all()
+        if not rows:
+            return None
+        if kind == "retry":
+            connection.execute(requeueing(database, this, reset_attempts=reset_attempts))
+        elif kind == "cancel":
+            connection.execute(ending(database, this, reason)).all()
+        else:
+            for statement in deleting(this):
+                connection.execute(statement)
+        before = {name: getattr(rows[0], name) for name in _BEFORE}
+        entry = Entry(
+            who=who,
+            action=kind,
+            organization_id=str(before["organization_id"]),
+            delivery_id=row_id,
+            reason=reason,
+            number=1,
+            before=before,
+        )
+        connection.execute(recording(database, entry))
+        return rows[0]
+
+    async with database.write() as connection:
+        row = await connection.run_sync(change)
+    if row is not None and kind == "cancel":
+        log_dead(row_id, row.destination, reason)
+        if row.claimed_by is not None:
+            await asyncio.sleep(WITHDRAWN_SECONDS)
+    return row is not None

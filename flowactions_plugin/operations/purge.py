@@ -1,0 +1,290 @@
+"""Deletes all rows of an organization."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+from sqlalchemy import ColumnElement, Table, delete, func, select, tuple_, update
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.chat.store import ConnectionStore
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import ActionInvalid
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.operations.changes import WITHDRAWN_SECONDS
+from flowactions_plugin.operators.audit import PURGE, Entry, recording
+from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.queue.limits import PURGED
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import (
+    EVERY_ORGANIZATION,
+    actions,
+    attempts,
+    audit,
+    chat_connections,
+    deferred,
+    destinations,
+    enqueue_keys,
+    enqueue_rates,
+    halted_runs,
+    oauth_states,
+    outbox,
+    pauses,
+    statistics,
+    workers,
+)
+from flowactions_plugin.storage.waiting import repeated
+
+log = logging.getLogger("flowactions.actions")
+
+Disconnect: TypeAlias = Callable[[str], Awaitable[None]]
+"""Removes an organization's chat connection, and revokes its token (`Connections.disconnect`)."""
+
+BATCH: Final = 500
+"""How many rows a transaction removes at the most."""
+
+# Bulk actions and pauses first: what they hold would otherwise be held for good. Of records, deliveries are made.
+_FIRST: Final = {"actions": actions, "pauses": pauses, "records": deferred}
+_REST: Final = {
+    "halted_runs": halted_runs,
+    "idempotency_keys": enqueue_keys,
+    "rates": enqueue_rates,
+    "statistics": statistics,
+    "destinations": destinations,
+    "installs": oauth_states,
+    "audit": audit,
+}
+
+
+class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+    """Number of rows of each kind that exist, or that were deleted.
+
+    Attributes:
+        deliveries: rows of the outbox.
+        attempts: attempts of these in the log.
+        records: nodes that wait for a step.
+        halted_runs: runs that a node has halted.
+        idempotency_keys: stored keys.
+        rates: counted calls of agents.
+        statistics: intervals.
+        destinations: health of destinations.
+        pauses: paused destinations.
+        actions: bulk actions.
+        audit: lines of the audit.
+        alerts: alerts to operators that name the organization, sent ones among them.
+        installs: started installs of a chat workspace.
+        chat_connection: number of chat connections, 0 or 1; when it is deleted, its token is revoked.
+    """
+
+    deliveries: int = 0
+    attempts: int = 0
+    records: int = 0
+    halted_runs: int = 0
+    idempotency_keys: int = 0
+    rates: int = 0
+    statistics: int = 0
+    destinations: int = 0
+    pauses: int = 0
+    actions: int = 0
+    audit: int = 0
+    alerts: int = 0
+    installs: int = 0
+    chat_connection: int = 0
+
+
+async def purge(
+    database: Database,
+    organization_id: str,
+    actor: Actor,
+    *,
+    dry: bool,
+    disconnect: Disconnect | None = None,
+) -> Purged:
+    """Remove all that is kept of an organization, in small batches; it can be repeated when it was interrupted.
+
+    One line of the audit stays: who purged, and the numbers. What workers have counted in memory is not written any more, and
+    of rows that are being sent, the host is told that they are ``purged``. What is enqueued after the purge has begun is
+    removed too, or stays and is sent.
+
+    Args:
+        database: where it is.
+        organization_id: the tenant.
+        actor: who does it.
+        dry: count only.
+        disconnect: ``None``: chat is not configured, so that a connection is removed and its token cannot be revoked.
+
+    Raises:
+        ActionInvalid: no organization is named.
+        StorageUnavailable: the database failed; what was removed before stays removed.
+    """
+    if not organization_id or "\0" in organization_id:
+        raise ActionInvalid("Name the organization whose data is to be removed.")
+    store = PurgeStore(database, organization_id)
+    if dry:
+        return Purged(**await store.count())
+    line_id = await store.begin(actor)
+    connections = ConnectionStore(database)
+    connected = await connections.get(organization_id) is not None
+    if connected and disconnect is not None:
+        await disconnect(organization_id)
+    elif connected:
+        await connections.pop(organization_id)
+    removed = {**await store.remove(), "chat_connection": int(connected)}
+    await store.finish(line_id, removed)
+    log.info(
+        "organization %s is purged: %s rows",
+        printable(organization_id),
+        sum(removed.values()),
+        extra={"event": "organization.purged"},
+    )
+    return Purged(**removed)
+
+
+class PurgeStore:
+    """What one database keeps of one organization.
+
+    Args:
+        database: where it is.
+        organization_id: the tenant.
+    """
+
+    def __init__(self, database: Database, organization_id: str) -> None:
+        self._database = database
+        self._organization_id = organization_id
+        self._was_claimed = False
+
+    async def count(self) -> dict[str, int]:
+        """Return how many rows of each kind there are."""
+        mine = select(outbox.c.id).where(*self._of(outbox))
+        logged = select(func.count()).select_from(attempts).where(attempts.c.delivery_id.in_(mine))
+        queries = {"attempts": logged}
+        counted = {"deliveries": outbox, "chat_connection": chat_connections, **_FIRST, **_REST}
+        for name, table in counted.items():
+            queries[name] = select(func.count()).select_from(table).where(*self._of(table))
+        async with self._database.read() as connection:
+            found = {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
+            alerts = await connection.run_sync(self._alerts)
+        return {**found, "alerts": len(alerts)}
+
+    @repeated
+    async def begin(self, who: Actor) -> str:
+        """Write the line of the audit that stays, and return its id; see `finish`.
+
+        From then on no process writes statistics that it has counted before (`StatisticsStore.add`).
+        """
+        line_id = new_id(self._database.clock())
+        entry = Entry(who=who, action=PURGE, organization_id=self._organization_id)
+        async with self._database.write() as connection:
+            await connection.execute(recording(self._database, entry, line_id))
+        return line_id
+
+    async def remove(self) -> dict[str, int]:
+        """Remove everything but the chat connection; return how many rows of each kind that were."""
+        removed = {name: await self._remove(table) for name, table in _FIRST.items()}
+        removed["deliveries"], removed["attempts"] = await self._remove_deliveries()
+        await self._wait_for_statistics()
+        for name, table in _REST.items():
+            removed[name] = await self._remove(table)
+        removed["alerts"] = await self._remove_alerts()
+        clearing = update(workers).where(workers.c.stopped_at.is_(None)).values(limited=PURGED)
+        await self._database.in_transaction(lambda connection: connection.execute(clearing))
+        if self._was_claimed:
+            await asyncio.sleep(WITHDRAWN_SECONDS)
+        return removed
+
+    def _alerts(self, connection: Connection) -> list[str]:
+        """Return the ids of alerts that name the organization: they belong to none, and their body has its id."""
+        named = b'"organizationId":' + msgspec.json.encode(self._organization_id)
+        key, body, last = outbox.c.id, outbox.c.body, ""
+        found: list[str] = []
+        while True:
+            page = (
+                select(key, body)
+                .where(outbox.c.organization_id == inline(EVERY_ORGANIZATION), key > last)
+                .order_by(key)
+                .limit(inline(BATCH))
+            )
+            rows = list(connection.execute(page))
+            found += [row.id for row in rows if named in (row.body or b"")]
+            if len(rows) < BATCH:
+                return found
+            last = rows[-1].id
+
+    @repeated
+    async def _remove_alerts(self) -> int:
+        def remove(connection: Connection) -> int:
+            ids = self._alerts(connection)
+            for start in range(0, len(ids), BATCH):
+                batch = ids[start : start + BATCH]
+                connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(batch)))
+                connection.execute(delete(outbox).where(outbox.c.id.in_(batch)))
+            return len(ids)
+
+        async with self._database.write() as connection:
+            return await connection.run_sync(remove)
+
+    @repeated
+    async def _wait_for_statistics(self) -> None:
+        """Wait until the processes have written that have not seen that the purge began, and may have added statistics."""
+        async with self._database.write() as connection:
+            await self._database.lock_table(connection, statistics, "SHARE")
+
+    @repeated
+    async def finish(self, line_id: str, removed: Mapping[str, int]) -> None:
+        """Write what was removed to the line of `begin`."""
+        numbers = {"number": sum(removed.values()), "before": msgspec.json.encode(removed).decode()}
+        async with self._database.write() as connection:
+            await connection.execute(update(audit).where(audit.c.id == line_id).values(numbers))
+
+    def _of(self, table: Table) -> list[ColumnElement[bool]]:
+        conditions = [table.c.organization_id == self._organization_id]
+        if table is audit:
+            conditions.append(audit.c.action != PURGE)
+        return conditions
+
+    async def _remove(self, table: Table) -> int:
+        key = list(table.primary_key)
+        chosen = select(*key).where(*self._of(table)).limit(inline(BATCH))
+        gone = delete(table).where((key[0] if len(key) == 1 else tuple_(*key)).in_(chosen))
+        total = 0
+        while True:
+            number = await self._database.in_transaction(lambda connection: connection.execute(gone).rowcount)
+            total += number
+            if number < BATCH:
+                return total
+
+    async def _remove_deliveries(self) -> tuple[int, int]:
+        """Remove rows of the outbox with their attempts."""
+        chosen = (
+            select(outbox.c.id, outbox.c.claimed_by)
+            .where(*self._of(outbox))
+            .order_by(outbox.c.id)
+            .limit(inline(BATCH))
+            .with_for_update()
+        )
+
+        def remove(connection: Connection) -> tuple[int, int]:
+            found = connection.execute(chosen).all()
+            if not found:
+                return 0, 0
+            self._was_claimed |= any(row.claimed_by is not None for row in found)
+            ids = [row.id for row in found]
+            logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount
+            return connection.execute(delete(outbox).where(outbox.c.id.in_(ids))).rowcount, logged
+
+        @repeated
+        async def batch() -> tuple[int, int]:
+            async with self._database.write() as connection:
+                return await connection.run_sync(remove)
+
+        rows = logged = 0
+        while True:
+            number, attempted = await batch()
+            rows, logged = rows + number, logged + attempted
+            if number < BATCH:
+                return rows, logged

@@ -1,0 +1,170 @@
+"""Sends delivered webhooks again: each as a new row with the same event, request and origin.
+
+The delivered row stays as it is. The new row names it inside the JSON of its origin, which says where a row comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from sqlalchemy import String, select
+from sqlalchemy.engine import Connection
+
+from flowactions_plugin.clock import is_id, new_id
+from flowactions_plugin.insights.views import RESENT_FROM
+from flowactions_plugin.operations.changes import Change, changeable
+from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.queue.items import Item, write_items
+from flowactions_plugin.queue.keys import KeyUse
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import outbox
+from flowactions_plugin.storage.waiting import repeated
+
+_COPIED: Final = (
+    "organization_id",
+    "agent_id",
+    "event_id",
+    "event_type",
+    "url",
+    "destination",
+    "lane",
+    "method",
+    "headers",
+    "body",
+    "idempotency_key",
+    "max_attempts",
+    "flow_id",
+    "node_id",
+    "trace",
+)
+"""What a new row has of the delivered one. Its origin is the same, too, and names that row."""
+
+DELIVERED: Final = outbox.c.status == inline("delivered")
+
+
+async def could_change(database: Database, kind: Change | Literal["resend"], ids: Collection[str]) -> set[str]:
+    """Return which of these deliveries something can be done to now.
+
+    Raises:
+        StorageUnavailable: the database failed.
+    """
+    conditions = (DELIVERED,) if kind == "resend" else changeable(kind)
+    async with database.read() as connection:
+        return set(
+            (await connection.execute(select(outbox.c.id).where(outbox.c.id.in_(ids), *conditions))).scalars()
+        )
+
+
+class Copy(NamedTuple):
+    """A row that was written.
+
+    Attributes:
+        id: the new row's.
+        source_id: of the delivered row.
+        is_new: whether it was written now, and not when its idempotency key was used first.
+    """
+
+    id: str
+    source_id: str
+    is_new: bool = True
+
+
+def origin_naming(source_id: str, origin: Any) -> str | None:
+    """Return a stored origin that names a delivered row; ``None``: the origin cannot be read."""
+    try:
+        fields = msgspec.json.decode(origin, type=dict[str, Any])
+        return msgspec.json.encode({**fields, RESENT_FROM: source_id}).decode()
+    except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+        return None
+
+
+def send_again(
+    database: Database,
+    connection: Connection,
+    ids: Sequence[str],
+    action_id: str | None = None,
+    once: KeyUse | None = None,
+) -> list[Copy]:
+    """Write a new row for each of these delivered rows, due now. A row whose origin cannot be read is left out.
+
+    Args:
+        database: where.
+        connection: of a transaction that has locked the rows.
+        ids: of the delivered rows.
+        action_id: the bulk action that does it.
+        once: the idempotency key of one row: if it was used before, the row of its first use is returned.
+    """
+    given = database.sql.values_table("given", id=String)
+    columns = (outbox.c[name] for name in ("id", "origin", *_COPIED))
+    found = select(*columns).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
+    asked = database.sql.json_rows([{"id": each} for each in ids])
+    items: dict[str, Item] = {}
+    for row in connection.execute(found, {"given": asked}).mappings():
+        origin = origin_naming(row["id"], row["origin"])
+        if origin is not None:
+            made = {"id": new_id(database.clock()), "origin": origin, "action_id": action_id}
+            items[row["id"]] = Item({**row, **made}, once)
+    write_items(database, connection, list(items.values()))
+    return [
+        Copy(each.row["id"], source_id)
+        if each.first is None
+        else Copy(each.first.delivery_id, source_id, False)
+        for source_id, each in items.items()
+    ]
+
+
+@repeated
+async def send_one_again(
+    database: Database,
+    row_id: str,
+    organization_id: str | None,
+    who: Who,
+    reason: str = "",
+    once: KeyUse | None = None,
+) -> str | None:
+    """Send one delivered row again, and write it to the audit in the same transaction.
+
+    Args:
+        database: where it is.
+        row_id: the delivered row; what is no id is none.
+        organization_id: the tenant; ``None``: of any organization.
+        who: who does it.
+        reason: why.
+        once: the caller's idempotency key; ``None``: each call sends it once more.
+
+    Returns:
+        The id of the new row. If the key was used before, it is the id of the first call's row. ``None``: no delivered row has
+        this id, or its origin cannot be read.
+
+    Raises:
+        StorageUnavailable: the database failed; nothing was written.
+    """
+    if not is_id(row_id):
+        return None
+    found = select(outbox.c.organization_id).where(outbox.c.id == row_id, DELIVERED)
+    if organization_id is not None:
+        found = found.where(outbox.c.organization_id == organization_id)
+
+    def copy(connection: Connection, organization: Any) -> str | None:
+        copies = send_again(database, connection, [row_id], once=once)
+        if not copies:
+            return None
+        if copies[0].is_new:
+            entry = Entry(
+                who=who,
+                action="resend",
+                organization_id=organization,
+                delivery_id=row_id,
+                reason=reason,
+                number=1,
+            )
+            connection.execute(recording(database, entry))
+        return copies[0].id
+
+    async with database.write() as connection:
+        # Calls with the same key wait here for each other: the key belongs to this row.
+        row = (await connection.execute(found.with_for_update())).one_or_none()
+        return None if row is None else await connection.run_sync(copy, row.organization_id)

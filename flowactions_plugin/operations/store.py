@@ -1,0 +1,393 @@
+"""The SQL of bulk actions: their sets, their rows, and how far they have come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, Select, String, TextClause, func, or_, select, update
+from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
+
+from flowactions_plugin.clock import new_id
+from flowactions_plugin.errors import SetChanged
+from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.results import Counted
+from flowactions_plugin.insights.search import conditions as conditions_of
+from flowactions_plugin.insights.search import id_bounds
+from flowactions_plugin.insights.searching import SEARCH_COUNT_LIMIT, DeliverySearch
+from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, names_rows
+from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
+from flowactions_plugin.operations.resend import DELIVERED, send_again
+from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.operators.scope import NOBODY, Scope
+from flowactions_plugin.queue.keys import FirstUse, KeyUse
+from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import Dialect, inline
+from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
+from flowactions_plugin.storage.schema import OPEN_ACTION, actions, outbox, statistics
+from flowactions_plugin.storage.waiting import repeated
+from flowactions_plugin.watch.statistics import BUCKET_MS
+
+ActionRow: TypeAlias = Row[Any]
+"""An action as it is stored."""
+
+MOST_SHARES: Final = 10
+"""How many destinations and organizations of a set are named."""
+
+FREE: Final = {"held_by": None, "held_until": None}
+"""The lease of an action, as its end leaves it."""
+
+READ_AHEAD: Final = 5000
+"""How many delivered rows a batch reads at the most, of which it sends those of its set again."""
+
+BATCH_BYTES: Final = 8 << 20
+"""Of the bodies that a batch copies."""
+
+MARGIN_MS: Final = 60_000
+"""How much older rows may get from their count to the begin of their action."""
+
+
+class Batch(NamedTuple):
+    """The next rows of a set, which are locked.
+
+    Attributes:
+        ids: their ids.
+        after: the position behind them; ``None``: the begin of the set.
+        more: whether there may be more.
+    """
+
+    ids: list[str]
+    after: str | None
+    more: bool
+
+
+class Aged(NamedTuple):
+    """The rows of a set that retention may remove: dead ones that have been kept long enough.
+
+    Attributes:
+        query: counts them; ``None``: there can be none.
+        number: how many there were.
+    """
+
+    query: Select[Any] | None
+    number: int
+
+
+class ActionStore:
+    """The bulk actions of one database, and the rows that they change.
+
+    Methods that take a connection are called within a transaction, so that what they do is done together or not at all.
+
+    Args:
+        database: where they are.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def now(self) -> int:
+        """Return the time of the database, Unix milliseconds."""
+        async with self._database.read() as connection:
+            return await connection.run_sync(self._database.time_on)
+
+    async def count(self, selection: Selection) -> int:
+        """Return how many rows a set has now. For a resend, it counts to one more than are allowed."""
+        rows = select(outbox.c.id).where(*_of_set(selection))
+        if selection.kind == "resend":
+            rows = rows.limit(inline(MOST_RESENT + 1))
+        query = select(func.count()).select_from(rows.subquery("found"))
+        async with self._database.read() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    async def aged(self, selection: Selection, now: int) -> Aged:
+        """Return what retention may remove of a set within the next minute."""
+        if selection.kind in {"cancel", "resend"}:  # of delivered rows, those that are left are sent
+            return Aged(None, 0)
+        old = outbox.c.finished_at < inline(now + MARGIN_MS - DEAD_DAYS * DAY_MS)
+        query = select(func.count()).select_from(outbox).where(*_of_set(selection), old)
+        async with self._database.read() as connection:
+            return Aged(query, (await connection.execute(query)).scalar_one())
+
+    async def shares(self, selection: Selection, name: str) -> list[tuple[str, int]]:
+        """Return the destinations or organizations with the most rows of a set, and how many those are."""
+        number = func.count().label("number")
+        query = (
+            select(outbox.c[name], number)
+            .where(*_of_set(selection))
+            .group_by(outbox.c[name])
+            .order_by(number.desc(), outbox.c[name])
+            .limit(MOST_SHARES)
+        )
+        async with self._database.read() as connection:
+            return [(row[0], row.number) for row in (await connection.execute(query)).all()]
+
+    async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
+        """Count the delivered rows that meet a filter, as a search counts them."""
+        delivered = msgspec.structs.replace(wanted, status="delivered")
+        search = DeliverySearch(self._database.sql)
+        async with self._database.read() as connection:
+            return await connection.run_sync(
+                lambda reader: search.counted(reader, scope, delivered, SEARCH_COUNT_LIMIT)
+            )
+
+    async def best_rate(self) -> float | None:
+        """Return how many attempts a second workers have made in the best five minutes of the last day."""
+        made = func.sum(statistics.c.delivered + statistics.c.failed)
+        query = (
+            select(made)
+            .where(statistics.c.bucket >= self._database.now() - DAY_MS)
+            .group_by(statistics.c.bucket)
+            .order_by(made.desc())
+            .limit(1)
+        )
+        async with self._database.read() as connection:
+            best = (await connection.execute(query)).scalar_one_or_none()
+        return float(best) / (BUCKET_MS / 1000) if best else None
+
+    @repeated
+    async def begin(
+        self,
+        values: Mapping[str, Any],
+        delay_ms: int,
+        entry: Entry,
+        aged: Aged,
+        action_id: str | None = None,
+        once: KeyUse | None = None,
+    ) -> ActionRow | None:
+        """Write an action and its line of the audit, and return the action.
+
+        Args:
+            values: the columns that say what to do.
+            delay_ms: so many milliseconds later it begins.
+            entry: of the audit; it gets the action's id.
+            aged: what `aged` has returned. Once the action is written, retention passes these rows over.
+            action_id: of an action that is begun once only: if it was begun before, it is returned as it stands.
+            once: the caller's idempotency key: if it was used before, the action of that call is returned as it stands.
+
+        Returns:
+            The action; ``None``: that of the key is not kept any more.
+
+        Raises:
+            SetChanged: retention has removed some of its rows, and it has not begun.
+        """
+        now = self._database.now()
+        action_id = action_id or new_id(self._database.clock())
+        begun = (
+            self._database.sql.insert_unless_there(actions)
+            .values(
+                **values,
+                id=action_id,
+                state="waiting",
+                created_at=now,
+                starts_at=now + delay_ms,
+                done=0,
+                paced_done=0,
+            )
+            .returning(*actions.c)
+        )
+        named = msgspec.structs.replace(entry, action_id=action_id)
+        async with self._database.write() as connection:
+            used = None
+            if once is not None:
+                (used,) = await connection.run_sync(once.keys.use_all, [(once, FirstUse(action_id, ""))])
+            row = None if used is not None else (await connection.execute(begun)).one_or_none()
+            if row is None:
+                first = action_id if used is None else used.delivery_id
+                return (await connection.execute(select(actions).where(actions.c.id == first))).one_or_none()
+            await connection.execute(recording(self._database, named))
+            if aged.query is not None and (await connection.execute(aged.query)).scalar_one() != aged.number:
+                raise SetChanged("Old rows were deleted since they were counted. Look at the rows again.")
+        return row
+
+    async def get(self, scope: Scope, action_id: str) -> ActionRow | None:
+        """Return an action of a scope."""
+        async with self._database.read() as connection:
+            found: ActionRow | None = (await connection.execute(_one(scope, action_id))).one_or_none()
+        return found
+
+    async def open(self, holder: str) -> Sequence[str]:
+        """Return the ids of the actions that a process may carry on now."""
+        found = await self._database.rows(self._database.built(_open, holder))
+        return [row.id for row in found]
+
+    def lock(self, connection: Connection, action_id: str, holder: str | None) -> ActionRow | None:
+        """Lock an action that is not finished, unless another process carries it on, and return it with the time."""
+        now = self._database.now()
+        query = (
+            select(actions, now.label("now"))
+            .where(actions.c.id == action_id, OPEN_ACTION, _free(now, holder))
+            .with_for_update(skip_locked=True)
+        )
+        return connection.execute(query).one_or_none()
+
+    def lock_for_person(self, connection: Connection, scope: Scope, action_id: str) -> ActionRow | None:
+        """Lock an action of a scope when no process changes it any more, and return it with the time."""
+        now = self._database.now().label("now")
+        query: Select[Any] = _one(scope, action_id).add_columns(now).with_for_update()
+        found: ActionRow | None = connection.execute(query).one_or_none()
+        return found
+
+    def save(self, connection: Connection, action_id: str, values: Mapping[str, Any]) -> None:
+        """Write how far an action has come."""
+        connection.execute(update(actions).where(actions.c.id == action_id).values(values))
+
+    def stop(self, connection: Connection, row: ActionRow, who: Who, reason: str | None) -> None:
+        """Stop an action, with a line of the audit."""
+        stopped = {"state": "stopped", "state_reason": reason, "finished_at": row.now, **FREE}
+        self.save(connection, row.id, stopped)
+        entry = Entry(
+            who=who,
+            action="stop",
+            organization_id=row.organization_id,
+            action_id=row.id,
+            reason=reason or "" if who == NOBODY else "",
+            number=row.done,
+        )
+        connection.execute(recording(self._database, entry))
+
+    def next_rows(self, connection: Connection, selection: Selection, after: str | None, limit: int) -> Batch:
+        """Lock the next rows of a set, in the order of ids.
+
+        Of what is sent again, these are among the next few thousand rows, and have some megabytes of bodies at the most: a
+        batch is soon done, however many other rows were delivered.
+        """
+        query: Select[Any] = select(outbox.c.id).where(*_of_set(selection))
+        if after is not None:
+            query = query.where(outbox.c.id > after)
+        query = query.order_by(outbox.c.id)
+        if selection.kind != "resend":
+            # A batch of a cancellation waits for no worker that is writing: what it passes over, a later round finds.
+            skips = selection.kind == "cancel" and after is not None
+            found = query.limit(limit).with_for_update(skip_locked=skips)
+            ids = list(connection.execute(found).scalars())
+            return Batch(ids, ids[-1] if ids else after, more=len(ids) == limit)
+        horizon = _horizon(connection, selection, after)
+        if horizon is not None:
+            query = query.where(outbox.c.id <= horizon)
+        size = self._database.sql.size(outbox.c.body).label("size")
+        rows = connection.execute(query.add_columns(size).limit(limit).with_for_update()).all()
+        ids = [row.id for row in within_bytes(rows)]
+        is_whole = len(rows) < limit and len(ids) == len(rows)
+        if is_whole:
+            return Batch(ids, horizon or (ids[-1] if ids else after), more=horizon is not None)
+        return Batch(ids, ids[-1] if ids else after, more=bool(ids))
+
+    def requeue(
+        self, connection: Connection, ids: Sequence[str], action_id: str, *, reset_attempts: bool
+    ) -> int:
+        """Make dead rows due now; return how many."""
+        changed = requeueing(
+            self._database, self._id_in_params(), reset_attempts=reset_attempts, action_id=action_id
+        )
+        return connection.execute(changed, self._given(ids)).rowcount
+
+    def send_again(self, connection: Connection, ids: Sequence[str], action_id: str) -> list[str]:
+        """Write new rows for delivered ones, due now; return the ids of the new rows."""
+        return [copy.id for copy in send_again(self._database, connection, ids, action_id)]
+
+    def delete(self, connection: Connection, ids: Sequence[str]) -> int:
+        """Delete dead rows with their attempts; return how many."""
+        logged, rows = deleting(self._id_in_params())
+        connection.execute(logged, self._given(ids))
+        return connection.execute(rows, self._given(ids)).rowcount
+
+    def end(self, connection: Connection, ids: Sequence[str], action_id: str, reason: str) -> tuple[int, bool]:
+        """End rows; return how many, and whether workers have claimed some of them."""
+        ended = ending(self._database, self._id_in_params(), reason, action_id)
+        found = connection.execute(ended, self._given(ids)).all()
+        return len(found), any(row.claimed for row in found)
+
+    def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
+        """Return what came of rows that an action has made due."""
+        query = select(outbox.c.id, outbox.c.status, outbox.c.error_class).where(
+            self._id_in_params(), outbox.c.action_id == action_id
+        )
+        rows = connection.execute(query, self._given(ids)).all()
+        return {row.id: _result(row.status, row.error_class) for row in rows}
+
+    def _id_in_params(self) -> ColumnElement[bool]:
+        """Return the condition that a row's id is one of those in the parameter ``given``."""
+        return outbox.c.id.in_(select(self._database.sql.values_table("given", id=String).c.id))
+
+    def _given(self, ids: Sequence[str]) -> dict[str, str]:
+        return {"given": self._database.sql.json_rows([{"id": each} for each in ids])}
+
+
+def _of_set(selection: Selection) -> list[ColumnElement[bool] | TextClause]:
+    """Return the conditions on the rows of a set, as long as they are in it."""
+    conditions: list[ColumnElement[bool] | TextClause] = [*conditions_of(selection.filter)]
+    if selection.organization_id is not None:
+        conditions.append(outbox.c.organization_id == selection.organization_id)
+    if selection.kind == "resend":
+        return [DELIVERED, outbox.c.finished_at <= inline(selection.as_of), *_bounds(selection), *conditions]
+    if selection.kind != "cancel":
+        return [*changeable("delete"), outbox.c.finished_at <= inline(selection.as_of), *conditions]
+    return [*changeable("cancel"), outbox.c.created_at <= inline(selection.as_of), *conditions]
+
+
+def _bounds(selection: Selection) -> list[ColumnElement[bool]]:
+    """Return conditions on the ids of a set of delivered rows that were enqueued between two times."""
+    if selection.filter.created_from is None:
+        return []
+    return id_bounds(msgspec.structs.replace(selection.filter, created_before=_until(selection)))
+
+
+def _until(selection: Selection) -> int:
+    before = selection.filter.created_before
+    return selection.as_of + 1 if before is None else min(before, selection.as_of + 1)
+
+
+def _horizon(connection: Connection, selection: Selection, after: str | None) -> str | None:
+    """Return the last id of the next few thousand rows, in the set or not; ``None``: there are fewer, or the set names its rows."""
+    if names_rows(selection.filter):
+        return None
+    rows = select(outbox.c.id).where(*_bounds(selection))
+    organization_id = selection.organization_id or selection.filter.organization_id
+    if organization_id is not None:
+        rows = rows.where(outbox.c.organization_id == organization_id)
+    if after is not None:
+        rows = rows.where(outbox.c.id > after)
+    last = rows.order_by(outbox.c.id).offset(inline(READ_AHEAD - 1)).limit(inline(1))
+    found = connection.execute(last).all()
+    return found[0].id if found else None
+
+
+def within_bytes(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
+    """Return the first rows, of which there is one at the least, whose bodies take no more than `BATCH_BYTES`."""
+    total = 0
+    for number, row in enumerate(rows):
+        total += row.size or 0
+        if total > BATCH_BYTES and number:
+            return rows[:number]
+    return rows
+
+
+def _one(scope: Scope, action_id: str) -> Select[Any]:
+    query = select(actions).where(actions.c.id == action_id)
+    if scope.organization_id is not None:
+        query = query.where(actions.c.organization_id == scope.organization_id)
+    return query
+
+
+def _open(sql: Dialect, holder: str) -> Select[Any]:
+    now = sql.now()
+    begins = or_(actions.c.state != "waiting", actions.c.starts_at <= now)
+    query = select(actions.c.id).where(
+        OPEN_ACTION, begins, _free(now, holder), actions.c.kind.in_(sorted(KINDS))
+    )
+    return query.order_by(actions.c.id)
+
+
+def _free(now: ColumnElement[int], holder: str | None) -> ColumnElement[bool]:
+    """Return the condition that no other process carries an action on."""
+    free = or_(actions.c.held_until.is_(None), actions.c.held_until <= now)
+    return free if holder is None else or_(free, actions.c.held_by == holder)
+
+
+def _result(status: str, error_class: str | None) -> Result:
+    if status == "pending":
+        return "open"
+    if status == "delivered":
+        return "delivered"
+    return "gone" if error_class == "cancelled" else "failed"
