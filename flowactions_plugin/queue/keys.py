@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, Text, case, select
+from sqlalchemy import Executable, Insert, Text, case, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -101,8 +101,7 @@ class IdempotencyKeys:
         of_key: dict[tuple[KeyOwner, str], Use] = {}
         for each in uses:
             of_key.setdefault((each.owner, each.key), each)
-        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in of_key.values()]
-        given = {"uses": self._database.sql.json_rows(rows)}
+        given = self.given([*of_key.values()])
         firsts = {
             (KeyOwner(organization_id, caller), key): FirstUse(*first)
             for organization_id, caller, key, *first in connection.execute(
@@ -115,8 +114,17 @@ class IdempotencyKeys:
             for each, first in zip(uses, found, strict=True)
         ]
 
+    def given(self, uses: Sequence[Use]) -> dict[str, Any]:
+        """Return the parameters of the statements that use keys."""
+        rows = [{**each._asdict(), **each.owner._asdict(), "owner": None} for each in uses]
+        return {"uses": self._database.sql.json_rows(rows)}
+
     def _using_all(self, sql: Dialect) -> Executable:
-        """Build the statement that uses the keys of the parameter ``uses``, and returns the first use of each."""
+        """Build the same statement as `using`. It returns the first use of each key."""
+        return self.using(sql).returning(*enqueue_keys.c[*_PLACE, *_USE])
+
+    def using(self, sql: Dialect) -> Insert:
+        """Build the statement that uses the keys of the parameter ``uses``."""
         now = sql.now()
         given = sql.values_table(
             "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
@@ -129,8 +137,7 @@ class IdempotencyKeys:
             name: case((is_old, inserted.excluded[name]), else_=enqueue_keys.c[name])
             for name in (*_USE, "created_at")
         }
-        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
-        return used.returning(*enqueue_keys.c[*_PLACE, *_USE])
+        return inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
 
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Executable,
     FromClause,
     Integer,
     Table,
@@ -29,6 +30,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
@@ -112,6 +114,9 @@ class PostgreSQL(Dialect):
     def now(self) -> ColumnElement[int]:
         # Stable within a statement, so that an index on a time can be used.
         return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
+
+    def compiled(self, statement: Executable, paramstyle: str) -> SQLCompiler:
+        return statement.compile(dialect=postgresql.dialect(paramstyle=paramstyle))
 
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
+    Executable,
     FromClause,
     Integer,
     LargeBinary,
@@ -26,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
@@ -75,6 +77,9 @@ class SQLite(Dialect):
 
     def now(self) -> ColumnElement[int]:
         return self._now
+
+    def compiled(self, statement: Executable, paramstyle: str) -> SQLCompiler:
+        return statement.compile(dialect=sqlite.dialect(paramstyle=paramstyle))
 
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)
