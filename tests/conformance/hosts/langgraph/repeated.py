@@ -14,18 +14,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy, interrupt
-
-from flowactions_conformance.engines.langgraph.glue import (
+from glue import (
     ActionNodes,
     ActionState,
     State,
     step_id,
     unless_halted,
 )
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy, interrupt
+
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.langgraph.small import walk_of
 from tests.conformance.hosts.small_host import DATABASE, WEBHOOK, SmallHost, outbox
