@@ -6,15 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import flowactions_conformance
-from flowactions_conformance.kit.baseline import accepted
-from flowactions_conformance.kit.in_pytest.items import Unproved, conclude
-from flowactions_conformance.kit.in_pytest.threaded import KitThread
+from flowactions_conformance.kit.baseline import accepted, stale_in
+from flowactions_conformance.kit.in_pytest import conclude
 from flowactions_conformance.kit.outcomes import Status
-from tests.conformance.test_reports import a_result
+from tests.conformance.test_reports import a_report, a_result
 from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
@@ -22,13 +23,11 @@ PLUGIN = ["-p", "flowactions_conformance.pytest_plugin", "--pyargs", "flowaction
 SAFETY_SECONDS = 300
 
 
-async def unused(_: object) -> None:
-    """Stands for a factory."""
-
-
 def ended(status: Status, warn: Callable[[str], None] = lambda _: None, **more: object) -> None:
-    baseline = more.pop("baseline", {})
-    conclude(a_result("EAGER-1", status, **more), KitThread(unused, baseline=baseline), warn)  # type: ignore[arg-type]
+    baseline: Any = more.pop("baseline", {})
+    result = a_result("EAGER-1", status, **more)  # type: ignore[arg-type]
+    report = a_report(result)
+    conclude(result, msgspec.structs.replace(report, stale_baseline=stale_in(baseline, report)), warn)
 
 
 class TestOutcomes:
@@ -41,12 +40,12 @@ class TestOutcomes:
     @pytest.mark.parametrize("status", [Status.FAIL, Status.NOT_TESTABLE, Status.ERROR])
     def test_what_is_not_proved_fails_with_the_terminals_text(self, status: Status) -> None:
         """Clause, causes and the line that reruns it are in the failure."""
-        with pytest.raises(Unproved, match=r"(?s)clause.*usual causes.*timeline.*rerun"):
+        with pytest.raises(pytest.fail.Exception, match=r"(?s)clause.*usual causes.*timeline.*rerun"):
             ended(status)
 
     def test_a_stale_baseline_fails(self) -> None:
         """As a strict xfail does; not where the entry is about another database."""
-        with pytest.raises(Unproved, match="remove it there"):
+        with pytest.raises(pytest.fail.Exception, match="remove it there"):
             ended(Status.PASS, baseline=accepted({"EAGER-1": "x"}))
         ended(Status.PASS, baseline=accepted({"EAGER-1": {"reason": "x", "database": "postgresql"}}))
 
