@@ -24,7 +24,7 @@ from flowactions_conformance.kit.hosts.making import one_host_at_a_time
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.plugin import ROUTES
-from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
+from flowactions_conformance.kit.under_test import Env, Factory, HostDriver, Wire
 from flowactions_conformance.serving import NO_TLS, serve
 
 SERVER_ERRORS: Final = 500
@@ -156,7 +156,7 @@ async def echo_answers(running: Running) -> bool:
     return True
 
 
-def check_about(host: HostUnderTest, *, is_served: bool = False) -> About:
+def check_about(host: HostDriver, *, is_served: bool = False) -> About:
     """Read what a driver says of its host.
 
     Args:
@@ -164,7 +164,7 @@ def check_about(host: HostUnderTest, *, is_served: bool = False) -> About:
         is_served: whether somebody else serves the host: then it needs no ``app``.
 
     Raises:
-        DriverFault: it is not a `HostUnderTest`.
+        DriverFault: it is not a `HostDriver`.
     """
     maker = "make_driver" if is_served else "make_host"
     may_lack = IN_PROCESS if is_served else frozenset()
@@ -219,7 +219,7 @@ def _is_stub(member: object) -> bool:
     return member is None or (code is not None and code.co_names == ("NotImplementedError",))
 
 
-async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, ...]) -> object:
+async def call_driver(host: HostDriver, name: str, arguments: tuple[object, ...]) -> object:
     """Call a method of the driver and check what it returns.
 
     Raises:
@@ -286,7 +286,7 @@ async def live(
     factory: Factory,
     env: Env,
     listener: socket.socket | None,
-    serving: Callable[[HostUnderTest, Callable[[], None]], Awaitable[None]],
+    serving: Callable[[HostDriver, Callable[[], None]], Awaitable[None]],
     started: Callable[[About], None],
     output: Output,
 ) -> None:
@@ -323,13 +323,13 @@ async def live(
         await making.__aexit__(kind, failure, None if failure is None else failure.__traceback__)
 
 
-def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostUnderTest]:
+def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostDriver]:
     try:
         made: Any = factory(env)
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"{maker} raised {described(exc)}") from exc
     if hasattr(made, "__aenter__"):
-        manager: AbstractAsyncContextManager[HostUnderTest] = made
+        manager: AbstractAsyncContextManager[HostDriver] = made
         return manager
     if inspect.iscoroutine(made):
         made.close()

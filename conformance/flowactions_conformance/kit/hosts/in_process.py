@@ -26,7 +26,7 @@ from flowactions_conformance.kit.hosts.hosting import (
 from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest
+from flowactions_conformance.kit.under_test import Env, Factory, HostDriver
 from flowactions_hookspecs.tasks import is_being_cancelled
 
 _POLL_SECONDS = 0.01
@@ -61,7 +61,7 @@ class InProcess:
         self.left_at: float | None = None
         self._factory = factory
         self._listener = listener
-        self._host: HostUnderTest | None = None
+        self._host: HostDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
@@ -187,7 +187,7 @@ class InProcess:
         await live(self._factory, self.env, self._listener, self._serving, started, self.output)
         self.left_at = time.monotonic()
 
-    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+    async def _serving(self, host: HostDriver, started: Callable[[], None]) -> None:
         self._host = host  # before the kit's thread hears of it: it may call at once
         started()
         assert self._stopping is not None  # noqa: S101  made by _live
