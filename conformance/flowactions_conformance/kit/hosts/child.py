@@ -16,8 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.factories import load_factory
-from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live
+from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live, load_factory
 from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import HostDriver
