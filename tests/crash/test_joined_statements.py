@@ -61,10 +61,8 @@ async def test_killed_before_the_commit_neither_is_there_and_after_it_both(at: t
         assert await orders(host) == committed
         assert {row.idempotency_key for row in rows} == committed
         assert {key[2:] for key in keys} == {(row.idempotency_key, row.id) for row in rows}
-        assert all(
-            (await actions.enqueue(own_webhook(idempotency_key=each))).status == "duplicate"
-            for each in committed
-        )
+        again = [await actions.enqueue(own_webhook(idempotency_key=each)) for each in sorted(committed)]
+        assert {each.status for each in again} == {"duplicate"}
 
 
 def connected(database_url: str) -> Any:
