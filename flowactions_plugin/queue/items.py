@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Executable,
+    Insert,
     Integer,
     Text,
     bindparam,
@@ -200,7 +201,7 @@ def _enqueuing_keyed(sql: Dialect, paramstyle: str) -> SQLCompiler:
     return sql.compiled(_enqueuing_if(sql, used.exists()), paramstyle)
 
 
-def _enqueuing_if(sql: Dialect, condition: ColumnElement[bool]) -> Executable:
+def _enqueuing_if(sql: Dialect, condition: ColumnElement[bool]) -> Insert:
     """Build the statement that enqueues a row on a condition."""
     names = (*_GIVEN, "body")
     constants = _constants(sql)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Executable, FromClause, Table, literal
+from sqlalchemy import ColumnElement, FromClause, Insert, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -48,7 +48,7 @@ class Dialect(ABC):
         """Return the current time, Unix milliseconds, as an SQL expression: the server's own, or a given clock's."""
 
     @abstractmethod
-    def compiled(self, statement: Executable, paramstyle: str) -> SQLCompiler:
+    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
         """Return a statement as text for drivers of the DB-API with a `paramstyle`."""
 
     @abstractmethod

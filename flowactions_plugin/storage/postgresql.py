@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Executable,
     FromClause,
+    Insert,
     Integer,
     Table,
     Text,
@@ -115,8 +115,9 @@ class PostgreSQL(Dialect):
         # Stable within a statement, so that an index on a time can be used.
         return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
 
-    def compiled(self, statement: Executable, paramstyle: str) -> SQLCompiler:
-        return statement.compile(dialect=postgresql.dialect(paramstyle=paramstyle))
+    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
+        made: SQLCompiler = statement.compile(dialect=postgresql.dialect(paramstyle=paramstyle))  # type: ignore[no-untyped-call]
+        return made
 
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)

@@ -13,8 +13,8 @@ from typing import Any, Final
 from sqlalchemy import (
     BigInteger,
     ColumnElement,
-    Executable,
     FromClause,
+    Insert,
     Integer,
     LargeBinary,
     Table,
@@ -78,8 +78,9 @@ class SQLite(Dialect):
     def now(self) -> ColumnElement[int]:
         return self._now
 
-    def compiled(self, statement: Executable, paramstyle: str) -> SQLCompiler:
-        return statement.compile(dialect=sqlite.dialect(paramstyle=paramstyle))
+    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
+        made: SQLCompiler = statement.compile(dialect=sqlite.dialect(paramstyle=paramstyle))
+        return made
 
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)

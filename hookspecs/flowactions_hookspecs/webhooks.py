@@ -109,7 +109,7 @@ class PreparedWebhook(Protocol):
                 ``pyformat``. `psycopg` and Django's cursors take ``format``, `sqlite3` takes ``qmark``.
 
         Returns:
-            SQL and parameters: of the key, if there is one, and of the row; nothing if the webhook is `refused`.
+            Pairs of SQL and parameters: the key's, unless the webhook has none, and the row's. Empty if it is `refused`.
 
         Raises:
             ValueError: the paramstyle is unknown.

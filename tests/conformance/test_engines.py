@@ -208,14 +208,8 @@ class TestInit:
     def test_the_modules_are_typed(self, engine: str, tmp_path: Path) -> None:
         """As strictly as this project's: those of an engine are no part of its packages."""
         assert main(["init", "--engine", engine, str(tmp_path)]) == 0
-        command = [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--config-file",
-            ROOT / "pyproject.toml",
-            *tmp_path.glob("*.py"),
-        ]
+        config = ["--config-file", str(ROOT / "pyproject.toml")]
+        command = [sys.executable, "-m", "mypy", *config, *(each.name for each in tmp_path.glob("*.py"))]
         environment = {**os.environ, "MYPYPATH": f"{ROOT / 'hookspecs'}:{ROOT / 'conformance'}"}
         done = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment

@@ -25,7 +25,7 @@ SAFETY_SECONDS = 300
 
 def ended(status: Status, warn: Callable[[str], None] = lambda _: None, **more: object) -> None:
     baseline: Any = more.pop("baseline", {})
-    result = a_result("EAGER-1", status, **more)  # type: ignore[arg-type]
+    result = a_result("EAGER-1", status, **more)
     report = a_report(result)
     conclude(result, msgspec.structs.replace(report, stale_baseline=stale_in(baseline, report)), warn)
 

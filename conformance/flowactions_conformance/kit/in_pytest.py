@@ -51,7 +51,8 @@ class Suite:
         """Return the report. The first test runs the checks of all tests that are selected."""
         if self.report is None:
             items = (item for item in request.session.items if isinstance(item, pytest.Function))
-            ids = [item.callspec.params["check"].id for item in items if item.cls is request.cls]
+            checks: Any = [item.callspec.params["check"] for item in items if item.cls is request.cls]
+            ids = [check.id for check in checks]
             if hasattr(request.config, "workerinput"):
                 self.report = self._in_one_process(ids, request.getfixturevalue("tmp_path_factory"))
             else:
@@ -78,7 +79,7 @@ class Suite:
         ended: Future[Report] = Future()
 
         async def running() -> Report:
-            task = asyncio.ensure_future(self._run(ids))
+            task: asyncio.Task[Report] = asyncio.ensure_future(self._run(ids))
             loops.set_result((asyncio.get_running_loop(), task))
             return await task
 

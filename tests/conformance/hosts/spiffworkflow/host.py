@@ -107,7 +107,7 @@ class ProcessWalker(Walker):
     ) -> ActionEngine:
         walk = msgspec.convert(run["walk"], Walk)
         workflow.script_engine = ActionEngine(self.actions, lambda _: walk, transaction=transaction)
-        return workflow.script_engine  # type: ignore[no-any-return]
+        return workflow.script_engine
 
     def _turn(self, run: Data, workflow: BpmnWorkflow) -> Data:
         turn = shown_step(workflow)
