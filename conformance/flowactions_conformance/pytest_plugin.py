@@ -19,9 +19,9 @@ SENT: Final = "flowactions_report"
 _named: list[type] = []
 
 
-def named_suite() -> type:
-    """Return the class of tests of the host that the command line names."""
-    return _named[-1]
+def named_suite() -> type | None:
+    """Return the class of tests of the host that the command line names; ``None``: it names none."""
+    return _named[-1] if _named else None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -34,7 +34,7 @@ THREAD: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
 KILLED = 9
 
 
-class Killing(AsyncSqliteSaver):  # type: ignore[misc]
+class Killing(AsyncSqliteSaver):
     """Ends the process when a node has run and its checkpoint is to be written."""
 
     async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:

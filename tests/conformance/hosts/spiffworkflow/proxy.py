@@ -88,7 +88,7 @@ def app_of(folder: Path) -> Flask:
     return app
 
 
-class Backend(PythonScriptEngine):  # type: ignore[misc]
+class Backend(PythonScriptEngine):
     """The delegate of the product's backend.
 
     Args:
