@@ -9,7 +9,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Executable,
-    Insert,
     Integer,
     Text,
     bindparam,
@@ -163,16 +162,14 @@ def statements_of(database: Database, item: Item, paramstyle: str) -> list[tuple
         item: without a rate and a claim.
         paramstyle: the driver's, one of `PARAMSTYLES`.
     """
-    given = {_GIVEN_AS + name: item.row.get(name) for name in (*_GIVEN, "body")}
     key = item.key
+    given = {_GIVEN_AS + name: item.row.get(name) for name in (*_GIVEN, "body")}
+    given[_GIVEN_AS + "caller"] = None if key is None else key.owner.caller
+    row = _text(database.built(_enqueuing_joined, paramstyle), given)
     if key is None:
-        return [_text(database.built(_enqueuing_alone, paramstyle), given)]
+        return [row]
     use = Use(key.owner, key.key, item.row["id"], item.row["event_id"])
-    given |= {_GIVEN_AS + "caller": key.owner.caller}
-    return [
-        _text(database.built(_using_key, key.keys, paramstyle), key.keys.given([use])),
-        _text(database.built(_enqueuing_keyed, paramstyle), given),
-    ]
+    return [_text(database.built(_using_key, key.keys, paramstyle), key.keys.given([use])), row]
 
 
 def _text(compiled: SQLCompiler, given: Mapping[str, Any]) -> tuple[str, Any]:
@@ -187,29 +184,22 @@ def _using_key(sql: Dialect, keys: IdempotencyKeys, paramstyle: str) -> SQLCompi
     return sql.compiled(keys.using(sql), paramstyle)
 
 
-def _enqueuing_alone(sql: Dialect, paramstyle: str) -> SQLCompiler:
-    return sql.compiled(_enqueuing_if(sql, _given_as("id").is_not(None)), paramstyle)
-
-
-def _enqueuing_keyed(sql: Dialect, paramstyle: str) -> SQLCompiler:
+def _enqueuing_joined(sql: Dialect, paramstyle: str) -> SQLCompiler:
+    """Build the statement that enqueues a row, unless another one has used its key."""
     used = select(enqueue_keys.c.event_id).where(
         enqueue_keys.c.organization_id == _given_as("organization_id"),
         enqueue_keys.c.caller == bindparam(_GIVEN_AS + "caller", type_=Text),
         enqueue_keys.c.idempotency_key == _given_as("idempotency_key"),
         enqueue_keys.c.delivery_id == _given_as("id"),
     )
-    return sql.compiled(_enqueuing_if(sql, used.exists()), paramstyle)
-
-
-def _enqueuing_if(sql: Dialect, condition: ColumnElement[bool]) -> Insert:
-    """Build the statement that enqueues a row on a condition."""
     names = (*_GIVEN, "body")
     constants = _constants(sql)
     values = [
         *map(_given_as, names),
         *(literal(each) if isinstance(each, str | int) else each for each in constants.values()),
     ]
-    return sql.insert_unless_there(outbox).from_select((*names, *constants), select(*values).where(condition))
+    rows = select(*values).where(_given_as("idempotency_key").is_(None) | used.exists())
+    return sql.compiled(sql.insert_unless_there(outbox).from_select((*names, *constants), rows), paramstyle)
 
 
 def _given_as(name: str) -> ColumnElement[Any]:
