@@ -109,6 +109,18 @@ def test_a_host_that_cannot_be_made_is_an_error_of_each_test(tmp_path: Path) -> 
     assert '"verdict": "error"' in (tmp_path / "out" / "report.json").read_text()
 
 
+@pytest.mark.ci
+def test_one_process_of_xdist_runs_the_checks(tmp_path: Path) -> None:
+    """The others wait for its report, which the controller prints and writes."""
+    host = "tests.conformance.misbehaving:fails_everything"
+    options = ["--flowactions-host", host, "--flowactions-report", "out", "-k", "LOAD-2 or EDIT-1", "-n", "2"]
+    done = run_pytest(*PLUGIN, *options, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("FAIL  LOAD-2") == 1
+    assert "NOT PROVED: 2 failed of 2 checks" in done.stdout
+    assert '"verdict": "failed"' in (tmp_path / "out" / "report.json").read_text()
+
+
 @sampled(
     ("options", "says"),
     [
