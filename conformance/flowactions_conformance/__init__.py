@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing
 
 if typing.TYPE_CHECKING:
-    from flowactions_conformance.kit.in_pytest.suite import conformance_suite
+    from flowactions_conformance.kit.in_pytest import conformance_suite
     from flowactions_conformance.kit.under_test import (
         Action,
         Agent,
@@ -18,7 +18,6 @@ if typing.TYPE_CHECKING:
         Factory,
         Flow,
         HostDriver,
-        HostUnderTest,
         Item,
         Login,
         Loop,
@@ -42,7 +41,6 @@ __all__ = [
     "Factory",
     "Flow",
     "HostDriver",
-    "HostUnderTest",
     "Item",
     "Login",
     "Loop",
@@ -62,7 +60,7 @@ __all__ = [
 def __getattr__(name: str) -> typing.Any:
     """Import what is asked for only then: a host that loads its plugins imports this package, for the probe's entry point."""
     if name == "conformance_suite":
-        from flowactions_conformance.kit.in_pytest.suite import conformance_suite  # noqa: PLC0415
+        from flowactions_conformance.kit.in_pytest import conformance_suite  # noqa: PLC0415
 
         return conformance_suite
     if name in __all__:

@@ -171,13 +171,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _serve_fake(options: argparse.Namespace) -> int:
     from flowactions_conformance.commands import fakes  # noqa: PLC0415
+    from flowactions_conformance.serving import PortUnavailable  # noqa: PLC0415
 
     try:
         if options.command == "chat-provider":
             fakes.serve_chat_provider(options.port, options.events_url)
         else:
             fakes.serve_receiver(options.port, options.secret)
-    except fakes.PortUnavailable as exc:
+    except PortUnavailable as exc:
         return _failed(str(exc))
     return 0
 

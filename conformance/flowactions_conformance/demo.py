@@ -23,7 +23,7 @@ from flowactions_conformance.chat_provider import FakeChatProvider, sample_works
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.reference_host import Sample, create_app
-from flowactions_conformance.serving import listen, serve, stopped, url_of
+from flowactions_conformance.serving import PortUnavailable, listen_as_told, serve, stopped, url_of
 from flowactions_conformance.walkthrough import WalkthroughFailed, call_in, connect_chat, walk_through
 
 TICK_SECONDS = "0.5"
@@ -50,10 +50,6 @@ class Demo(NamedTuple):
     auth_secret: str
     receiver: Receiver
     provider: FakeChatProvider | None
-
-
-class PortUnavailable(Exception):
-    """The reference host's port is taken or not allowed; the message says what to do."""
 
 
 @asynccontextmanager
@@ -104,11 +100,7 @@ async def running_demo(
             dashboard_token=dashboard_token,
             api_token=api_token,
         )
-        try:
-            listener = listen(port)
-        except (OSError, OverflowError) as exc:
-            reason = os.strerror(exc.errno or 0) if isinstance(exc, OSError) else "a port is from 0 to 65535"
-            raise PortUnavailable(f"port {port} cannot be used: {reason}; give another with --port") from exc
+        listener = listen_as_told(port)
         if provider is not None:
             provider.events_url = f"{url_of(listener)}/integrations/chat/events"
         settings = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import ssl
@@ -66,6 +67,23 @@ def listen(port: int = 0) -> socket.socket:
     # asyncio sets this only on sockets that it creates. Without it, an answer on a reused connection is delayed by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+class PortUnavailable(Exception):
+    """The port is taken or not allowed; the message says what to do."""
+
+
+def listen_as_told(port: int) -> socket.socket:
+    """Open the loopback port that a person has named, as `listen` does.
+
+    Raises:
+        PortUnavailable: it cannot be opened.
+    """
+    try:
+        return listen(port)
+    except (OSError, OverflowError) as exc:
+        reason = os.strerror(exc.errno or 0) if isinstance(exc, OSError) else "a port is from 0 to 65535"
+        raise PortUnavailable(f"port {port} cannot be used: {reason}; give another with --port") from exc
 
 
 def url_of(listener: socket.socket) -> str:

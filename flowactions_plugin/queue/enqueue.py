@@ -17,7 +17,7 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
-from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, write_items
+from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, statements_of, write_items
 from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse, waiting_for_keys
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import (
@@ -269,17 +269,23 @@ class Outbox:
             else:
                 async with self.database.write(connection) as joined:
                     await waiting_for_keys(joined.run_sync(partial(write_items, self.database), [item]))
-        if item.first is None and (self.on_commit is not None or self._telemetry.meters.is_open):
-            committed = partial(self._committed, delivery, is_claimed=item.claim is not None)
+        wakes = self.on_commit is not None and item.claim is None
+        if item.first is None and (wakes or self._telemetry.meters.is_open):
+            committed = partial(self.committed, delivery, wakes=wakes)
             if connection is None:
                 committed()
             else:
                 self.database.after_commit(connection, committed)
         return item.first
 
-    def _committed(self, delivery: NewDelivery, *, is_claimed: bool) -> None:
+    def statements(self, delivery: NewDelivery, key: KeyUse | None, paramstyle: str) -> list[tuple[str, Any]]:
+        """Return the statements that write a delivery on a connection of the caller's own; see `statements_of`."""
+        return statements_of(self.database, Item(_row(delivery), key), paramstyle)
+
+    def committed(self, delivery: NewDelivery, *, wakes: bool = True) -> None:
+        """Count a delivery that was committed, and wake whoever delivers it."""
         self._telemetry.meters.count(names.ENQUEUED, origin=origin_kind(delivery.origin))
-        if self.on_commit is not None and not is_claimed:
+        if wakes and self.on_commit is not None:
             self.on_commit(delivery)
 
     async def _write_group(self, group: Group[Item]) -> None:

@@ -5,14 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import BigInteger, ColumnElement, Executable, Integer, Text, case, literal, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Executable,
+    Integer,
+    Text,
+    bindparam,
+    case,
+    cast,
+    literal,
+    select,
+)
 from sqlalchemy.engine import Connection
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
-from flowactions_plugin.queue.keys import FirstUse, KeyUse
+from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox, pauses
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, enqueue_keys, outbox, pauses
 
 MOST_CLAIMED_BYTES: Final = 16 * 1024
 """A larger row is claimed as any other, later: it would be encoded once more."""
@@ -37,6 +49,9 @@ _TEXTS: Final = (
     "trace",
 )
 _GIVEN: Final = (*_TEXTS, "lane", "max_attempts")
+
+_GIVEN_AS: Final = "given_"
+"""Before the names of parameters: SQLAlchemy uses the columns' names itself."""
 
 
 class Item:
@@ -127,6 +142,62 @@ def write_items(
     rows = [each.row for each in items]
     connection.execute(database.built(_enqueuing), rows if len(rows) > 1 else rows[0])
     return ()
+
+
+def statements_of(database: Database, item: Item, paramstyle: str) -> list[tuple[str, Any]]:
+    """Return the statements that write an item on a connection of the caller's own: its key's, if it has one, and its row's.
+
+    No row is written if another one has used the key.
+
+    Args:
+        database: where.
+        item: without a rate and a claim.
+        paramstyle: the driver's, one of `PARAMSTYLES`.
+    """
+    key = item.key
+    given = {_GIVEN_AS + name: item.row.get(name) for name in (*_GIVEN, "body")}
+    given[_GIVEN_AS + "caller"] = None if key is None else key.caller
+    row = _text(database.built(_enqueuing_joined, paramstyle), given)
+    if key is None:
+        return [row]
+    given = key.keys.given([(key, FirstUse(item.row["id"], item.row["event_id"]))])
+    return [_text(database.built(_using_key, key.keys, paramstyle), given), row]
+
+
+def _text(compiled: SQLCompiler, given: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return a statement and its parameters as a cursor of the DB-API takes them."""
+    parameters = compiled.construct_params(dict(given))
+    if compiled.positiontup is None:
+        return compiled.string, parameters
+    return compiled.string, tuple(parameters[name] for name in compiled.positiontup)
+
+
+def _using_key(sql: Dialect, keys: IdempotencyKeys, paramstyle: str) -> SQLCompiler:
+    return sql.compiled(keys.using(sql), paramstyle)
+
+
+def _enqueuing_joined(sql: Dialect, paramstyle: str) -> SQLCompiler:
+    """Build the statement that enqueues a row, unless another one has used its key."""
+    used = select(enqueue_keys.c.event_id).where(
+        enqueue_keys.c.organization_id == _given_as("organization_id"),
+        enqueue_keys.c.caller == bindparam(_GIVEN_AS + "caller", type_=Text),
+        enqueue_keys.c.idempotency_key == _given_as("idempotency_key"),
+        enqueue_keys.c.delivery_id == _given_as("id"),
+    )
+    names = (*_GIVEN, "body")
+    constants = _constants(sql)
+    values = [
+        *map(_given_as, names),
+        *(literal(each) if isinstance(each, str | int) else each for each in constants.values()),
+    ]
+    rows = select(*values).where(_given_as("idempotency_key").is_(None) | used.exists())
+    return sql.compiled(sql.insert_unless_there(outbox).from_select((*names, *constants), rows), paramstyle)
+
+
+def _given_as(name: str) -> ColumnElement[Any]:
+    kind = outbox.c[name].type
+    given = bindparam(_GIVEN_AS + name, type_=kind)
+    return cast(given, kind) if name == "body" else given  # PostgreSQL would take NULL as text
 
 
 def _use_keys(connection: Connection, items: Sequence[Item]) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, Text, case, select
+from sqlalchemy import Executable, Insert, Text, case, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -91,21 +91,28 @@ class IdempotencyKeys:
         Returns:
             For each row ``None`` when its key was free; otherwise the first use of its key.
         """
-        rows: dict[tuple[str, ...], dict[str, str]] = {}
-        for use, wanted in uses:
-            values = {**use._asdict(), **wanted._asdict()}
-            del values["keys"]
-            rows.setdefault(use[1:], values)
-        given = {"uses": self._database.sql.json_rows([*rows.values()])}
-        found = connection.execute(self._database.built(self._using_all), given)
+        found = connection.execute(self._database.built(self._using_all), self.given(uses))
         firsts = {tuple(row[:3]): FirstUse(*row[3:]) for row in found}
         return [
             None if firsts[use[1:]].delivery_id == wanted.delivery_id else firsts[use[1:]]
             for use, wanted in uses
         ]
 
+    def given(self, uses: Sequence[tuple[KeyUse, FirstUse]]) -> dict[str, Any]:
+        """Return the parameters of the statements that use keys: of the same key, the first."""
+        rows: dict[tuple[str, ...], dict[str, str]] = {}
+        for use, wanted in uses:
+            values = {**use._asdict(), **wanted._asdict()}
+            del values["keys"]
+            rows.setdefault(use[1:], values)
+        return {"uses": self._database.sql.json_rows([*rows.values()])}
+
     def _using_all(self, sql: Dialect) -> Executable:
-        """Build the statement that uses the keys of the parameter ``uses``, and returns the first use of each."""
+        """Build the same statement as `using`. It returns the first use of each key."""
+        return self.using(sql).returning(*enqueue_keys.c[*_PLACE, *_USE])
+
+    def using(self, sql: Dialect) -> Insert:
+        """Build the statement that uses the keys of the parameter ``uses``."""
         now = sql.now()
         given = sql.values_table(
             "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
@@ -118,8 +125,7 @@ class IdempotencyKeys:
             name: case((is_old, inserted.excluded[name]), else_=enqueue_keys.c[name])
             for name in (*_USE, "created_at")
         }
-        used = inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
-        return used.returning(*enqueue_keys.c[*_PLACE, *_USE])
+        return inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
 
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from flowactions_plugin.queue.enqueue import Outbox, Webhook
 from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.rules import DEFAULT_MAX_ATTEMPTS, NewDelivery
 from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.dialect import PARAMSTYLES
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -40,6 +42,7 @@ class PreparedDelivery:
         self._outbox = outbox
         self._delivery = delivery
         self._use = use
+        self._loop = asyncio.get_running_loop()
         self.refused = refused
 
     async def write(self, transaction: Transaction | None) -> NodeResult:
@@ -49,6 +52,23 @@ class PreparedDelivery:
             StorageUnavailable: the database failed; nothing was written.
         """
         return result_of(await self.enqueue(transaction))
+
+    def statements(self, paramstyle: str) -> list[tuple[str, Any]]:
+        """Return the statements that write it, with their parameters; see `PreparedWebhook`.
+
+        Raises:
+            ValueError: it is none of `PARAMSTYLES`.
+        """
+        if paramstyle not in PARAMSTYLES:
+            raise ValueError(f"paramstyle {paramstyle!r} is unknown: give one of {', '.join(PARAMSTYLES)}")
+        if self._delivery is None:
+            return []
+        return self._outbox.statements(self._delivery, self._use, paramstyle)
+
+    def committed(self) -> None:
+        """Wake a worker, from any thread."""
+        if self._delivery is not None:
+            self._loop.call_soon_threadsafe(self._outbox.committed, self._delivery)
 
     async def enqueue(self, transaction: Transaction | None) -> Receipt:
         """Write the delivery. Written again, it is the same row.

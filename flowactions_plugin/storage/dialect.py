@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Table, literal
+from sqlalchemy import ColumnElement, FromClause, Insert, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.compiler import SQLCompiler
+
+PARAMSTYLES: Final = ("qmark", "numeric", "named", "format", "pyformat")
+"""Of the DB-API (PEP 249)."""
 
 
 def inline(value: Any) -> ColumnElement[Any]:
@@ -37,6 +41,10 @@ class Dialect(ABC):
     @abstractmethod
     def now(self) -> ColumnElement[int]:
         """Return the current time, Unix milliseconds, as an SQL expression: the server's own, or a given clock's."""
+
+    @abstractmethod
+    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
+        """Return a statement as text for drivers of the DB-API with a `paramstyle`."""
 
     @abstractmethod
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
+    Insert,
     Integer,
     Table,
     Text,
@@ -29,6 +30,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
@@ -109,6 +111,10 @@ class PostgreSQL(Dialect):
     def now(self) -> ColumnElement[int]:
         # Stable within a statement, so that an index on a time can be used.
         return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
+
+    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
+        made: SQLCompiler = statement.compile(dialect=postgresql.dialect(paramstyle=paramstyle))  # type: ignore[no-untyped-call]
+        return made
 
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)

@@ -14,6 +14,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
+    Insert,
     Integer,
     LargeBinary,
     Table,
@@ -26,6 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
@@ -73,6 +75,10 @@ class SQLite(Dialect):
 
     def now(self) -> ColumnElement[int]:
         return self._now
+
+    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
+        made: SQLCompiler = statement.compile(dialect=sqlite.dialect(paramstyle=paramstyle))
+        return made
 
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)

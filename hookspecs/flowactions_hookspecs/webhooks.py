@@ -97,6 +97,29 @@ class PreparedWebhook(Protocol):
         """Write the delivery in a transaction; it is due when that commits. `InTransaction` takes this method."""
         ...
 
+    def statements(self, paramstyle: str) -> Sequence[tuple[str, Any]]:
+        """Return the statements that write the delivery on a connection of your own, for code that is not async.
+
+        Execute them in this order, on a cursor of the DB-API whose connection is to the plugin's database, inside your
+        transaction or savepoint. The delivery is due when your transaction commits. If the last statement writes no row
+        (``cursor.rowcount`` is 0), the key was used before, or these statements were.
+
+        Args:
+            paramstyle: of the cursor, as PEP 249 names it: ``qmark``, ``numeric``, ``named``, ``format`` or
+                ``pyformat``. `psycopg` and Django's cursors take ``format``, `sqlite3` takes ``qmark``.
+
+        Returns:
+            Pairs of SQL and parameters: the key's, unless the webhook has none, and the row's. Empty if it is `refused`.
+
+        Raises:
+            ValueError: the paramstyle is unknown.
+        """
+        ...
+
+    def committed(self) -> None:
+        """Wake a worker after your transaction has committed `statements`; from any thread. Otherwise a worker looks."""
+        ...
+
 
 class Delivery(ContractStruct, frozen=True, kw_only=True):
     """A webhook delivery that has ended.

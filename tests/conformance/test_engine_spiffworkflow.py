@@ -17,7 +17,7 @@ from tests.docs.tutorials import follow
 
 GUIDE = ROOT / "docs" / "how-to" / "use-with-spiffworkflow.md"
 HOST = "tests.conformance.hosts.spiffworkflow"
-CONNECTOR = ROOT / "conformance" / "flowactions_conformance" / "engines" / "spiffworkflow"
+CONNECTOR = ROOT / "docs" / "examples" / "spiffworkflow"
 PACKAGES = "flask"
 """What the connector needs beside what the guide installs."""
 

@@ -190,11 +190,31 @@ class TestInit:
             assert "flowactions_conformance." not in text
             assert "MODULE:" not in text
 
-    def test_the_glue_is_written_as_it_is_proved(self) -> None:
-        """Its text is that of the kit's file, which a guide copies."""
-        for engine in set(engines()) - {NO_ENGINE}:
-            folder = ROOT / "conformance" / "flowactions_conformance" / "engines" / engine
-            assert files_of(engine)["glue.py"] == (folder / "glue.py").read_text()
+    def test_the_example_is_written_as_it_is_proved(self) -> None:
+        """The glue that a guide copies is among its files, and the test is the same for all."""
+        tests = set()
+        for engine in engines():
+            folder = ROOT / "docs" / "examples" / engine
+            written = files_of(engine)
+            assert {name: written[name] for name in written if (folder / name).exists()} == {
+                each.name: each.read_text() for each in folder.iterdir() if each.is_file()
+            }
+            assert engine == NO_ENGINE or "glue.py" in written
+            tests.add(written["test_host.py"])
+        assert len(tests) == 1
+
+    @pytest.mark.parametrize("engine", engines())
+    @pytest.mark.ci
+    def test_the_modules_are_typed(self, engine: str, tmp_path: Path) -> None:
+        """As strictly as this project's: those of an engine are no part of its packages."""
+        assert main(["init", "--engine", engine, str(tmp_path)]) == 0
+        config = ["--config-file", str(ROOT / "pyproject.toml")]
+        command = [sys.executable, "-m", "mypy", *config, *(each.name for each in tmp_path.glob("*.py"))]
+        environment = {**os.environ, "MYPYPATH": f"{ROOT / 'hookspecs'}:{ROOT / 'conformance'}"}
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stdout
 
     def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Not even the other files are written then."""
@@ -203,7 +223,7 @@ class TestInit:
         assert [each.name for each in tmp_path.iterdir()] == ["test_host.py"]
         assert "test_host.py exists, and nothing is written" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("engine", [NO_ENGINE])
+    @pytest.mark.parametrize("engine", engines())
     @pytest.mark.ci
     def test_what_it_writes_is_proved(self, engine: str, tmp_path: Path, store: Path) -> None:
         """By its own tests, in an environment of what its requirements name."""

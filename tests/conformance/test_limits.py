@@ -22,7 +22,6 @@ from flowactions_conformance.kit.hosts.limits import (
     Limits,
     Machine,
     Patience,
-    Waiting,
 )
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, NothingKnown, Status
 from flowactions_conformance.kit.preflight import SELF
@@ -92,17 +91,14 @@ class TestPatience:
 
 def test_limits_that_shrank_recover() -> None:
     """A host that answers again is waited for as before."""
-    waiting = Waiting(LIMITS)
-    waiting.hung = limits.HUNG_CALLS
-    assert (waiting.call, waiting.stop) == (LIMITS.hung_call, LIMITS.hung_stop)
-    waiting.hung = 0
-    assert (waiting.call, waiting.stop) == (LIMITS.call, LIMITS.stop)
-    effects = EffectTimeout()
-    for _ in range(EXPIRED_BEFORE_SHORT):
-        effects.expired()
-    assert effects.seconds == limits.SHORT_EFFECT_SECONDS
-    effects.came()
-    assert effects.seconds == limits.EFFECT_SECONDS
+    for usual in (limits.EFFECT_SECONDS, LIMITS.call):
+        waits = EffectTimeout(usual)
+        for _ in range(EXPIRED_BEFORE_SHORT):
+            assert waits.seconds == usual
+            waits.expired()
+        assert waits.seconds == limits.SHORT_SECONDS
+        waits.came()
+        assert waits.seconds == usual
 
 
 async def test_the_machine_is_measured() -> None:

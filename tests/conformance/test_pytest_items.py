@@ -6,15 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 import flowactions_conformance
-from flowactions_conformance.kit.baseline import accepted
-from flowactions_conformance.kit.in_pytest.items import Unproved, conclude
-from flowactions_conformance.kit.in_pytest.threaded import KitThread
+from flowactions_conformance.kit.baseline import accepted, stale_in
+from flowactions_conformance.kit.in_pytest import conclude
 from flowactions_conformance.kit.outcomes import Status
-from tests.conformance.test_reports import a_result
+from tests.conformance.test_reports import a_report, a_result
 from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
@@ -22,13 +23,11 @@ PLUGIN = ["-p", "flowactions_conformance.pytest_plugin", "--pyargs", "flowaction
 SAFETY_SECONDS = 300
 
 
-async def unused(_: object) -> None:
-    """Stands for a factory."""
-
-
 def ended(status: Status, warn: Callable[[str], None] = lambda _: None, **more: object) -> None:
-    baseline = more.pop("baseline", {})
-    conclude(a_result("EAGER-1", status, **more), KitThread(unused, baseline=baseline), warn)  # type: ignore[arg-type]
+    baseline: Any = more.pop("baseline", {})
+    result = a_result("EAGER-1", status, **more)
+    report = a_report(result)
+    conclude(result, msgspec.structs.replace(report, stale_baseline=stale_in(baseline, report)), warn)
 
 
 class TestOutcomes:
@@ -41,12 +40,12 @@ class TestOutcomes:
     @pytest.mark.parametrize("status", [Status.FAIL, Status.NOT_TESTABLE, Status.ERROR])
     def test_what_is_not_proved_fails_with_the_terminals_text(self, status: Status) -> None:
         """Clause, causes and the line that reruns it are in the failure."""
-        with pytest.raises(Unproved, match=r"(?s)clause.*usual causes.*timeline.*rerun"):
+        with pytest.raises(pytest.fail.Exception, match=r"(?s)clause.*usual causes.*timeline.*rerun"):
             ended(status)
 
     def test_a_stale_baseline_fails(self) -> None:
         """As a strict xfail does; not where the entry is about another database."""
-        with pytest.raises(Unproved, match="remove it there"):
+        with pytest.raises(pytest.fail.Exception, match="remove it there"):
             ended(Status.PASS, baseline=accepted({"EAGER-1": "x"}))
         ended(Status.PASS, baseline=accepted({"EAGER-1": {"reason": "x", "database": "postgresql"}}))
 
@@ -108,6 +107,18 @@ def test_a_host_that_cannot_be_made_is_an_error_of_each_test(tmp_path: Path) -> 
     assert "make_host raised ConnectionError" in done.stdout
     assert "ERROR: no check ran, so nothing is known about the host" in done.stdout
     assert '"verdict": "error"' in (tmp_path / "out" / "report.json").read_text()
+
+
+@pytest.mark.ci
+def test_one_process_of_xdist_runs_the_checks(tmp_path: Path) -> None:
+    """The others wait for its report, which the controller prints and writes."""
+    host = "tests.conformance.misbehaving:fails_everything"
+    options = ["--flowactions-host", host, "--flowactions-report", "out", "-k", "LOAD-2 or EDIT-1", "-n", "2"]
+    done = run_pytest(*PLUGIN, *options, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("FAIL  LOAD-2") == 1
+    assert "NOT PROVED: 2 failed of 2 checks" in done.stdout
+    assert '"verdict": "failed"' in (tmp_path / "out" / "report.json").read_text()
 
 
 @sampled(

@@ -12,10 +12,9 @@ import pytest
 
 from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Status, Tested
 from flowactions_conformance.kit.registry import PROFILES
-from flowactions_conformance.kit.report.html import page
 from flowactions_conformance.kit.report.summary import headline, profiles
 from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, Paint, report_text
-from flowactions_conformance.kit.report.written import write_report
+from flowactions_conformance.kit.report.written import page, write_report
 from flowactions_conformance.kit.runner import run_checks
 from tests.conformance.mutants.walks import previous_step
 

@@ -115,7 +115,7 @@ def test_the_examples_of_a_guide_work(page: str, tmp_path: Path, monkeypatch: py
             found = examples(ROOT / "docs" / "how-to" / page, {"_run": runner.run})
             for example in found:
                 example.evaluate()
-            for name in ("api", "shop", "site", "mounted"):
+            for name in ("api", "shop", "site", "mounted", "served"):
                 if name in found[0].namespace:
                     assert runner.run(_answer_of(found[0].namespace[name])) == 503
     finally:

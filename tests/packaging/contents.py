@@ -18,6 +18,9 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: Sequence[str] = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 """Their folders; each is installed under its last name."""
 
+EXAMPLES = "docs/examples/*/*"
+"""Files that are installed within the kit."""
+
 DISTRIBUTION = f"{PROJECT['project']['name'].replace('-', '_')}-{PROJECT['project']['version']}"
 INFO = f"{DISTRIBUTION}.dist-info"
 METADATA = {
@@ -39,6 +42,7 @@ NEEDED = (
     "flowactions_plugin/pages/static/*.js",
     "flowactions_plugin/storage/migrations/versions/*.py",
     "flowactions_conformance/reference_host/pages/*.html",
+    "flowactions_conformance/examples/*/glue.py",
     "flowactions_conformance/kit/requirements.json",
 )
 """Patterns of which each has a file; all files are compared with the repository's, too."""
@@ -77,7 +81,14 @@ def wrong_in_wheel(names: Collection[str], repository: Collection[str]) -> list[
         for path in repository
         if path.startswith(f"{package}/")
     }
-    unwanted = {name for name in names if any(fnmatch(name, pattern) for pattern in UNWANTED)}
+    expected |= {
+        f"flowactions_conformance/{path.removeprefix('docs/')}"
+        for path in repository
+        if fnmatch(path, EXAMPLES)
+    }
+    # What is copied for authors has their tests.
+    own = [name for name in names if not name.startswith("flowactions_conformance/examples/")]
+    unwanted = {name for name in own if any(fnmatch(name, pattern) for pattern in UNWANTED)}
     return [
         *(f"is missing: {name}" for name in sorted(expected - set(names))),
         *(f"does not belong there: {name}" for name in sorted(set(names) - expected | unwanted)),

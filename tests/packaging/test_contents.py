@@ -18,8 +18,9 @@ REPOSITORY = {
     *(
         f"conformance/{name.replace('*', 'some')}"
         for name in NEEDED
-        if name.startswith("flowactions_conformance")
+        if name.startswith("flowactions_conformance") and "/examples/" not in name
     ),
+    "docs/examples/some/glue.py",
     "hookspecs/flowactions_hookspecs/py.typed",
     "hookspecs/flowactions_hookspecs/host.py",
     "tests/conftest.py",

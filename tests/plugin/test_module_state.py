@@ -213,8 +213,8 @@ def is_constant(value: Any) -> bool:
 
 CHANGED_IN_PLACE: Mapping[str, str] = {
     "flowactions_conformance.kit.hosts.making:_Making": "the kit makes one host at a time",
-    "flowactions_conformance.kit.in_pytest.suite:conformance_suite": "marked when it is imported",
-    "flowactions_conformance.kit.in_pytest.threaded:_open": "the kit's one session in a process",
+    "flowactions_conformance.kit.in_pytest:conformance_suite": "marked when it is imported",
+    "flowactions_conformance.pytest_plugin:_named": "pytest's command line names one host for a process",
     "flowactions_conformance.kit.registry:_checks": "filled while the modules of the checks are imported",
 }
 """Of the kit alone: what its code changes at the top of a module → why."""

@@ -11,11 +11,7 @@ from typing import Any
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.receiver import Receiver
-from flowactions_conformance.serving import listen, serve, stopped
-
-
-class PortUnavailable(Exception):
-    """The port is taken or not allowed; the message says which."""
+from flowactions_conformance.serving import listen_as_told, serve, stopped
 
 
 def serve_chat_provider(port: int, events_url: str | None) -> None:
@@ -70,11 +66,7 @@ twice, /hooks/slow/3/… answers after three seconds. Press Ctrl+C to stop. Noth
 
 async def _until_stopped(app: Any, port: int, said: Callable[[str], str]) -> None:
     end = stopped()
-    try:
-        listener = listen(port)
-    except (OSError, OverflowError) as exc:
-        raise PortUnavailable(f"port {port} cannot be used: {exc}; give another with --port") from exc
-    async with serve(app, listener) as url:
+    async with serve(app, listen_as_told(port)) as url:
         sys.stdout.write(said(url))
         sys.stdout.flush()
         await end.wait()

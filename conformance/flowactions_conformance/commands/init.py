@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Final
 
-DEFAULT: Final = "flowactions_testing.py"
+DRIVER: Final = "flowactions_testing.py"
 NO_ENGINE: Final = "none"
-PACKAGE: Final = "flowactions_conformance"
-EXAMPLE: Final = "commands/host_template.py"
-"""The small host, a module of the kit."""
+SMALL_HOST: Final = Path(__file__).with_name("host_template.py")
 
 
 class CannotWrite(Exception):
     """The files were not written; the message says why."""
 
 
+def examples() -> Path:
+    """Return the folder of examples: the wheel has it within the kit, a clone in ``docs``."""
+    package, clone = (Path(__file__).parents[level] for level in (1, 3))
+    installed = package / "examples"
+    return installed if installed.is_dir() else clone / "docs" / "examples"
+
+
 def engines() -> list[str]:
-    """Return the engines whose glue the kit has, and ``none`` for hosts that walk their flows themselves."""
-    folders = _part("engines").iterdir()
-    return [*sorted(each.name for each in folders if each.joinpath("glue.py").is_file()), NO_ENGINE]
+    """Return the engines of which there are examples, and ``none`` for hosts that walk their flows themselves."""
+    return sorted(
+        (each.name for each in examples().iterdir() if each.is_dir()),
+        key=lambda name: (name == NO_ENGINE, name),
+    )
 
 
 def init(path: Path) -> None:
@@ -37,11 +41,11 @@ def init(path: Path) -> None:
         CannotWrite: it exists, or its folder does not.
     """
     if path.is_dir():
-        path /= DEFAULT
+        path /= DRIVER
     if path.suffix != ".py":
         raise CannotWrite(f"{path} is not the name of a Python module: give one that ends in .py")
     name = module_of(path)
-    _write(path, _text(EXAMPLE, {}, name))
+    _write(path, _small_host(name))
     sys.stdout.write(
         f"{path} is written, with a small host that is proved as it is: put yours in its place. To prove it:\n\n"
         f"  python -m flowactions_conformance run {shlex.quote(f'{name}:make_host')}\n"
@@ -72,28 +76,17 @@ def init_engine(engine: str, folder: Path) -> None:
         f"{folder} has a host that is proved as it is, in {', '.join(files)}: put yours in its place. To prove it, "
         "in that folder:\n\n"
         "  python -m pip install --requirement requirements.txt\n"
-        f"  python -m flowactions_conformance run {Path(DEFAULT).stem}:make_host\n"
+        f"  python -m flowactions_conformance run {Path(DRIVER).stem}:make_host\n"
         "  python -m pytest\n"
     )
 
 
 def files_of(engine: str) -> dict[str, str]:
-    """Return what `init_engine` writes: name → text.
-
-    The modules are those of the kit, which its own tests prove. Written side by side, they import each other by their names.
-    """
-    driver = Path(DEFAULT).stem
-    own = f"engines/{engine}"
-    names = {EXAMPLE: driver}
-    needs = ""
-    if engine != NO_ENGINE:
-        modules = sorted(each.name for each in _part(own).iterdir() if each.name.endswith(".py"))
-        names = {f"{own}/{each}": each.removesuffix(".py") for each in modules}
-        names |= {f"{own}/testing.py": driver, EXAMPLE: "example_host"}
-        needs = _part(f"{own}/requirements.txt").read_text("utf-8")
-    texts = {f"{name}.py": _text(path, names, name) for path, name in names.items()}
-    tests = _text("engines/tests_template.py", {EXAMPLE: driver}, driver)
-    return {**texts, "test_host.py": tests, "requirements.txt": f"{needs}pytest\n"}
+    """Return what `init_engine` writes, name → text: the engine's example, and the small host that its driver is based on."""
+    files = sorted(each for each in (examples() / engine).iterdir() if each.is_file())
+    texts = {each.name: each.read_text("utf-8") for each in files}
+    small = "example_host.py" if DRIVER in texts else DRIVER
+    return {small: _small_host(Path(small).stem), **texts}
 
 
 def module_of(path: Path) -> str:
@@ -107,17 +100,8 @@ def module_of(path: Path) -> str:
     return ".".join(parts) if all(part.isidentifier() for part in parts) else path.stem
 
 
-def _part(path: str) -> Traversable:
-    return resources.files(PACKAGE).joinpath(*path.split("/"))
-
-
-def _text(path: str, names: Mapping[str, str], own_name: str) -> str:
-    """Read a module of the kit, with the names that modules have in the author's folder: path in the kit → name."""
-    text = _part(path).read_text("utf-8").replace("MODULE:", f"{own_name}:", 1)
-    for each, name in names.items():
-        module = each.removesuffix(".py").replace("/", ".")
-        text = text.replace(f"from {PACKAGE}.{module} import", f"from {name} import")
-    return text
+def _small_host(module: str) -> str:
+    return SMALL_HOST.read_text("utf-8").replace("MODULE:", f"{module}:", 1)
 
 
 def _write(path: Path, text: str) -> None:

@@ -58,7 +58,7 @@ class Check(NamedTuple):
         since: the contract's version in which it became required; ``None`` while it is provisional.
         causes: what usually causes a failure, the most frequent first.
         alone: whether it starts hosts of its own, instead of using the one that all share.
-        needs: kinds of items of a world that a host may lack (`HostUnderTest.lacks`).
+        needs: kinds of items of a world that a host may lack (`HostDriver.lacks`).
         served: what it needs of a host that somebody else has started.
         run: the check itself.
     """

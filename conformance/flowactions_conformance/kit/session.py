@@ -15,8 +15,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from flowactions_conformance.kit.bench import AUTH_SECRET, TICK_SECONDS, Bench
 from flowactions_conformance.kit.hand_over import Address, Handed, borrowed
 from flowactions_conformance.kit.hosts.databases import Databases, Place
-from flowactions_conformance.kit.hosts.factories import load_factory
-from flowactions_conformance.kit.hosts.hosting import Running
+from flowactions_conformance.kit.hosts.hosting import Running, load_factory
 from flowactions_conformance.kit.hosts.in_process import InProcess
 from flowactions_conformance.kit.hosts.leftovers import run_folder
 from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Limits, Machine, Patience

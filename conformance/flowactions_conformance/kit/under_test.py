@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -171,7 +171,7 @@ class World(Wire, frozen=True):
 
     Seeding again replaces the data with the same kit ids, and changes nothing else: a missing flow stays, an
     experience without a trigger loses that trigger. ``logins`` are people and backends that must be able to sign in:
-    `HostUnderTest.headers` is called for each of them.
+    `HostDriver.headers` is called for each of them.
     """
 
     organizations: tuple[Organization, ...] = ()
@@ -216,20 +216,22 @@ class Turn(Wire, frozen=True):
     raw: str = ""
 
 
-@runtime_checkable
-class HostUnderTest(Protocol):
-    """The host, as the kit uses it. `HostDriver` has a default for each method of a profile that is not claimed."""
+class HostDriver:
+    """The host, as the kit uses it: the base of your driver.
 
-    claims: frozenset[str]
+    A method that you do not write raises ``NotImplementedError``, and the kit says which method that is.
+    """
+
+    claims: frozenset[str] = frozenset()
     """Profiles beyond ``core`` that the host wants to be tested for."""
-    app: Any
+    app: Any = None
     """The ASGI app. The kit serves it and runs its lifespan. A host that you have started yourself needs none."""
-    prefix: str
+    prefix: str = ""
     """The path before the plugin's routes, for example ``/api``; empty: no path."""
-    edits: Literal["pinned", "live"] | None
+    edits: Literal["pinned", "live"] | None = None
     """Which steps an end user sees if the flow is edited during the run. ``pinned``: those of the version in which the run
     was opened. ``live``: those of the newest version. ``None``: the host promises neither."""
-    lacks: frozenset[str]
+    lacks: frozenset[str] = frozenset()
     """Kinds of items that the host does not have, although it claims ``loops``: ``branch``, ``subflow``, or both. Then
     no world contains them, and nothing is proved about them."""
 
@@ -239,15 +241,15 @@ class HostUnderTest(Protocol):
         Returns:
             Kit id → the host's id, for everything in the world that has another id in the host than in the kit.
         """
-        ...
+        raise NotImplementedError
 
     async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
         """Return the node types as the host's editor gets them: the results of `NodeType.describe`."""
-        ...
+        raise NotImplementedError
 
     async def open(self, flow: str, user: str, content: str) -> Turn:
         """Open a flow (the host's id) as an end user."""
-        ...
+        raise NotImplementedError
 
     async def next(self, session: str, step: str | None = None) -> Turn:
         """Move to the next content step: ``flow.next``.
@@ -257,30 +259,30 @@ class HostUnderTest(Protocol):
             step: the step that the client names as its own. ``None``: the step that the host has last shown. If the
                 clients of a host do not name their step, ignore it.
         """
-        ...
+        raise NotImplementedError
 
     def headers(self, who: Login) -> Mapping[str, str]:
         """Return the request headers that sign this person or backend in: a bearer token, or cookies."""
-        ...
+        raise NotImplementedError
 
     async def trigger(self, ref: TriggerRef) -> None:
         """Fire a trigger on the server. Profile ``logic``."""
-        ...
+        raise NotImplementedError
 
     async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
         """Save a flow as its author does, and return the problems that the author is shown. Profile ``editing``."""
-        ...
+        raise NotImplementedError
 
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
         """Return the preview that the author of the flow (kit id) is shown for a node. Profile ``editing``."""
-        ...
+        raise NotImplementedError
 
     async def fail_commit(self) -> None:
         """Make the commit fail by which the host stores the next opened run. Profile ``durability``.
 
         ``open`` may then raise, or return a turn that is done. No data of that run may remain.
         """
-        ...
+        raise NotImplementedError
 
     async def fail_database(self, fails: bool) -> None:
         """Make the host's own queries fail from now on, as if its database did not answer; or let them work again.
@@ -288,21 +290,21 @@ class HostUnderTest(Protocol):
         The queries of `Host.signing_secret` are enough. Optional, profile ``durability``: without it, one check is not
         tried.
         """
-        ...
+        raise NotImplementedError
 
     async def handled(self, event_id: str) -> int:
         """Return how often the host has handled an event of the auth provider, from its own data.
 
         The kit sends ``user.created`` and ``organization.deleted``. Profile ``inbound``.
         """
-        ...
+        raise NotImplementedError
 
     async def fail_auth_event(self, event_id: str) -> None:
         """Make the host fail once when it next handles this event, as if its database had failed.
 
         Let the code that does the work fail, so that the code around it is tested. Profile ``inbound``.
         """
-        ...
+        raise NotImplementedError
 
     async def restart(self) -> None:
         """Stop a served host as its server does on SIGTERM, start it again, and return when it serves.
@@ -310,14 +312,14 @@ class HostUnderTest(Protocol):
         Stop all of its processes. Only for a host that you have started yourself, and optional: without it,
         checks that need it are not tried.
         """
-        ...
+        raise NotImplementedError
 
     async def kill(self) -> None:
         """End all processes of a served host with SIGKILL, start it again, and return when it serves. See `restart`."""
-        ...
+        raise NotImplementedError
 
 
-Factory: TypeAlias = Callable[[Env], AbstractAsyncContextManager[HostUnderTest]]
+Factory: TypeAlias = Callable[[Env], AbstractAsyncContextManager[HostDriver]]
 MARK: Final = "flowactions_one_host_per_process"
 Made = TypeVar("Made", bound=Callable[[Env], object])
 
@@ -329,72 +331,3 @@ def one_host_per_process(factory: Made) -> Made:
     """
     setattr(factory, MARK, True)
     return factory
-
-
-class HostDriver:
-    """Base of a `HostUnderTest`: optional attributes and the methods of profiles that a host may leave out.
-
-    What it lacks raises ``NotImplementedError``, and the kit says which method that is.
-    """
-
-    claims: frozenset[str] = frozenset()
-    prefix: str = ""
-    edits: Literal["pinned", "live"] | None = None
-    lacks: frozenset[str] = frozenset()
-    app: Any = None
-
-    async def seed(self, world: World) -> Mapping[str, str]:
-        """See `HostUnderTest.seed`."""
-        raise NotImplementedError
-
-    async def palette(self, who: Login) -> Sequence[Mapping[str, Any]]:
-        """See `HostUnderTest.palette`."""
-        raise NotImplementedError
-
-    async def open(self, flow: str, user: str, content: str) -> Turn:
-        """See `HostUnderTest.open`."""
-        raise NotImplementedError
-
-    async def next(self, session: str, step: str | None = None) -> Turn:
-        """See `HostUnderTest.next`."""
-        raise NotImplementedError
-
-    def headers(self, who: Login) -> Mapping[str, str]:
-        """See `HostUnderTest.headers`."""
-        raise NotImplementedError
-
-    async def trigger(self, ref: TriggerRef) -> None:
-        """See `HostUnderTest.trigger`."""
-        raise NotImplementedError
-
-    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """See `HostUnderTest.save`."""
-        raise NotImplementedError
-
-    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
-        """See `HostUnderTest.preview`."""
-        raise NotImplementedError
-
-    async def fail_commit(self) -> None:
-        """See `HostUnderTest.fail_commit`."""
-        raise NotImplementedError
-
-    async def fail_database(self, fails: bool) -> None:
-        """See `HostUnderTest.fail_database`."""
-        raise NotImplementedError
-
-    async def handled(self, event_id: str) -> int:
-        """See `HostUnderTest.handled`."""
-        raise NotImplementedError
-
-    async def fail_auth_event(self, event_id: str) -> None:
-        """See `HostUnderTest.fail_auth_event`."""
-        raise NotImplementedError
-
-    async def restart(self) -> None:
-        """See `HostUnderTest.restart`."""
-        raise NotImplementedError
-
-    async def kill(self) -> None:
-        """See `HostUnderTest.kill`."""
-        raise NotImplementedError

@@ -16,11 +16,10 @@ from contextlib import suppress
 import msgspec
 
 from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.factories import load_factory
-from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live
+from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live, load_factory
 from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.under_test import HostUnderTest
+from flowactions_conformance.kit.under_test import HostDriver
 
 
 class Child:
@@ -36,7 +35,7 @@ class Child:
         self._writer = writer
         self._stopping = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
-        self._host: HostUnderTest | None = None
+        self._host: HostDriver | None = None
 
     async def run(self, start: Start) -> int:
         """Serve the host until the parent, or a signal, stops it.
@@ -73,7 +72,7 @@ class Child:
             await self._writer.drain()
         return 1
 
-    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+    async def _serving(self, host: HostDriver, started: Callable[[], None]) -> None:
         self._host = host
         started()
         await self._stopping.wait()

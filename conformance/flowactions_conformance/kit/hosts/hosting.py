@@ -5,30 +5,37 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import decimal
+import importlib
 import inspect
 import re
 import socket
+import threading
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import httpx
 import msgspec
 
 from flowactions_conformance.kit import under_test
-from flowactions_conformance.kit.hosts.making import one_host_at_a_time
+from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Late, Limits, Patience
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.plugin import ROUTES
-from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest, Wire
+from flowactions_conformance.kit.under_test import Env, Factory, HostDriver, Wire
 from flowactions_conformance.serving import NO_TLS, serve
+
+T = TypeVar("T")
 
 SERVER_ERRORS: Final = 500
 ANSWER_LINES: Final = 5
+MAKING_SECONDS: Final = 15.0
+"""For how long another host of this process that is being made is waited for."""
 ECHO_SECONDS: Final = 5.0
 """For how long an answer of the echo route is waited for, when a host is looked at: one that takes longer is no sign of life."""
 
@@ -103,15 +110,29 @@ class About(Wire, frozen=True):
     restarts: tuple[str, ...] = ()
 
 
-class Running(Protocol):
-    """A host that was started."""
+class Running(ABC):
+    """A host that was started.
 
-    about: About
-    env: Env
-    output: Output
-    left_at: float | None
-    """When the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed."""
+    Args:
+        env: for the factory.
+        limits: how long it may take.
+        patience: how it is waited for.
 
+    Attributes:
+        about: what the driver says of it.
+        left_at: when the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed.
+    """
+
+    def __init__(self, env: Env, limits: Limits = LIMITS, patience: Patience | None = None) -> None:
+        self.env = env
+        self.about = About()
+        self.output = Output()
+        self.left_at: float | None = None
+        self._limits = limits
+        self._patience = patience or Patience()
+        self._calls = EffectTimeout(limits.call, limits.hung_call)
+
+    @abstractmethod
     async def call(self, method: str, *arguments: object) -> Any:
         """Call a method of the driver.
 
@@ -119,8 +140,8 @@ class Running(Protocol):
             DriverFault: it raised, returned something else than it should, or did not end in time.
             NotImplementedError: the driver does not have it.
         """
-        ...
 
+    @abstractmethod
     async def stop(self, *, is_judged: bool = True) -> None:
         """Stop it as a server does on SIGTERM.
 
@@ -130,33 +151,81 @@ class Running(Protocol):
         Raises:
             DriverFault: it did not end in time.
         """
-        ...
 
-    async def echoes(self) -> bool:
-        """Return whether the probe's echo route answers."""
-        ...
-
+    @abstractmethod
     async def kill(self) -> None:
         """End its process with SIGKILL.
 
         Raises:
-            NotTestable: it runs in the kit's own process.
+            NotImplementedError: it runs in the kit's own process.
         """
-        ...
 
+    async def echoes(self) -> bool:
+        """Return whether the probe's echo route answers, whatever it answers."""
+        url = f"{self.env.base_url}{self.about.prefix}{ROUTES}/echo"
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=ECHO_SECONDS) as client:
+            try:
+                await client.get(url)
+            except httpx.TransportError:
+                return False
+        return True
 
-async def echo_answers(running: Running) -> bool:
-    """Return whether the probe's echo route of a host answers, whatever it answers."""
-    url = f"{running.env.base_url}{running.about.prefix}{ROUTES}/echo"
-    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=ECHO_SECONDS) as client:
+    async def _started(self, starting: Awaitable[About]) -> None:
+        """Wait until it has started.
+
+        Raises:
+            DriverFault: it has not, in time.
+        """
         try:
-            await client.get(url)
-        except httpx.TransportError:
-            return False
-    return True
+            self.about = await self._patience.wait(starting, self._limits.start)
+        except Late as late:
+            self._calls.expired()
+            raise DriverFault(
+                f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan "
+                f"of its app, hangs{await self._place()}"
+            ) from None
+
+    async def _returned(self, method: str, returning: Awaitable[T], seconds: float | None = None) -> T:
+        """Wait until a method of the driver has returned.
+
+        Raises:
+            DriverFault: it has not, in time.
+        """
+        try:
+            returned = await self._patience.wait(returning, seconds or self._calls.seconds)
+        except Late as late:
+            self._calls.expired()
+            raise DriverFault(
+                f"{method}() of the driver did not return within {late.seconds:g} seconds{await self._place()}"
+            ) from None
+        self._calls.came()
+        return returned
+
+    async def _stopped(
+        self, stopping: Awaitable[T], give_up: Callable[[], Awaitable[None]], *, is_judged: bool
+    ) -> T:
+        """Wait until it has stopped; if it does not in time, end it in another way.
+
+        Raises:
+            DriverFault: it has not, in time.
+        """
+        seconds = self._limits.stop
+        if self._calls.missed:
+            seconds = min(seconds, self._limits.hung_stop)
+        try:
+            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
+            return await patience.wait(stopping, seconds)
+        except Late as late:
+            place = await self._place()
+            await give_up()
+            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{place}") from None
+
+    async def _place(self) -> str:
+        """Return where the host is blocked, as the end of a sentence; empty, if that is not known."""
+        return ""
 
 
-def check_about(host: HostUnderTest, *, is_served: bool = False) -> About:
+def check_about(host: HostDriver, *, is_served: bool = False) -> About:
     """Read what a driver says of its host.
 
     Args:
@@ -164,7 +233,7 @@ def check_about(host: HostUnderTest, *, is_served: bool = False) -> About:
         is_served: whether somebody else serves the host: then it needs no ``app``.
 
     Raises:
-        DriverFault: it is not a `HostUnderTest`.
+        DriverFault: it is not a `HostDriver`.
     """
     maker = "make_driver" if is_served else "make_host"
     may_lack = IN_PROCESS if is_served else frozenset()
@@ -219,7 +288,7 @@ def _is_stub(member: object) -> bool:
     return member is None or (code is not None and code.co_names == ("NotImplementedError",))
 
 
-async def call_driver(host: HostUnderTest, name: str, arguments: tuple[object, ...]) -> object:
+async def call_driver(host: HostDriver, name: str, arguments: tuple[object, ...]) -> object:
     """Call a method of the driver and check what it returns.
 
     Raises:
@@ -286,7 +355,7 @@ async def live(
     factory: Factory,
     env: Env,
     listener: socket.socket | None,
-    serving: Callable[[HostUnderTest, Callable[[], None]], Awaitable[None]],
+    serving: Callable[[HostDriver, Callable[[], None]], Awaitable[None]],
     started: Callable[[About], None],
     output: Output,
 ) -> None:
@@ -299,7 +368,7 @@ async def live(
     """
     maker = "make_driver" if listener is None else "make_host"
     try:
-        async with one_host_at_a_time():
+        async with _one_host_at_a_time():
             making = _making(factory, env, maker)
             host = await making.__aenter__()
     except DriverFault:
@@ -323,13 +392,61 @@ async def live(
         await making.__aexit__(kind, failure, None if failure is None else failure.__traceback__)
 
 
-def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostUnderTest]:
+def load_factory(name: str) -> Factory:
+    """Import a factory.
+
+    Args:
+        name: ``package.module:attribute``.
+
+    Raises:
+        DriverFault: there is none; the message says what is missing.
+    """
+    module, separator, attribute = name.partition(":")
+    if not separator or not module or not attribute:
+        raise DriverFault(f"name the factory as package.module:make_host, not {name!r}")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as exc:
+        raise DriverFault(f"{module} cannot be imported: {type(exc).__name__}: {exc}") from exc
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise DriverFault(f"{module} has no {attribute}") from None
+    if not callable(found):
+        raise DriverFault(f"{name} is not a function")
+    factory: Factory = found
+    return factory
+
+
+class _Making:
+    lock = threading.Lock()
+
+
+@asynccontextmanager
+async def _one_host_at_a_time() -> AsyncIterator[None]:
+    """Wait until no other host of this process is being made; one that hangs meanwhile is not waited for.
+
+    Frameworks have handlers in module globals, and two apps that register them at once, in two threads, fail.
+    """
+    lock = _Making.lock
+    held = await asyncio.to_thread(lock.acquire, timeout=MAKING_SECONDS)
+    if not held and _Making.lock is lock:
+        _Making.lock = threading.Lock()
+    try:
+        yield
+    finally:
+        if held:
+            lock.release()
+
+
+def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostDriver]:
     try:
         made: Any = factory(env)
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"{maker} raised {described(exc)}") from exc
     if hasattr(made, "__aenter__"):
-        manager: AbstractAsyncContextManager[HostUnderTest] = made
+        manager: AbstractAsyncContextManager[HostDriver] = made
         return manager
     if inspect.iscoroutine(made):
         made.close()

@@ -18,15 +18,14 @@ from typing import Any
 from flowactions_conformance.kit.hosts.hosting import (
     RESTARTS,
     About,
+    Running,
     call_driver,
     described,
-    echo_answers,
     live,
 )
-from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
-from flowactions_conformance.kit.hosts.output import Output
+from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Patience
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.under_test import Env, Factory, HostUnderTest
+from flowactions_conformance.kit.under_test import Env, Factory, HostDriver
 from flowactions_hookspecs.tasks import is_being_cancelled
 
 _POLL_SECONDS = 0.01
@@ -34,7 +33,7 @@ _LOOKS = 6
 """How often a host's thread is looked at within a second."""
 
 
-class InProcess:
+class InProcess(Running):
     """A host in this process, in an event loop and a thread of its own.
 
     Args:
@@ -53,22 +52,17 @@ class InProcess:
         limits: Limits = LIMITS,
         patience: Patience | None = None,
     ) -> None:
-        self.env = env
-        self._patience = patience or Patience()
-        self.output = Output()
-        self._waiting = Waiting(limits)
-        self.about = About()
-        self.left_at: float | None = None
+        super().__init__(env, limits, patience)
         self._factory = factory
         self._listener = listener
-        self._host: HostUnderTest | None = None
+        self._host: HostDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._is_asked_to_stop = False
         self._task: asyncio.Task[None] | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._started: asyncio.Future[About] | None = None
+        self._starting: asyncio.Future[About] | None = None
         self._stop_failure: str | None = None
 
     async def start(self) -> None:
@@ -78,26 +72,17 @@ class InProcess:
             DriverFault: it could not be made or started, or not within forty seconds.
         """
         own_loop = asyncio.get_running_loop()
-        self._started = own_loop.create_future()
+        self._starting = starting = own_loop.create_future()
         # A daemon: a host that blocks its thread for ever must not keep the kit from ending.
         self._thread = threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True)
         self._thread.start()
-        try:
-            self.about = await self._patience.wait(asyncio.shield(self._started), self._waiting.limits.start)
-        except Late as late:
-            self._waiting.hung += 1
-            raise DriverFault(
-                f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan "
-                f"of its app, hangs{await self._place()}"
-            ) from None
+        await self._started(asyncio.shield(starting))
 
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
         if self._host is None or self._loop is None or self._ended.is_set():
             raise DriverFault(f"{method}() was called on a host that does not run")
-        limits, seconds = self._waiting.limits, self._waiting.call
-        if method in RESTARTS:
-            seconds = limits.stop + limits.start
+        seconds = self._limits.stop + self._limits.start if method in RESTARTS else None
         calling = call_driver(self._host, method, arguments)
         try:
             running = asyncio.run_coroutine_threadsafe(calling, self._loop)
@@ -105,19 +90,12 @@ class InProcess:
             calling.close()
             raise DriverFault(f"{method}() was called on a host that does not run") from None
         try:
-            returned = await self._patience.wait(asyncio.wrap_future(running), seconds)
-        except Late as late:
-            self._waiting.hung += 1
-            raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:g} seconds{await self._place()}"
-            ) from None
+            return await self._returned(method, asyncio.wrap_future(running), seconds)
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
             # The host's loop has ended under the call, and has cancelled it.
             raise DriverFault(f"the host ended while {method}() of the driver ran") from None
-        self._waiting.hung = 0
-        return returned
 
     async def stop(self, *, is_judged: bool = True) -> None:
         """See `Running.stop`."""
@@ -126,16 +104,7 @@ class InProcess:
         self._is_asked_to_stop = True
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        try:
-            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
-            await patience.wait(self._has_ended(), self._waiting.stop)
-        except Late as late:
-            place = await self._place()
-            if self._loop is not None and self._task is not None:
-                # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
-                self._loop.call_soon_threadsafe(self._task.cancel)
-                await asyncio.to_thread(self._ended.wait, self._waiting.limits.hung_stop)
-            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds{place}") from None
+        await self._stopped(self._has_ended(), self._give_up, is_judged=is_judged)
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
 
@@ -143,9 +112,11 @@ class InProcess:
         while not self._ended.is_set():  # noqa: ASYNC110  set by a thread; waiting in another could not be given up
             await asyncio.sleep(_POLL_SECONDS)
 
-    async def echoes(self) -> bool:
-        """See `Running.echoes`."""
-        return await echo_answers(self)
+    async def _give_up(self) -> None:
+        if self._loop is not None and self._task is not None:
+            # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
+            self._loop.call_soon_threadsafe(self._task.cancel)
+            await asyncio.to_thread(self._ended.wait, self._limits.hung_stop)
 
     async def kill(self) -> None:
         """See `Running.kill`."""
@@ -157,7 +128,7 @@ class InProcess:
             if not own_loop.is_closed():
                 own_loop.call_soon_threadsafe(done)
 
-        started = self._started
+        started = self._starting
         assert started is not None  # noqa: S101  set before the thread was started
 
         def failed(message: str) -> None:
@@ -191,7 +162,7 @@ class InProcess:
         await live(self._factory, self.env, self._listener, self._serving, started, self.output)
         self.left_at = time.monotonic()
 
-    async def _serving(self, host: HostUnderTest, started: Callable[[], None]) -> None:
+    async def _serving(self, host: HostDriver, started: Callable[[], None]) -> None:
         self._host = host  # before the kit's thread hears of it: it may call at once
         started()
         assert self._stopping is not None  # noqa: S101  made by _live

@@ -24,11 +24,8 @@ EFFECT_SECONDS: Final = 20.0
 CHECK_SECONDS: Final = 90.0
 HUNG_STOP_SECONDS: Final = 3.0
 """For how long a host is waited for that has hung before."""
-HUNG_CALL_SECONDS: Final = 5.0
-"""How long a call may take once several have hung: such a host must not take minutes to be told."""
-HUNG_CALLS: Final = 3
-SHORT_EFFECT_SECONDS: Final = 5.0
-"""The wait for an effect, once `EXPIRED_BEFORE_SHORT` in a row have not come."""
+SHORT_SECONDS: Final = 5.0
+"""The wait for an effect or a call, once `EXPIRED_BEFORE_SHORT` in a row have not come."""
 EXPIRED_BEFORE_SHORT: Final = 3
 
 SLOW: Final = 1.5
@@ -52,59 +49,38 @@ class Limits(NamedTuple):
         stop: seconds until it has stopped.
         call: seconds until a method of the driver has returned.
         hung_stop: seconds until it has stopped, after something hung.
-        hung_call: as ``call``, once `HUNG_CALLS` calls have hung.
+        hung_call: as ``call``, once several calls have hung.
     """
 
     start: float = START_SECONDS
     stop: float = STOP_SECONDS
     call: float = CALL_SECONDS
     hung_stop: float = HUNG_STOP_SECONDS
-    hung_call: float = HUNG_CALL_SECONDS
+    hung_call: float = SHORT_SECONDS
 
 
 LIMITS: Final = Limits()
 
 
-class Waiting:
-    """For how long one host is waited for: less, once it has hung, and as before when it has answered again.
-
-    Args:
-        limits: while nothing has hung.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.hung = 0
-
-    @property
-    def call(self) -> float:
-        """Seconds for a call."""
-        return self.limits.call if self.hung < HUNG_CALLS else min(self.limits.call, self.limits.hung_call)
-
-    @property
-    def stop(self) -> float:
-        """Seconds for stopping."""
-        return min(self.limits.stop, self.limits.hung_stop) if self.hung else self.limits.stop
-
-
 class EffectTimeout:
-    """For how long effects are waited for: less, once several in a row have not come.
+    """For how long effects, or calls of one host, are waited for: less, once several in a row have not come.
 
-    A host in which nothing arrives fails every check that waits; it must not take minutes to say so.
+    A host that hangs, or in which nothing arrives, must not take minutes to say so.
 
     Args:
         seconds: the wait while nothing is amiss.
+        short: the wait once `EXPIRED_BEFORE_SHORT` have not come.
     """
 
-    def __init__(self, seconds: float = EFFECT_SECONDS) -> None:
+    def __init__(self, seconds: float = EFFECT_SECONDS, short: float = SHORT_SECONDS) -> None:
         self._seconds = seconds
-        self._expired = 0
+        self._short = short
+        self.missed = 0
 
     @property
     def seconds(self) -> float:
         """How long to wait now."""
-        short = self._expired >= EXPIRED_BEFORE_SHORT
-        return min(self._seconds, SHORT_EFFECT_SECONDS) if short else self._seconds
+        return min(self._seconds, self._short) if self.missed >= EXPIRED_BEFORE_SHORT else self._seconds
 
     @property
     def stop_seconds(self) -> float:
@@ -112,12 +88,12 @@ class EffectTimeout:
         return self._seconds * STOP_SECONDS / EFFECT_SECONDS
 
     def came(self) -> None:
-        """Note that an effect came."""
-        self._expired = 0
+        """Note that it came."""
+        self.missed = 0
 
     def expired(self) -> None:
-        """Note that an effect did not come."""
-        self._expired += 1
+        """Note that it did not come."""
+        self.missed += 1
 
 
 class Late(TimeoutError):

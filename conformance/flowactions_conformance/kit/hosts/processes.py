@@ -19,14 +19,13 @@ from typing import Any
 import msgspec
 
 from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.hosting import METHODS, About, echo_answers
-from flowactions_conformance.kit.hosts.limits import LIMITS, Late, Limits, Patience, Waiting
-from flowactions_conformance.kit.hosts.output import Output
+from flowactions_conformance.kit.hosts.hosting import METHODS, About, Running
+from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Patience
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
 from flowactions_conformance.kit.under_test import Env
 
 
-class ChildProcess:
+class ChildProcess(Running):
     """A host in a child process.
 
     Args:
@@ -47,12 +46,7 @@ class ChildProcess:
         limits: Limits = LIMITS,
         patience: Patience | None = None,
     ) -> None:
-        self.env = env
-        self._patience = patience or Patience()
-        self._limit = Waiting(limits)
-        self.output = Output()
-        self.about = About()
-        self.left_at: float | None = None
+        super().__init__(env, limits, patience)
         self._disconnected = asyncio.Event()
         self._start = Start(
             factory=factory,
@@ -117,17 +111,13 @@ class ChildProcess:
         self._listener.close()
         self._reading.append(asyncio.create_task(self._read_output(reading)))
         try:
-            reply = await self._reply(ready, self._limit.limits.start)
-        except Late as late:
-            await self.kill()
-            raise DriverFault(
-                f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan of "
-                "its app, hangs"
-            ) from None
+            await self._started(self._about(ready))
         except (DriverFault, NothingKnown):
             await self.kill()
             raise
-        self.about = msgspec.convert(reply.value, About)
+
+    async def _about(self, ready: asyncio.Future[Reply]) -> About:
+        return msgspec.convert(_value(await ready), About)
 
     async def _read_replies(self, reader: asyncio.StreamReader) -> None:
         while line := await reader.readline():
@@ -146,16 +136,8 @@ class ChildProcess:
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         call = Call(number=number, method=method, arguments=[msgspec.to_builtins(each) for each in arguments])
         self._writer.write(msgspec.json.encode(call) + b"\n")
-        try:
-            reply = await self._reply(waiting, self._limit.call)
-        except Late as late:
-            self._limit.hung += 1
-            raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:g} seconds"
-            ) from None
-        self._limit.hung = 0
-        returns = METHODS[method].returns
-        return None if returns is None else msgspec.convert(reply.value, returns)
+        value, returns = _value(await self._returned(method, waiting)), METHODS[method].returns
+        return None if returns is None else msgspec.convert(value, returns)
 
     async def stop(self, *, is_judged: bool = True) -> None:
         """See `Running.stop`."""
@@ -163,12 +145,7 @@ class ChildProcess:
             await self._close()
             return
         self._process.send_signal(signal.SIGTERM)
-        try:
-            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
-            status = await patience.wait(self._has_ended(self._process), self._limit.stop)
-        except Late as late:
-            await self.kill()
-            raise DriverFault(f"the host did not stop within {late.seconds:g} seconds") from None
+        status = await self._stopped(self._has_ended(self._process), self.kill, is_judged=is_judged)
         await self._close()
         if status:
             raise DriverFault(
@@ -179,10 +156,6 @@ class ChildProcess:
         status = await process.wait()
         await self._disconnected.wait()
         return status
-
-    async def echoes(self) -> bool:
-        """See `Running.echoes`."""
-        return await echo_answers(self)
 
     async def kill(self) -> None:
         """See `Running.kill`."""
@@ -209,14 +182,6 @@ class ChildProcess:
                     await asyncio.wait({task})
             task.cancel()
 
-    async def _reply(self, waiting: asyncio.Future[Reply], seconds: float) -> Reply:
-        reply = await self._patience.wait(waiting, seconds)
-        if reply.missing is not None:
-            raise NotImplementedError(reply.missing)
-        if reply.error is not None:
-            raise DriverFault(reply.error)
-        return reply
-
     async def _read_output(self, pipe: int) -> None:
         reader = asyncio.StreamReader()
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
@@ -236,3 +201,17 @@ class ChildProcess:
                 printed = self.output.text()[-3_000:]
                 text = f"the host's process ended (status {status}):\n{printed or 'it has printed nothing'}"
                 waiting.set_result(Reply(number=number, error=text))
+
+
+def _value(reply: Reply) -> Any:
+    """Return what a reply holds.
+
+    Raises:
+        DriverFault: an error.
+        NotImplementedError: that the driver lacks the method.
+    """
+    if reply.missing is not None:
+        raise NotImplementedError(reply.missing)
+    if reply.error is not None:
+        raise DriverFault(reply.error)
+    return reply.value

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from flowactions_conformance.kit.hosts.hosting import echo_answers
+from flowactions_conformance.kit.hosts.hosting import Running
 from flowactions_conformance.kit.hosts.in_process import InProcess
 
 
-class Served:
+class Served(Running):
     """One start of such a host, in however many processes.
 
     Args:
@@ -18,11 +18,10 @@ class Served:
     """
 
     serves = True
-    left_at: float | None = None
 
     def __init__(self, driver: InProcess, again: Callable[[str], Awaitable[None]]) -> None:
+        super().__init__(driver.env)
         self.about = driver.about
-        self.env = driver.env
         self.output = driver.output
         self._driver = driver
         self._again = again
@@ -38,7 +37,3 @@ class Served:
     async def kill(self) -> None:
         """See `Running.kill`: afterwards the host serves again, too."""
         await self._again("kill")
-
-    async def echoes(self) -> bool:
-        """See `Running.echoes`."""
-        return await echo_answers(self)

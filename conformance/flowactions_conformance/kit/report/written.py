@@ -1,16 +1,30 @@
-"""The report as files: ``report.json`` with its schema, and ``report.html``."""
+"""The report as files: ``report.json`` with its schema, and ``report.html``, a page that needs neither network nor script."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+import jinja2
 import msgspec
+from markupsafe import Markup
 
 from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.outcomes import Report
-from flowactions_conformance.kit.report.html import page
-from flowactions_conformance.kit.report.summary import ProfileSummary, Verdict, profiles, verdict
+from flowactions_conformance.kit.report.summary import (
+    ProfileSummary,
+    Verdict,
+    counted,
+    headline,
+    profiles,
+    stale_lines,
+    verdict,
+    worth_reading,
+)
+from flowactions_conformance.kit.report.terminal import STATE_WORDS, printable, result_lines, tested_lines
 
 
 class WrittenReport(Report, frozen=True, kw_only=True):
@@ -29,16 +43,6 @@ class WrittenReport(Report, frozen=True, kw_only=True):
     profiles: tuple[ProfileSummary, ...]
 
 
-def written(report: Report) -> WrittenReport:
-    """Return the report as it is written."""
-    return WrittenReport(
-        **msgspec.structs.asdict(report),
-        verdict=verdict(report),
-        exit_status=report.exit_status,
-        profiles=profiles(report),
-    )
-
-
 def write_report(report: Report, folder: Path) -> Path:
     """Write the three files; the folder is made, and files of those names in it are replaced.
 
@@ -49,15 +53,22 @@ def write_report(report: Report, folder: Path) -> Path:
         OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in (
-        ("report", encodable(msgspec.to_builtins(written(report)))),
-        ("report.schema", schema()),
-    ):
-        json = msgspec.json.format(msgspec.json.encode(data), indent=2)
-        (folder / f"{name}.json").write_bytes(json + b"\n")
+    written = WrittenReport(
+        **msgspec.structs.asdict(report),
+        verdict=verdict(report),
+        exit_status=report.exit_status,
+        profiles=profiles(report),
+    )
+    for name, data in (("report", encoded(written)), ("report.schema", msgspec.json.encode(schema()))):
+        (folder / f"{name}.json").write_bytes(msgspec.json.format(data, indent=2) + b"\n")
     path = folder / "report.html"
     path.write_text(page(report), encoding="utf-8", errors="backslashreplace")
     return path
+
+
+def encoded(report: Report) -> bytes:
+    """Return a report as JSON."""
+    return msgspec.json.encode(encodable(msgspec.to_builtins(report)))
 
 
 def schema() -> dict[str, Any]:
@@ -68,3 +79,32 @@ def schema() -> dict[str, Any]:
         "title": "Report of the flowactions conformance kit",
         **made,
     }
+
+
+def page(report: Report) -> str:
+    """Return the page. Everything that a host says is escaped, and the policy allows nothing but the one style."""
+    template, style = (
+        resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+        for name in ("report.template.html", "report.css")
+    )
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined, finalize=_said
+    )
+    return environment.from_string(template).render(
+        digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        style=Markup(style),  # noqa: S704  the kit's own
+        headline=headline(report),
+        verdict=verdict(report),
+        report=report,
+        tested=list(tested_lines(report)),
+        profiles=profiles(report),
+        words=STATE_WORDS,
+        counted=counted,
+        stale="\n".join(stale_lines(report)),
+        look=worth_reading(report),
+        lines=lambda result: "\n".join(result_lines(result)),
+    )
+
+
+def _said(value: Any) -> Any:
+    return value if isinstance(value, Markup) else printable(str(value))

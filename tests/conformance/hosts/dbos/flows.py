@@ -17,9 +17,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
+from glue import ActionNodes, Halted
 from msgspec.structs import replace
 
-from flowactions_conformance.engines.dbos.glue import ActionNodes, Halted
 from flowactions_hookspecs import Walk
 from tests.conformance.hosts.dbos.small import outbox, small_host, walk_of, webhook
 

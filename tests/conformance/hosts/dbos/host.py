@@ -9,17 +9,17 @@ from typing import ClassVar
 import msgspec
 import sqlalchemy as sa
 from dbos import DBOSConfig
-from sqlalchemy.engine import make_url
-
-from flowactions_conformance import Env, one_host_per_process
-from flowactions_conformance.engines.dbos.flows import (
+from flows import (
     Workflow,
     next_turn,
     open_run,
     with_sub_flows,
     workflow_of,
 )
-from flowactions_conformance.engines.dbos.glue import ActionNodes
+from glue import ActionNodes
+from sqlalchemy.engine import make_url
+
+from flowactions_conformance import Env, one_host_per_process
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.fastapi_host import Data, Walker, flows, new_walk, runs
 from tests.conformance.hosts.full_shop import FullDriver, FullHost

@@ -20,9 +20,9 @@ from typing import Any, NoReturn
 
 import sqlalchemy as sa
 from dbos import DBOS, SetWorkflowID
+from glue import ActionNodes
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from flowactions_conformance.engines.dbos.glue import ActionNodes
 from tests.conformance.hosts.dbos.small import outbox, small_host, walk_of, webhook
 
 POINTS = ("before the node", "before the commit", "behind the commit")

@@ -14,8 +14,8 @@ import sys
 from typing import Any
 
 from dbos import DBOS, SetWorkflowID
+from glue import ActionNodes
 
-from flowactions_conformance.engines.dbos.glue import ActionNodes
 from flowactions_hookspecs import Node, Walk
 from tests.conformance.hosts.dbos.small import outbox, small_host, walk_of, webhook
 

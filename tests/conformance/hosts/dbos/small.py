@@ -9,10 +9,10 @@ from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOSConfig
+from glue import ActionNodes
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from flowactions_conformance.engines.dbos.glue import ActionNodes
 from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Node, Request, Walk
 
 WEBHOOK = {"webhookUrl": "https://hooks.example.com/x", "webhookBody": '{"said": {{content}}}'}

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
+from glue import ActionNodes, ActionState, handed_on, unless_halted
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from flowactions_conformance.engines.langgraph.glue import ActionNodes, ActionState, handed_on, unless_halted
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.langgraph.small import walk_of
 from tests.conformance.hosts.small_host import WEBHOOK, SmallHost, outbox

@@ -7,6 +7,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import msgspec
+from glue import ActionNodes
+from graphs import (
+    config_of,
+    going_on,
+    graph_of,
+    shown,
+    with_sub_flows,
+)
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -14,14 +22,6 @@ from langgraph.graph.state import CompiledStateGraph
 from sqlalchemy.engine import make_url
 
 from flowactions_conformance import Env
-from flowactions_conformance.engines.langgraph.glue import ActionNodes
-from flowactions_conformance.engines.langgraph.graphs import (
-    config_of,
-    going_on,
-    graph_of,
-    shown,
-    with_sub_flows,
-)
 from flowactions_hookspecs import FlowActions, Walk
 from tests.conformance.hosts.fastapi_host import Data, Walker, flows, new_walk, runs
 from tests.conformance.hosts.full_shop import FullDriver, FullHost

@@ -14,18 +14,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, RetryPolicy, interrupt
-
-from flowactions_conformance.engines.langgraph.glue import (
+from glue import (
     ActionNodes,
     ActionState,
     State,
     step_id,
     unless_halted,
 )
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, RetryPolicy, interrupt
+
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.langgraph.small import walk_of
 from tests.conformance.hosts.small_host import DATABASE, WEBHOOK, SmallHost, outbox
@@ -34,7 +34,7 @@ THREAD: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
 KILLED = 9
 
 
-class Killing(AsyncSqliteSaver):  # type: ignore[misc]
+class Killing(AsyncSqliteSaver):
     """Ends the process when a node has run and its checkpoint is to be written."""
 
     async def aput_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from glue import shown
+from processes import serializer
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
 
-from flowactions_conformance.engines.spiffworkflow.glue import shown
-from flowactions_conformance.engines.spiffworkflow.processes import serializer
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.small_host import SmallHost, outbox
 from tests.conformance.hosts.spiffworkflow.small import engine_of, workflow_in

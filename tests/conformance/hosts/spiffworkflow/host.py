@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 import sqlalchemy as sa
+from glue import ActionEngine, shown
+from processes import serializer, shown_step, workflow_of
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_conformance import Env
-from flowactions_conformance.engines.spiffworkflow.glue import ActionEngine, shown
-from flowactions_conformance.engines.spiffworkflow.processes import serializer, shown_step, workflow_of
 from flowactions_hookspecs import FlowActions, Walk
 from tests.conformance.hosts.fastapi_host import Data, Walker, _table, flows, new_walk, runs
 from tests.conformance.hosts.full_shop import FullDriver, FullHost
@@ -107,7 +107,7 @@ class ProcessWalker(Walker):
     ) -> ActionEngine:
         walk = msgspec.convert(run["walk"], Walk)
         workflow.script_engine = ActionEngine(self.actions, lambda _: walk, transaction=transaction)
-        return workflow.script_engine  # type: ignore[no-any-return]
+        return workflow.script_engine
 
     def _turn(self, run: Data, workflow: BpmnWorkflow) -> Data:
         turn = shown_step(workflow)

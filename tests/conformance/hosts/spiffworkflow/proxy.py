@@ -22,11 +22,11 @@ from typing import Any
 import connector_flowactions
 import httpx
 from flask import Flask, Response, current_app, request
+from processes import serializer
 from SpiffWorkflow.bpmn.script_engine import PythonScriptEngine, TaskDataEnvironment
 from SpiffWorkflow.task import Task
 from werkzeug.serving import make_server
 
-from flowactions_conformance.engines.spiffworkflow.processes import serializer
 from tests.conformance.hosts.small_host import WEBHOOK, SmallHost, outbox
 from tests.conformance.hosts.spiffworkflow.small import workflow_in
 
@@ -88,7 +88,7 @@ def app_of(folder: Path) -> Flask:
     return app
 
 
-class Backend(PythonScriptEngine):  # type: ignore[misc]
+class Backend(PythonScriptEngine):
     """The delegate of the product's backend.
 
     Args:

@@ -16,11 +16,11 @@ import sys
 from pathlib import Path
 
 import sqlalchemy as sa
+from glue import shown
+from processes import serializer
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from flowactions_conformance.engines.spiffworkflow.glue import shown
-from flowactions_conformance.engines.spiffworkflow.processes import serializer
 from flowactions_hookspecs import FlowActions
 from tests.conformance.hosts.small_host import DATABASE, SmallHost, outbox
 from tests.conformance.hosts.spiffworkflow.small import engine_of, workflow_in

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from glue import ActionEngine
 from SpiffWorkflow.bpmn.script_engine import TaskDataEnvironment
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
 from SpiffWorkflow.spiff.parser.process import SpiffBpmnParser
 from SpiffWorkflow.task import Task
 
-from flowactions_conformance.engines.spiffworkflow.glue import ActionEngine
 from flowactions_hookspecs import FlowActions, Walk
 from tests.conformance.hosts.small_host import WEBHOOK
 

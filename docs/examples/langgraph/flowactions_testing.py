@@ -1,6 +1,6 @@
 """The conformance kit's view of a host whose flows LangGraph runs: how to make it, and how to use it as its users do.
 
-Prove the host: python -m flowactions_conformance run MODULE:make_host
+Prove the host: python -m flowactions_conformance run flowactions_testing:make_host
 
 `glue.py` puts action nodes into graphs. `graphs.py` makes a graph of each flow of the kit. Accounts and flows are those of
 `example_host.py`, in memory; threads are in LangGraph's checkpoints. Put yours in their place.
@@ -13,14 +13,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
-from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from langgraph.graph.state import CompiledStateGraph
-
-from flowactions_conformance import Env, Flow
-from flowactions_conformance.commands.host_template import Data, Engine, ExampleHost, MyDriver, Run, new_walk
-from flowactions_conformance.engines.langgraph.glue import ActionNodes
-from flowactions_conformance.engines.langgraph.graphs import (
+from example_host import Data, Engine, ExampleHost, MyDriver, Run, new_walk
+from glue import ActionNodes
+from graphs import (
     Item,
     actions_in,
     config_of,
@@ -29,6 +24,11 @@ from flowactions_conformance.engines.langgraph.graphs import (
     shown,
     with_sub_flows,
 )
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph.state import CompiledStateGraph
+
+from flowactions_conformance import Env, Flow
 from flowactions_hookspecs import FlowActions, Node, Walk
 
 

@@ -1,6 +1,6 @@
 """The conformance kit's view of a host whose flows DBOS runs: how to make it, and how to use it as its users do.
 
-Prove the host: python -m flowactions_conformance run MODULE:make_host
+Prove the host: python -m flowactions_conformance run flowactions_testing:make_host
 
 `glue.py` puts action nodes into workflows. `flows.py` runs each flow of the kit in one workflow. Accounts and flows are those of
 `example_host.py`, in memory; workflows are in DBOS's tables. Put yours in their place.
@@ -14,17 +14,14 @@ from typing import Any
 
 import msgspec
 from dbos import DBOSConfig
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
-
-from flowactions_conformance import Env, Turn, one_host_per_process
-from flowactions_conformance.commands.host_template import (
+from example_host import (
     Data,
     ExampleHost,
     MyDriver,
     _not_found,
     new_walk,
 )
-from flowactions_conformance.engines.dbos.flows import (
+from flows import (
     Item,
     Workflow,
     actions_in,
@@ -33,7 +30,10 @@ from flowactions_conformance.engines.dbos.flows import (
     with_sub_flows,
     workflow_of,
 )
-from flowactions_conformance.engines.dbos.glue import ActionNodes
+from glue import ActionNodes
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from flowactions_conformance import Env, Turn, one_host_per_process
 from flowactions_hookspecs import FlowActions, Node
 
 

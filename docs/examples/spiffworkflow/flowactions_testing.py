@@ -1,6 +1,6 @@
 """The conformance kit's view of a host whose flows SpiffWorkflow runs: how to make it, and how to use it as its users do.
 
-Prove the host: python -m flowactions_conformance run MODULE:make_host
+Prove the host: python -m flowactions_conformance run flowactions_testing:make_host
 
 `glue.py` puts action nodes into processes. `processes.py` writes each flow of the kit as BPMN. Accounts and flows are those of
 `example_host.py`, and runs are serialized workflows, all in memory. Put yours in their place.
@@ -13,12 +13,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
-from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
-
-from flowactions_conformance import Env, Flow
-from flowactions_conformance.commands.host_template import Data, Engine, ExampleHost, MyDriver, Run, new_walk
-from flowactions_conformance.engines.spiffworkflow.glue import ActionEngine, shown
-from flowactions_conformance.engines.spiffworkflow.processes import (
+from example_host import Data, Engine, ExampleHost, MyDriver, Run, new_walk
+from glue import ActionEngine, shown
+from processes import (
     Item,
     actions_in,
     called_by,
@@ -26,6 +23,9 @@ from flowactions_conformance.engines.spiffworkflow.processes import (
     shown_step,
     workflow_of,
 )
+from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
+
+from flowactions_conformance import Env, Flow
 from flowactions_hookspecs import FlowActions, Node, Walk
 
 

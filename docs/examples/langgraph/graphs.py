@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.graph import END, START, StateGraph
-from langgraph.types import Command, interrupt
-
-from flowactions_conformance.engines.langgraph.glue import (
+from glue import (
     ActionNodes,
     ActionState,
     State,
     step_id,
     unless_halted,
 )
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Command, interrupt
 
 Item = dict[str, Any]
 BEGIN, DONE = "begin", "done"

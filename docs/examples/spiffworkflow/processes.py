@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+from glue import OPERATOR, WAITS, shown
 from lxml import etree
 from SpiffWorkflow.bpmn.serializer import BpmnWorkflowSerializer
 from SpiffWorkflow.bpmn.workflow import BpmnWorkflow
 from SpiffWorkflow.spiff.parser.process import SpiffBpmnParser
 from SpiffWorkflow.spiff.serializer.config import SPIFF_CONFIG
-
-from flowactions_conformance.engines.spiffworkflow.glue import OPERATOR, WAITS, shown
 
 Item = dict[str, Any]
 

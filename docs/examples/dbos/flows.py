@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 from dbos import DBOS, SetWorkflowID
+from glue import ActionNodes, Halted, Run
 
-from flowactions_conformance.engines.dbos.glue import ActionNodes, Halted, Run
 from flowactions_hookspecs import Node, Walk
 
 Item = dict[str, Any]

@@ -1,0 +1,226 @@
+"""The checks as tests of pytest: all that are selected run together, once, and each test says what came of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from hashlib import sha256
+from threading import Thread
+from typing import Any, Final
+
+import msgspec
+import pytest
+
+from flowactions_conformance.kit.baseline import accepted, refuse_unknown
+from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
+from flowactions_conformance.kit.registry import Check, all_checks, select
+from flowactions_conformance.kit.report.terminal import printable, result_lines
+from flowactions_conformance.kit.report.written import encoded
+from flowactions_conformance.kit.runner import run_checks
+from flowactions_conformance.kit.under_test import Factory
+
+CLOSE_SECONDS: Final = 60.0
+
+
+class ConformanceWarning(pytest.PytestWarning):
+    """The host does not do what the contract advises, or will require."""
+
+
+class Suite:
+    """The run of one class of tests.
+
+    Args:
+        name: of the factory, for its file.
+        run: runs the checks of these ids.
+
+    Attributes:
+        report: of the run; ``None`` before.
+        told_by: the check whose test has said why nothing ran.
+    """
+
+    def __init__(self, name: str, run: Callable[[Iterable[str]], Any]) -> None:
+        self.report: Report | None = None
+        self.told_by: str | None = None
+        self._name = name
+        self._run = run
+
+    def report_for(self, request: pytest.FixtureRequest) -> Report:
+        """Return the report. The first test runs the checks of all tests that are selected."""
+        if self.report is None:
+            items = (item for item in request.session.items if isinstance(item, pytest.Function))
+            checks: Any = [item.callspec.params["check"] for item in items if item.cls is request.cls]
+            ids = [check.id for check in checks]
+            if hasattr(request.config, "workerinput"):
+                self.report = self._in_one_process(ids, request.getfixturevalue("tmp_path_factory"))
+            else:
+                self.report = self._in_thread(ids)
+        return self.report
+
+    def _in_one_process(self, ids: Sequence[str], folders: pytest.TempPathFactory) -> Report:
+        """Have one of xdist's processes run the checks, and the others wait for its report."""
+        digest = sha256(f"{self._name} {ids}".encode()).hexdigest()
+        path = folders.getbasetemp().parent / f"flowactions-{digest[:16]}.json"
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            written = file.read()
+            if written:
+                return msgspec.json.decode(written, type=Report)
+            report = self._in_thread(ids)
+            file.write(encoded(report))
+            return report
+
+    def _in_thread(self, ids: Sequence[str]) -> Report:
+        """Run the checks in an event loop and a thread of the kit's own, whatever the project has set for its tests."""
+        loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Report]]] = Future()
+        ended: Future[Report] = Future()
+
+        async def running() -> Report:
+            task: asyncio.Task[Report] = asyncio.ensure_future(self._run(ids))
+            loops.set_result((asyncio.get_running_loop(), task))
+            return await task
+
+        def main() -> None:
+            try:
+                with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                    ended.set_result(runner.run(running()))
+            except BaseException as exc:  # noqa: BLE001  whoever waits must hear of it
+                ended.set_exception(exc)
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a project's filters must not reach the host's threads
+            Thread(target=main, name="flowactions-conformance", daemon=True).start()
+            try:
+                return ended.result()
+            except KeyboardInterrupt:
+                loop, task = loops.result()
+                loop.call_soon_threadsafe(task.cancel)
+                ended.result(CLOSE_SECONDS)
+                raise
+
+
+def conformance_suite(
+    make_host: Factory | str,
+    *,
+    checks: Iterable[str] = (),
+    child: bool = False,
+    database: str | None = None,
+    baseline: Mapping[str, Any] | None = None,
+    strict: bool = False,
+    time_scale: float = 1.0,
+) -> type:
+    """Make a class with one test for each check.
+
+    Args:
+        make_host: the factory, or its name as ``package.module:make_host``.
+        checks: ids, groups or profiles; none: all.
+        child: whether every host runs as a child process.
+        database: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
+        baseline: check id → why its failure is accepted: a reason, or a dict of what a table of the file may have.
+        strict: whether a should counts as a must.
+        time_scale: makes all limits longer or shorter.
+
+    Raises:
+        BaselineInvalid: a reason is missing, or a field is wrong.
+        LookupError: there is no check of a name.
+    """
+    chosen = list(checks)
+    known: Sequence[Check] = select(chosen) if chosen else all_checks()
+    named = accepted(baseline or {})
+    refuse_unknown(named)
+
+    async def run(ids: Iterable[str]) -> Report:
+        wanted = set(ids)
+        return await run_checks(
+            make_host,
+            () if wanted == {check.id for check in all_checks()} else wanted,
+            mode="child" if child else "in-process",
+            server=database,
+            baseline=named,
+            strict=strict,
+            time_scale=time_scale,
+        )
+
+    own = Suite(f"{make_host} {database} {child}", run)
+
+    class Conformance:
+        """The checks of the flowactions conformance kit."""
+
+        __test__ = True  # whatever a project's patterns are
+        suite = own
+
+        @pytest.fixture
+        def report(self, request: pytest.FixtureRequest, check: Check) -> Report:
+            """Return the report of the run."""
+            report = own.report_for(request)
+            refuse_without_host(own, report, check.id)
+            return report
+
+        @pytest.mark.parametrize("check", known, ids=lambda check: check.name)
+        def test(self, check: Check, report: Report, request: pytest.FixtureRequest) -> None:
+            """Say what came of the check."""
+            result = next(each for each in report.results if each.id == check.id)
+            request.node.user_properties += [("profile", check.profile), ("clause", check.clause)]
+            conclude(result, report, warn_through(request.config, request.node.nodeid))
+
+        test.__test__ = True  # type: ignore[attr-defined]
+
+    return Conformance
+
+
+conformance_suite.__test__ = False  # type: ignore[attr-defined]  # whatever a project's patterns are
+
+
+def refuse_without_host(suite: Suite, report: Report, check: str) -> None:
+    """Fail a test if no check ran: the first one says all of it, each after it where to read it."""
+    if report.error is None:
+        return
+    text = printable(report.error.message)
+    if suite.told_by in {None, check}:
+        suite.told_by = check
+        pytest.fail(text, pytrace=False)
+    pytest.fail(f"the host did not start, as {suite.told_by} says", pytrace=False)
+
+
+def conclude(result: CheckResult, report: Report, warn: Callable[[str], None]) -> None:
+    """End a test as its check has ended.
+
+    Args:
+        result: of the check.
+        report: of the run.
+        warn: told what the contract only advises.
+    """
+    text = "\n".join(result_lines(result))
+    said = "" if result.finding is None else printable(result.finding.message)
+    match result.status:
+        case Status.NOT_CLAIMED:
+            pytest.skip(f"not claimed: the host does not claim {result.profile}, so nothing is proved of it")
+        case Status.NOT_TRIED:
+            pytest.skip(f"not tried: {said}")
+        case Status.PASS:
+            if result.id in report.stale_baseline:
+                pytest.fail(f"{result.id} is in the baseline and passes: remove it there", pytrace=False)
+            return
+        case Status.WARN:
+            warn(text)
+            return
+        case Status.KNOWN:
+            pytest.xfail(f"known: {result.known}")
+    # pytest's summary has the first line.
+    word, first = result.status.name.replace("_", " "), said.partition("\n")[0]
+    pytest.fail(f"{word} {result.id}: {first}\n{text}", pytrace=False)
+
+
+def warn_through(config: pytest.Config, nodeid: str) -> Callable[[str], None]:
+    """Return what puts a warning into pytest's summary, also where warnings are errors."""
+
+    def warn(text: str) -> None:
+        said = warnings.WarningMessage(ConformanceWarning(text), ConformanceWarning, nodeid, 0)
+        config.hook.pytest_warning_recorded.call_historic(
+            kwargs={"warning_message": said, "when": "runtest", "nodeid": nodeid, "location": None}
+        )
+
+    return warn
