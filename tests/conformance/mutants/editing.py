@@ -76,8 +76,8 @@ MUTANTS = [
         "everybody-may-change",
         "may_change is always true.",
         changed(_everybody_may_change),
-        kills="SAVING-4",
-        spares="AUTH-1 AUTH-5 SAVING-1",
+        kills="AUTH-1 AUTH-7 SAVING-6",
+        spares="AUTH-5 SAVING-1",
         message="POST /v1/webhooks/outbox/retry, by a person who may only look, is answered 400",
     ),
     mutant(

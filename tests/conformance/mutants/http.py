@@ -128,7 +128,7 @@ MUTANTS = [
         "An error handler for the whole app writes every error in its own form.",
         changed(_errors_again),
         kills="HTTP-5 HTTP-6 HTTP-7",
-        spares="HTTP-1 HTTP-3 HTTP-9 AUTH-1 SAVING-4",
+        spares="HTTP-1 HTTP-3 HTTP-9 AUTH-1",
         message="the problem that the plugin answers to GET /v1/webhooks/outbox?unknown=1 was rewritten",
     ),
     mutant(

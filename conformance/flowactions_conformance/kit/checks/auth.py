@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 import httpx
+from msgspec.structs import replace
 
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.credentials import altered, replaced
@@ -18,6 +19,7 @@ from flowactions_conformance.kit.under_test import Agent, Login
 REFUSED: Final = frozenset({401, 403})
 """The plugin says 401. A host that refuses such a request before may say 403."""
 
+FORBIDDEN: Final = 403
 DASHBOARD: Final = tuple(route for route in ROUTES if route.caller == "dashboard")
 OUTBOX: Final = "/v1/webhooks/outbox"
 LIST: Final = next(route for route in DASHBOARD if route.path == OUTBOX)
@@ -44,14 +46,36 @@ STRICT: Final = (
 @check(
     "AUTH-1",
     profile="core",
-    clause="contract: What a host does (Credentials); http: Checks of every request; spec 5.1",
-    causes=STRICT,
+    clause="contract: What a host does (Credentials), What a host provides (may_change); spec 5.1",
+    causes=(
+        *STRICT,
+        "dashboard_principal sets may_change=True for everybody: take it from the person's role",
+        "dashboard_principal and api_principal look up the same tokens, without their kind",
+    ),
 )
-async def nobody_is_refused(trial: Trial) -> None:
-    """Without a credential every dashboard route, and the one for backends, is refused."""
-    for route in ROUTES:
-        if route.caller not in {"provider", "anybody"}:
-            await _refused(trial, route, {}, "without a credential")
+async def everybody_gets_what_they_may(trial: Trial) -> None:
+    """Each route gives everybody what they may: nobody nothing, a backend no dashboard, and no change to who may only look."""
+    reader = Login(kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False)
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
+    logins = (reader, backend) if provides(trial, "api_principal") else (reader,)
+    await trial.seed(world=trial.world(logins=logins))
+    credentials = {who.kind: await trial.call("headers", who) for who in logins}
+    logic = _logic(trial.of_host(trial.agent))
+    for route in (*(each for each in ROUTES if each.caller == "dashboard"), logic):
+        await _refused(trial, route, {}, "without a credential")
+        if route.caller == "backend":
+            await _refused(trial, route, credentials["dashboard"], "with a person's credential")
+            continue
+        if "api" in credentials:
+            await _refused(trial, route, credentials["api"], "with a backend's credential")
+        if route.signed_in or route.changes:
+            answer = await _send(trial, route, credentials["dashboard"])
+            trial.expect(
+                (answer.status_code == FORBIDDEN) == route.changes,
+                f"{route.method} {route.path}, by a person who may only look, is answered {answer.status_code}",
+                expected="403" if route.changes else "an answer as for everybody",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
 
 
 @check(
@@ -108,24 +132,45 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
 
 
 @check(
-    "AUTH-3",
+    "AUTH-7",
     profile="core",
-    clause="contract: What a host does (Credentials); spec 5.1",
+    clause="contract: What a host does (Credentials), What a host provides (may_change)",
     causes=(
-        "dashboard_principal and api_principal look up the same tokens, without their kind",
-        "one of the two calls the other",
+        "who somebody is and what they may do is kept with the session, or in a cache: read it at each request",
+        "a token says what its owner may do, and stays valid",
     ),
 )
-async def the_wrong_kind_is_refused(trial: Trial) -> None:
-    """A backend's credential does not open the dashboard's routes, nor a person's those for backends."""
-    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
+async def rights_end_when_they_are_taken_away(trial: Trial) -> None:
+    """A right that was taken away does not work any more, and works again when it is given back."""
+    person = Login(kind="dashboard", organization=trial.organization, id=trial.id("person"))
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), agents=(trial.agent,))
     with_backends = provides(trial, "api_principal")
-    await trial.seed(world=trial.world(logins=(backend,) if with_backends else ()))
-    person = await trial.call("headers", trial.author)
-    await _refused(trial, _logic(trial.of_host(trial.agent)), person, "with a person's credential")
-    if with_backends:
-        for route in DASHBOARD:
-            await _refused(trial, route, await trial.call("headers", backend), "with a backend's credential")
+    changing = [route for route in DASHBOARD if route.changes and route.signed_in]
+    for may in (True, False, True):
+        who = replace(person, may_change=may)
+        calls = replace(backend, agents=(trial.agent,) if may else ())
+        await trial.seed(world=trial.world(logins=(who, calls) if with_backends else (who,)))
+        now = (
+            "a right that was taken away still works" if not may else "a right that a person has does not work"
+        )
+        for route in changing:
+            answer = await _send(trial, route, await trial.call("headers", who))
+            trial.expect(
+                (answer.status_code == FORBIDDEN) != may,
+                f"{now}: {route.method} {route.path} is answered {answer.status_code}",
+                expected="an answer to the request"
+                if may
+                else "403, because the person may not change anything now",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
+        if with_backends:
+            answer = await _send(trial, _logic(trial.of_host(trial.agent)), await trial.call("headers", calls))
+            trial.expect(
+                answer.status_code in ({400} if may else REFUSED | {404}),
+                f"{now}: a backend that {'may' if may else 'may not'} address an agent now is answered {answer.status_code}",
+                expected="400: the request has no fields" if may else "404, or a refusal of the host's own",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
 
 
 @check(
@@ -141,7 +186,7 @@ async def the_wrong_kind_is_refused(trial: Trial) -> None:
 async def backends_keep_to_their_agents(trial: Trial) -> None:
     """A backend can address the agents that it may, and no other agent."""
     if not provides(trial, "api_principal"):
-        return  # AUTH-1 and AUTH-3 have seen that nobody gets in
+        return  # AUTH-1 has seen that nobody gets in
     second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
     logins = {
         name: Login(

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from flowactions_conformance.kit.checks import pacing_later as _later  # noqa: F401  their checks are of this group
 from flowactions_conformance.kit.checks import pacing_races as _races  # noqa: F401
-from flowactions_conformance.kit.checks.eager import GIVES_THE_WALK
-from flowactions_conformance.kit.checks.edit import CONFIG, KEPT
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.support.client import Client, hides, long_flow
-from flowactions_conformance.kit.support.compare import difference, text_change
-from flowactions_conformance.kit.support.samples import DECOMPOSED
+from flowactions_conformance.kit.support.client import Client, long_flow
 from flowactions_conformance.kit.trial import Trial
 
 
@@ -46,8 +42,7 @@ async def runs_at_its_step(trial: Trial) -> None:
     """A node runs once, with the `next` that leads to the step behind it; several run in the order of the walk."""
     flow = long_flow(trial)
     await trial.seed(flow)
-    user, content = DECOMPOSED
-    client = await Client.opened(trial, flow, user=user, content=content)
+    client = await Client.opened(trial, flow)
     seen: list[list[str]] = []
     shown: list[str | None] = []
     for number in range(4):
@@ -68,11 +63,6 @@ async def runs_at_its_step(trial: Trial) -> None:
         [shown.index(step) for step in shown],
         "nodes of one step were recorded against several, or those of several against one",
     )
-    for field, given in (("userId", user), ("content", content)):
-        for event in trial.reached():
-            found = event.data["walk"][field]
-            change = text_change(given, found)
-            trial.equal(found, given, f"{field} of the walk is not the run's{change}", causes=GIVES_THE_WALK)
 
 
 @check(
@@ -103,135 +93,3 @@ async def runs_at_the_end(trial: Trial) -> None:
     )
     await client.try_next()
     trial.equal(trial.ran(), ["end-1", "end-2"], "nodes behind the last step ran again")
-
-
-@check(
-    "PACING-7",
-    profile="pacing",
-    clause="contract: Advancing (`halted`); spec 7.1",
-    causes=(
-        "only the results are looked at: Advanced.state is `halted` also when a node halted the run before",
-        "the halt is not kept with the run, so that the next call continues",
-    ),
-)
-async def halts_at_its_step(trial: Trial) -> None:
-    """A node that halts stops a client-paced run at its step, for good."""
-    for status in ("failed", "sent"):
-        halting = trial.probe(f"halting-{status}", halt=True, status=status)
-        flow = trial.flow(
-            trial.step(f"a-{status}"),
-            halting,
-            trial.probe(f"behind-{status}"),
-            trial.step(f"b-{status}"),
-            trial.probe(f"later-{status}"),
-            trial.step(f"c-{status}"),
-            trial.probe(f"end-{status}"),
-            pacing="deferred",
-            name=f"flow-{status}",
-        )
-        await trial.seed(flow)
-        client = await Client.opened(trial, flow)
-        await client.go_to(0)
-        turn = await client.next()
-        trial.equal(
-            trial.ran()[-1:], [f"halting-{status}"], "next did not run the node that halts, and no more"
-        )
-        trial.expect(
-            turn.done or turn.halted,
-            f"the run continues after a node that halts (its status is {status})",
-            expected="done or halted",
-            actual=turn,
-        )
-        shown = client.shown[:1]
-        await client.try_next(3)
-        trial.equal(trial.ran()[-1:], [f"halting-{status}"], "nodes ran after the run was halted")
-        trial.equal(client.shown, shown, "a run that was halted showed further steps on next")
-
-
-@check(
-    "PACING-8",
-    profile="pacing",
-    clause="contract: Advancing (fail-open); spec 6.3, 7.1",
-    causes=(
-        "the run stops at a result whose status is failed or skipped: only the state `halted` stops it",
-        "Advanced.results is part of what the end user's client gets",
-    ),
-)
-async def goes_on_after_a_failure(trial: Trial) -> None:
-    """A node that fails at its step does not stop the run, and the user's client learns nothing of it."""
-    words = {
-        "a node's reason": trial.id("reason"),
-        "a node's message": trial.id("message"),
-        "a node's secret": trial.id("secret"),
-        "a node's config": trial.id("text"),
-    }
-    reason, message, secret, text = words.values()
-    failing = trial.probe(
-        "failing", status="failed", reason=reason, message=message, probeSecret=secret, text=text
-    )
-    flow = trial.flow(
-        trial.step("a"),
-        failing,
-        trial.probe("crashed", crash=True),
-        trial.probe("skipped", status="skipped", reason=reason),
-        trial.step("b"),
-        trial.probe("last"),
-        trial.step("c"),
-        pacing="deferred",
-    )
-    await trial.seed(flow)
-    client = await Client.opened(trial, flow)
-    hides(trial, client.turn, words)
-    for number in range(3):
-        await client.go_to(number)
-        hides(trial, client.turn, words)
-    trial.equal(trial.ran(), ["failing", "skipped", "last"], "the run did not continue after nodes that failed")
-
-
-@check(
-    "PACING-10",
-    profile="pacing",
-    clause="contract: What a host provides (signing_secret, node), Advancing; spec 3.2, 5.3.6",
-    causes=(
-        "node looks the node up in the run, or in the flow as it was when the user opened it",
-        "Host.node returns another node, for example the first of its type",
-        "the session's values are used in place of the walk's",
-    ),
-)
-async def deferred_webhooks_are_signed(trial: Trial) -> None:
-    """A deferred webhook is sent at its step, signed with its node's secret; a deferred node has its whole config."""
-    secret = trial.id("signing-secret")
-    text, own = trial.id("text"), trial.id("probe-secret")
-    flow = trial.flow(
-        trial.probe("other", probeSecret=trial.id("other-secret")),
-        trial.step("a"),
-        trial.webhook("order", webhookSecret=secret),
-        trial.probe("node", **{**CONFIG, "text": text}, probeSecret=own),
-        trial.step("b"),
-        pacing="deferred",
-    )
-    await trial.seed(flow)
-    client = await Client.opened(trial, flow, user="Ada")
-    await client.go_to(0)
-    await trial.nothing_more_is_sent()
-    trial.equal(trial.arrivals("order"), [], "a deferred webhook was sent before the user got to its step")
-    await client.go_to(1)
-    arrived = (await trial.until_arrived("order"))[0]
-    trial.equal(arrived.body, '{"user": "Ada", "content": "content"}', "the webhook arrived with another body")
-    trial.equal(
-        trial.signature_of(arrived, secret),
-        "verified",
-        "a deferred webhook is not signed with its node's secret",
-    )
-    config = trial.reached("node")[0].data["node"]["config"]
-    expected = {"token": trial.token, "name": "node", **CONFIG, "text": text}
-    kept = {name: value for name, value in config.items() if name != "probeSecret"}
-    found = difference(expected, kept, "config")
-    trial.expect(
-        found is None,
-        f"a deferred node ran with another config: {found}",
-        expected=expected,
-        actual=kept,
-        causes=KEPT,
-    )
-    trial.equal(config.get("probeSecret"), own, "a deferred node ran without its own secret")

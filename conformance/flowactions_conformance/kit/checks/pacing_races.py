@@ -149,7 +149,7 @@ async def does_not_trust_the_client(trial: Trial) -> None:
     ),
 )
 async def runs_are_apart(trial: Trial) -> None:
-    """Runs of a flow side by side do not touch each other, and eager flows beside them stay eager."""
+    """Runs of a flow side by side, also of one user, do not touch each other, and eager flows beside them stay eager."""
     paced = trial.flow(
         trial.step("a"), trial.probe("node"), trial.step("b"), trial.probe("end"), pacing="deferred"
     )
@@ -157,6 +157,7 @@ async def runs_are_apart(trial: Trial) -> None:
     await trial.seed(paced, eager)
     ada = await Client.opened(trial, paced, user="Ada", content="of Ada")
     zoe = await Client.opened(trial, paced, user="Zoë", content="of Zoë")
+    again = await Client.opened(trial, paced, user="Ada", content="of Ada again")
     await trial.open(eager, user="Eve")
     trial.equal(
         _who(trial), [("eager", "Eve")], "beside client-paced runs, an eager one did not run, or not alone"
@@ -164,14 +165,22 @@ async def runs_are_apart(trial: Trial) -> None:
     await ada.go_to(1)
     await ada.next()
     expected = [("eager", "Eve"), ("node", "Ada"), ("end", "Ada")]
+    said = [event.data["walk"]["content"] for event in trial.reached(kind="reached")[1:]]
+    trial.equal(said, ["of Ada"] * 2, "a user has two runs of a flow, and the next of one went on in the other")
     trial.equal(_who(trial), expected, "one user's next ran nodes of another run, or not all of its own")
     await zoe.go_to(1)
     await zoe.next()
     expected += [("node", "Zoë"), ("end", "Zoë")]
     trial.equal(_who(trial), expected, "the second user's next did not run the nodes of their run")
+    await again.go_to(1)
+    await again.next()
+    expected += [("node", "Ada"), ("end", "Ada")]
+    trial.equal(_who(trial), expected, "the second run of a user did not run its nodes")
     for name in ("node", "end"):
         said = [event.data["walk"]["content"] for event in trial.reached(name)]
-        trial.equal(said, ["of Ada", "of Zoë"], "the walk of one run has the content of another run")
+        trial.equal(
+            said, ["of Ada", "of Zoë", "of Ada again"], "the walk of one run has the content of another run"
+        )
 
 
 def _who(trial: Trial) -> list[tuple[str, str]]:

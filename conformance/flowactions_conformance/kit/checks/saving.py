@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
-from flowactions_conformance.kit.checks.edit import CONFIG, KEPT
+from flowactions_conformance.kit.checks.edit import KEPT
+from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.plugin import PROBLEM
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.compare import difference
-from flowactions_conformance.kit.support.routes import ROUTES
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action, Item, Login
+from flowactions_conformance.kit.under_test import Action, Agent, Item, Login, Organization
 
 MASK: Final = "••••••••"
-FORBIDDEN: Final = 403
 TOLD: Final = (
     "the host saves without asking actions.check, or POST /integrations/nodes/check",
     "it shows only some of the problems, or only their messages: hand them on as they are",
@@ -59,11 +59,17 @@ async def tells_problems(trial: Trial) -> None:
     trial.equal(left, [], "the author is shown problems that were corrected")
 
 
-@check("SAVING-2", profile="editing", clause="contract: What a host does (Configs)", causes=KEPT)
+@check(
+    "SAVING-2",
+    profile="editing",
+    clause="contract: What a host does (Configs)",
+    causes=KEPT,
+    covers=("configs",),
+)
 async def runs_what_was_saved(trial: Trial) -> None:
     """What an author saves is what runs: the config as it was written, and the newest one."""
     await trial.seed(trial.flow())
-    old, new = trial.probe("saved", text="old", removed=1), trial.probe("saved", **CONFIG)
+    old, new = trial.probe("saved", text="old", removed=1), trial.probe("saved", **trial.values.config())
     for node in (old, new):
         await trial.call("save", trial.author, trial.flow(trial.step("step"), node))
     await trial.open(trial.flow())
@@ -151,28 +157,49 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
 
 
 @check(
-    "SAVING-4",
+    "SAVING-6",
     profile="editing",
-    clause="contract: What a host provides (may_change); http: Nodes in an editor",
+    clause="contract: What a host does (Tenants), What a host provides (may_change)",
     causes=(
-        "dashboard_principal sets may_change=True for everybody: take it from the person's role",
-        "may_change is remembered from another person or from the sign-in",
+        "the flow is looked up by its id alone: look it up by the organization of who saves it, too",
+        "the host's own route does not look at what the person may do, or looks at what they might do when they signed in",
     ),
 )
-async def who_may_look_cannot_change(trial: Trial) -> None:
-    """A person who may not change anything gets 403 on every changing route, and can look and check."""
-    reader = Login(kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False)
-    await trial.seed(world=trial.world(logins=(reader,)))
-    for route in ROUTES:
-        if route.caller != "dashboard" or not (route.signed_in or route.changes):
-            continue
-        answer = await trial.request(route.method, route.path, who=reader, **route.sending)
-        trial.expect(
-            (answer.status_code == FORBIDDEN) == route.changes,
-            f"{route.method} {route.path}, by a person who may only look, is answered {answer.status_code}",
-            expected="403" if route.changes else "an answer as for everybody",
-            actual=f"{answer.status_code} {answer.text[:500]}",
-        )
+async def only_authors_save(trial: Trial) -> None:
+    """Only an author of its organization changes a flow: no stranger, no reader, nobody without a right that they had before."""
+    other, agent = trial.id("other-org"), trial.id("other-agent")
+    people = {
+        "a person who may only look": Login(
+            kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False
+        ),
+        "a person whose right was taken away": Login(
+            kind="dashboard", organization=trial.organization, id=trial.id("former")
+        ),
+    }
+    stranger = Login(kind="dashboard", organization=other, id=trial.id("stranger"))
+    if "tenancy" in trial.session.claims:
+        people |= {"a person of another organization": stranger, "a stranger who calls it theirs": stranger}
+    kept, changed = trial.flow(trial.probe("kept")), trial.flow(trial.probe("changed"))
+    world = trial.world(
+        kept,
+        organizations=(Organization(id=other, name="Other"),),
+        agents=(Agent(id=agent, name="Other", organization=other),),
+        logins=tuple({who.id: who for who in people.values()}.values()),
+    )
+    await trial.seed(world=world)
+    await trial.call("save", people["a person whose right was taken away"], kept)
+    former = replace(people["a person whose right was taken away"], may_change=False)
+    await trial.seed(world=trial.world(logins=(former,)))
+    nobody = {"somebody who has not signed in": replace(former, id=trial.id("nobody"))}
+    for how, who in {**people, **nobody}.items():
+        theirs = replace(changed, organization=other, agent=agent)
+        try:
+            await trial.call("save", who, theirs if how == "a stranger who calls it theirs" else changed)
+        except DriverFault as exc:
+            trial.note("host", f"refuses: {exc}")
+        before = len(trial.ran())
+        await trial.open(kept)
+        trial.equal(trial.ran(before), ["kept"], f"a flow was changed by {how}")
 
 
 async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:
