@@ -143,22 +143,23 @@ async def makes_a_run_of_each_opening(trial: Trial) -> None:
 @check(
     "EAGER-5",
     profile="core",
-    clause="contract: Advancing; how-to: Call the plugin from your walk; spec 6.3, 5.3.6",
+    clause="contract: Advancing; how-to: Call the plugin from your walk; spec 6.3, 5.3.6, 7.1",
     causes=(
-        "NodeResult is part of what the end user's client gets: keep it for the flow's author",
+        "NodeResult, or its reason or message, is part of what the end user's client gets: keep it for the flow's author",
         "the client gets the flow's items with the configs of action nodes: send content steps only",
     ),
 )
 async def keeps_nodes_from_the_user(trial: Trial) -> None:
-    """The end user's client gets nothing of action nodes: no config, no secret, no result."""
+    """The end user's client gets nothing of action nodes: no config, no secret, no result, and not why a run was halted."""
     words = {
         "the webhook's signing secret": trial.id("signing-secret"),
         "the value of a webhook's header": trial.id("header-token"),
         "a node's secret": trial.id("probe-secret"),
         "a node's config": trial.id("config-text"),
         "a node's message": trial.id("said-to-the-author"),
+        "a node's reason": trial.id("reason"),
     }
-    signing, header, secret, text, said = words.values()
+    signing, header, secret, text, said, reason = words.values()
     for _ in pacings(trial):
         headers = [{"key": "Authorization", "value": header}]
         flow = trial.flow(
@@ -166,10 +167,15 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
             trial.webhook("order", webhookSecret=signing, webhookHeaders=headers),
             trial.probe("node", probeSecret=secret, text=text, message=said),
             trial.step("b"),
+            trial.probe("skipped", status="skipped", message=said, reason=reason),
+            trial.probe("failed", status="failed", message=said, reason=reason),
+            trial.probe("halting", status="failed", message=said, reason=reason, halt=True),
+            trial.step("c"),
         )
         await trial.seed(flow)
         turns = await walked(trial, flow)
-        trial.expect(trial.ran() == ["node"], "the node did not run, so nothing is known of what the user gets")
+        ran = ["node", "skipped", "failed", "halting"]
+        trial.equal(trial.ran(), ran, "the nodes did not run, so nothing is known of what the user gets")
         for turn in turns:
             hides(trial, turn, words)
 
@@ -237,40 +243,6 @@ async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
     ended = await sent_again(trial, dead, "removed")
     trial.equal(len(trial.arrivals("removed")), sent, "a delivery was sent again after its node was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed node did not end")
-
-
-@check(
-    "EAGER-8",
-    profile="core",
-    clause="contract: Ids (run_id is new for every run)",
-    causes=(
-        "run ids are counted in memory, and begin again with the process: take random ones, or the table's",
-    ),
-    alone=True,
-    served="restart",
-)
-async def makes_new_runs_after_a_restart(trial: Trial) -> None:
-    """After a restart, run ids go on being new: receivers see no event that they have seen before."""
-    host = await trial.start()
-    flow = trial.flow(trial.probe("node"), trial.webhook("order"))
-    await trial.seed(flow)
-    await trial.open(flow)
-    await trial.until_arrived("order")
-    await trial.stop()
-    trial.host = await trial.start(beside=host)
-    await trial.seed(flow)
-    await trial.open(flow)
-    runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
-    trial.expect(
-        len(runs) == len(set(runs)) == 2,
-        "a run after a restart has the run_id of one before",
-        expected="two run ids",
-        actual=runs,
-    )
-    events = {arrival.event_id for arrival in await trial.until_arrived("order", 2)}
-    trial.equal(
-        len(events), 2, "the webhooks of a run before a restart and of one after it have the same event id"
-    )
 
 
 @check(

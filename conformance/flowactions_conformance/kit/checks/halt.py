@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowactions_conformance.kit.registry import check
-from flowactions_conformance.kit.support.client import Client, hides, pacings, walked
+from flowactions_conformance.kit.support.client import Client, pacings, walked
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 
@@ -94,29 +94,3 @@ async def stops_at_a_halt(trial: Trial) -> None:
                 [first, first, second],
                 "after a run was halted, another run of its flow does not go to its end",
             )
-
-
-@check(
-    "HALT-3",
-    profile="core",
-    clause="contract: how-to Call the plugin from your walk; spec 6.3, 7.1",
-    causes=(
-        "NodeResult.reason or message is shown to the end user: both are for the flow's author",
-        "the reason is the answer's error text: the run just ends",
-    ),
-)
-async def says_nothing_of_it_to_the_user(trial: Trial) -> None:
-    """The end user's client does not learn why a node failed, was skipped or halted the run."""
-    for _ in pacings(trial):
-        for status, halt in (("failed", False), ("skipped", False), ("failed", True)):
-            name = f"{status}-{halt}".lower()
-            words = {
-                "a node's reason": trial.id(f"reason-{name}"),
-                "a node's message": trial.id(f"message-{name}"),
-            }
-            reason, message = words.values()
-            node = trial.probe(f"node-{name}", status=status, reason=reason, message=message, halt=halt)
-            flow = trial.flow(trial.step(f"a-{name}"), node, trial.step(f"b-{name}"), name=f"flow-{name}")
-            await trial.seed(flow)
-            for turn in await walked(trial, flow):
-                hides(trial, turn, words)
