@@ -98,10 +98,6 @@ class Values:
             for of_user, user, of_text, content in pairs
         ]
 
-    def text(self) -> str:
-        """Return one text in which all kinds that can stand within another one are."""
-        return "".join(text for kind, text in self.texts() if kind != "long")
-
     def config(self) -> dict[str, Any]:
         """Return a config in which each kind of value stands at the top, in lists and in objects, under each kind of key."""
         self.used.add("configs")

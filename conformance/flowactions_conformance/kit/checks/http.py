@@ -13,7 +13,6 @@ import httpx
 
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
-from flowactions_conformance.kit.outcomes import CheckFailed
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
@@ -149,21 +148,9 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
 async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
-    found: list[CheckFailed] = []
-    for part in (_small_bodies, _repeated_headers, _large_bodies):
-        try:
-            await part(trial)
-        except CheckFailed as exc:
-            found.append(exc)
-    if found:
-        # Each may have a cause of its own, of which the others say nothing.
-        findings = [exc.finding for exc in found]
-        raise CheckFailed(
-            "; ".join(finding.message for finding in findings),
-            expected="\n".join(finding.expected for finding in findings),
-            actual="\n".join(finding.actual for finding in findings),
-            causes=tuple(dict.fromkeys(cause for finding in findings for cause in finding.causes)),
-        )
+    await _small_bodies(trial)
+    await _repeated_headers(trial)
+    await _large_bodies(trial)
 
 
 async def _small_bodies(trial: Trial) -> None:

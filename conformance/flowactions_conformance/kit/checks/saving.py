@@ -62,38 +62,20 @@ async def tells_problems(trial: Trial) -> None:
 @check(
     "SAVING-2",
     profile="editing",
-    clause="contract: What a host does (Configs)",
-    causes=KEPT,
+    clause="contract: What a host does (Configs), What a host provides (signing_secret, node)",
+    causes=(
+        *KEPT,
+        "saving a flow gives its nodes new ids: deliveries that wait for their secret find no node any more",
+    ),
     covers=("configs",),
 )
 async def runs_what_was_saved(trial: Trial) -> None:
-    """What an author saves is what runs: the config as it was written, and the newest one."""
+    """What an author saves is what runs: the newest config, as it was written, in a node that keeps its id."""
     await trial.seed(trial.flow())
-    old, new = trial.probe("saved", text="old", removed=1), trial.probe("saved", **trial.values.config())
-    for node in (old, new):
-        await trial.call("save", trial.author, trial.flow(trial.step("step"), node))
-    await trial.open(trial.flow())
-    reached = trial.reached()
-    trial.equal(len(reached), 1, "the saved flow did not run its one node")
-    got = reached[0].data["node"]["config"]
-    found = difference(new.config, got, "config")
-    trial.expect(
-        found is None, f"what was saved does not run as it was saved: {found}", expected=new.config, actual=got
-    )
-
-
-@check(
-    "SAVING-5",
-    profile="editing",
-    clause="contract: What a host does (Configs), What a host provides (signing_secret, node)",
-    causes=(
-        "saving a flow gives its nodes new ids: deliveries that wait for their secret find no node any more",
-    ),
-)
-async def keeps_the_ids_of_nodes(trial: Trial) -> None:
-    """A node that is saved again without a change keeps its id."""
-    kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), trial.probe("second")]
-    await trial.seed(trial.flow())
+    old = trial.flow(trial.step("a"), trial.probe("first"), trial.probe("second", text="old", removed=1))
+    await trial.call("save", trial.author, old)
+    new = trial.probe("second", **trial.values.config())
+    kept: list[Item] = [trial.step("a"), trial.probe("first"), trial.step("b"), new]
     ids: list[str] = []
     for items, how in (
         (kept, ""),
@@ -104,10 +86,20 @@ async def keeps_the_ids_of_nodes(trial: Trial) -> None:
         await trial.call("save", trial.author, flow)
         before = len(trial.reached())
         await trial.open(flow)
-        reached = [event.data["node"] for event in trial.reached()[before:]]
-        names = [item.config["name"] for item in flow.items if isinstance(item, Action)]
-        trial.equal([node["config"]["name"] for node in reached], names, "the saved flow did not run its nodes")
-        found = [node["id"] for node in reached if node["config"]["name"] in {"first", "second"}]
+        reached = {
+            event.data["node"]["config"].get("name"): event.data["node"] for event in trial.reached()[before:]
+        }
+        names = [item.config["name"] for item in items if isinstance(item, Action)]
+        trial.equal(list(reached), names, "the saved flow did not run its nodes")
+        got = reached["second"]["config"]
+        changed = difference(new.config, got, "config")
+        trial.expect(
+            changed is None,
+            f"what was saved does not run as it was saved: {changed}",
+            expected=new.config,
+            actual=got,
+        )
+        found = [reached[name]["id"] for name in ("first", "second")]
         ids = ids or found
         trial.equal(found, ids, f"{how} has other node ids than before, of nodes that were not changed")
 
