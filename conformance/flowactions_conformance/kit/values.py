@@ -24,7 +24,7 @@ IDS: Final[Mapping[str, Draw]] = {
     "beyond the basic plane": lambda draw: f"{_word(draw)} {draw.choice('🚀🎉𝒳𠮷')}",
     "blanks at its ends": lambda draw: f" {_word(draw)}  {_word(draw)} ",
     "an address": lambda draw: f"Zoë “O'{_word(draw).title()}” <{_word(draw)}+{_word(draw)}@example.com>",
-    "long": lambda draw: (_word(draw) + "-") * 30 + "200",
+    "long": lambda draw: ((_word(draw) + "-") * 50)[:200],
     "empty": lambda _: "",
 }
 """Kind → how an id that a customer has chosen is drawn, for example a user's."""
