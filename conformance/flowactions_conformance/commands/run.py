@@ -218,6 +218,7 @@ def _watched(
             strict=options.strict,
             within=options.timeout,
             served=served,
+            seed=options.seed,
             on_result=progress.add,
         )
 

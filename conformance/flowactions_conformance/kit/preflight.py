@@ -30,6 +30,7 @@ SELF = Check(
     False,
     frozenset(),
     "shared",
+    frozenset(),
     lambda _: _nothing(),
 )
 

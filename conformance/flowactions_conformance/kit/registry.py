@@ -60,6 +60,7 @@ class Check(NamedTuple):
         alone: whether it starts hosts of its own, instead of using the one that all share.
         needs: kinds of items of a world that a host may lack (`HostDriver.lacks`).
         served: what it needs of a host that somebody else has started.
+        covers: the groups of kinds (`values`) of which it uses one value each in every run.
         run: the check itself.
     """
 
@@ -73,6 +74,7 @@ class Check(NamedTuple):
     alone: bool
     needs: frozenset[str]
     served: Served
+    covers: frozenset[str]
     run: Callable[[Trial], Awaitable[None]]
 
     @property
@@ -99,6 +101,7 @@ def check(
     alone: bool = False,
     needs: Iterable[str] = (),
     served: Served = "shared",
+    covers: Iterable[str] = (),
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
     """Register a check; the first line of its docstring is its title."""
 
@@ -107,7 +110,18 @@ def check(
             raise ValueError(f"two checks have the id {id_}")
         title = (run.__doc__ or "").strip().partition("\n")[0]
         _checks[id_] = Check(
-            id_, profile, title, clause, level, since, tuple(causes), alone, frozenset(needs), served, run
+            id_,
+            profile,
+            title,
+            clause,
+            level,
+            since,
+            tuple(causes),
+            alone,
+            frozenset(needs),
+            served,
+            frozenset(covers),
+            run,
         )
         return run
 

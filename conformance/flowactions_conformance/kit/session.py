@@ -98,6 +98,7 @@ class Session(Bench):
         output: what hosts print.
         time_scale: of all limits.
         served: where a host is, if the mode is ``served``.
+        seed: of all values that are drawn; ``None``: another one in each run.
     """
 
     def __init__(
@@ -111,9 +112,13 @@ class Session(Bench):
         output: Output | None = None,
         time_scale: float = 1.0,
         served: ServedAt | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(None if served is None else served.address.token)
         self.mode = mode
+        self.seed = secrets.randbelow(10**6) if seed is None else seed
+        # What was found already → the check that says so.
+        self.causes: dict[str, str] = {}
         self.served = served
         self._limits = limits
         self._server = server
@@ -309,10 +314,15 @@ class Session(Bench):
         async def again(method: str) -> None:
             # From here on a process that has not reported before belongs to the next start.
             self.control.present = secrets.token_hex(4)
+            before = len(self.control.events)
             try:
                 await driver.call(method)
             finally:
                 self._present = host(met=False)
+            if not any(event.kind == "opened" for event in self.control.events[before:]):
+                raise NotTestable(
+                    f"{method}() has no effect: no process of the host has started since it was called"
+                )
 
         return host(met=True)
 

@@ -167,7 +167,7 @@ MUTANTS = [
         "runs-counted-in-memory",
         "Run ids are counted in memory.",
         changed(run_counted_in_memory),
-        kills="EAGER-8",
+        kills="TASK-3",
         spares="EAGER-4 LOOPS-1",
         message="run ids are counted in memory",
     ),

@@ -276,7 +276,7 @@ class _State:
             status=config.get("status", "sent"),
             reason=config.get("reason"),
             message=config.get("message"),
-            halt=bool(config.get("halt")),
+            halt=config.get("halt") in (True, walk.content),
         )
         await self.report("reached", **facts)
         if config.get("write_fails"):
@@ -354,7 +354,7 @@ async def _failing_write(transaction: Any) -> NodeResult:
 
 def _routes(state: _State) -> Router:
     @route(
-        "/echo",
+        ["/echo", "/echo/{rest:path}"],
         http_method=[HttpMethod.GET, HttpMethod.POST, HttpMethod.PUT, HttpMethod.PATCH, HttpMethod.DELETE],
         status_code=200,
     )
@@ -383,7 +383,15 @@ def _routes(state: _State) -> Router:
             if name.lower() == "set-cookie":
                 cookie, _, rest = value.partition("=")
                 # The date has a comma: cookies that were merged into one header cannot be told apart again.
-                response.set_cookie(cookie, rest, expires=COOKIE_SECONDS)
+                response.set_cookie(
+                    cookie,
+                    rest,
+                    expires=COOKIE_SECONDS,
+                    path="/",
+                    httponly=True,
+                    secure=True,
+                    samesite="strict",
+                )
             else:
                 response.headers[name] = value
         return response

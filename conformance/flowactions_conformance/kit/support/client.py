@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
 from flowactions_conformance.kit.trial import Trial
@@ -104,6 +104,31 @@ class Client:
     def _see(self, turn: Turn) -> None:
         if turn.step_id is not None and turn.step_id not in self.shown[-1:]:
             self.shown.append(turn.step_id)
+
+
+def pacings(trial: Trial) -> Iterator[str]:
+    """Yield each pacing that the host has: ``eager``, and ``deferred`` if it claims that. See `Parts.pacings`."""
+    return trial.pacings("eager", *(("deferred",) if "pacing" in trial.session.claims else ()))
+
+
+async def walked(trial: Trial, flow: Flow, user: str | None = None, content: str = "content") -> list[Turn]:
+    """Open a flow, and go to the end of the run as its user does; return each turn.
+
+    Raises:
+        CheckFailed: it does not end.
+    """
+    client = await Client.opened(trial, flow, user=user, content=content)
+    turns = [client.turn]
+    for _ in range(MOST_STEPS):
+        if flow.pacing == "eager" or client.turn.done or client.turn.halted:
+            return turns
+        turns.append(await client.next())
+    raise CheckFailed(
+        f"the run is not done after {MOST_STEPS} times next",
+        expected="done",
+        actual=client.turn,
+        causes=trial.check.causes,
+    )
 
 
 async def attempt(trial: Trial, turn: Turn, step: str | None = None) -> Turn | None:
