@@ -15,6 +15,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.search.en import SearchEnglish
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -45,7 +46,7 @@ html_title = project
 html_copy_source = False
 html_extra_path = ["site"]  # index.html, which leads to docs/index.html
 html_static_path = ["static"]
-html_js_files = ["copy.js"]
+html_js_files = ["copy.js", "numbers.js"]
 html_css_files = ["copy.css"]
 html_search_scorer = str(ROOT / "docs" / "static" / "scorer.js")
 
@@ -66,6 +67,14 @@ INDEX_OF_CLAUSES = """
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
 ID = re.compile(r'<a id="([^"]+)">')
+
+
+class SearchWithStatuses(SearchEnglish):
+    """Also finds numbers of three digits, such as 429: Sphinx has no numbers in its index."""
+
+    def word_filter(self, word: str) -> bool:
+        """Tell whether a word is in the index."""
+        return (word.isdigit() and len(word) == 3) or super().word_filter(word)
 
 
 def add_contents(_app: Any, docname: str, source: list[str]) -> None:
@@ -135,6 +144,7 @@ def _link_to_folder(folder: Path, link: nodes.Element) -> nodes.Element:
 
 def setup(app: Any) -> dict[str, bool]:
     """Connect the functions above."""
+    app.add_search_language(SearchWithStatuses)
     app.connect("source-read", add_contents)
     app.connect("source-read", add_index)
     app.connect("source-read", leave_out_decisions)

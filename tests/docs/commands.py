@@ -22,7 +22,6 @@ from tests.docs import generated
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMAND = "python -m tests.docs.commands --write"
-BEGIN, END = "<!-- generated -->\n", "<!-- end of what is generated -->\n"
 
 OF_THE_HTTP_PAGE = DeliverySummary, DeliveryDetail, Attempt
 """Structs whose fields another page describes, and not a docstring."""
@@ -129,8 +128,7 @@ def _inner(hint: Any) -> tuple[type[msgspec.Struct] | None, bool]:
 
 def render() -> str:
     """Makes the page: what stands between the marks is generated."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    return f"{before}{BEGIN}{chr(10).join(_lines())}\n{END}{rest.partition(END)[2]}"
+    return generated.between_marks(PAGE, _lines())
 
 
 def _lines() -> Iterator[str]:
