@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
+from sphinx.search.en import SearchEnglish
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -44,19 +46,35 @@ html_title = project
 html_copy_source = False
 html_extra_path = ["site"]  # index.html, which leads to docs/index.html
 html_static_path = ["static"]
-html_js_files = ["copy.js"]
+html_js_files = ["copy.js", "numbers.js"]
 html_css_files = ["copy.css"]
 html_search_scorer = str(ROOT / "docs" / "static" / "scorer.js")
 
 REPOSITORY = os.environ.get("DOCS_REPOSITORY", "")
 """Where the repository's folders are shown, for example ``https://example.com/project/tree/main``; empty: nowhere."""
 
-WITH_CONTENTS = ("docs/index", "docs/decisions/README", "docs/reference/behaviour/README")
+BEHAVIOUR = "docs/reference/behaviour/README"
+
+WITH_CONTENTS = ("docs/index", BEHAVIOUR)
 """Pages whose links to other pages are the table of contents below them."""
+
+INDEX_OF_CLAUSES = """
+
+## Where the code and the tests cite each clause
+
+"""
 
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
 ID = re.compile(r'<a id="([^"]+)">')
+
+
+class SearchWithStatuses(SearchEnglish):
+    """Also finds numbers of three digits, such as 429: Sphinx has no numbers in its index."""
+
+    def word_filter(self, word: str) -> bool:
+        """Tell whether a word is in the index."""
+        return (word.isdigit() and len(word) == 3) or super().word_filter(word)
 
 
 def add_contents(_app: Any, docname: str, source: list[str]) -> None:
@@ -76,6 +94,21 @@ def add_contents(_app: Any, docname: str, source: list[str]) -> None:
         if pages:
             option = f":caption: {caption}\n" if caption else ""
             source[0] += "\n\n```{toctree}\n:hidden:\n" + option + "\n" + "\n".join(pages) + "\n```\n"
+
+
+def leave_out_decisions(_app: Any, docname: str, source: list[str]) -> None:
+    """Keep decisions out of the table of contents: their own page lists them."""
+    if docname.startswith("docs/decisions/0"):
+        source[0] = f"---\norphan: true\n---\n\n{source[0]}"
+
+
+def add_index(_app: Any, docname: str, source: list[str]) -> None:
+    """Put the index of clauses below the list of the behaviour pages: it is made of the code, so git has no copy of it."""
+    if docname == BEHAVIOUR:
+        sys.path.insert(0, str(ROOT))
+        from tests.docs import clauses  # noqa: PLC0415  a site of other pages has no such module
+
+        source[0] += INDEX_OF_CLAUSES + clauses.render()
 
 
 def _others(folder: Path, listed: set[str]) -> list[str]:
@@ -111,6 +144,9 @@ def _link_to_folder(folder: Path, link: nodes.Element) -> nodes.Element:
 
 def setup(app: Any) -> dict[str, bool]:
     """Connect the functions above."""
+    app.add_search_language(SearchWithStatuses)
     app.connect("source-read", add_contents)
+    app.connect("source-read", add_index)
+    app.connect("source-read", leave_out_decisions)
     app.connect("doctree-read", find_targets)
     return {"parallel_read_safe": True}

@@ -38,12 +38,9 @@ OTHERS: Final = frozenset(
         "pip",
         "printf",
         "psql",
-        "pyproject-build",
         "pytest",
         "set",
-        "sha256sum",
         "sleep",
-        "twine",
     }
 )
 """Programs that are not this project's: the shell parses their lines, and that is all."""

@@ -1,6 +1,7 @@
 """The index of clauses: for each section and item of the behaviour pages, where the code and the tests cite it.
 
-``python -m tests.docs.clauses --write`` writes the page anew, from the section signs in docstrings and comments.
+It is made of the section signs in docstrings and comments. The site has it below the list of the behaviour pages, and
+``python -m tests.docs.clauses`` prints it.
 """
 
 from __future__ import annotations
@@ -17,12 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.docs import generated
-
 ROOT = Path(__file__).parents[2]
 BEHAVIOUR = ROOT / "docs" / "reference" / "behaviour"
-PAGE = BEHAVIOUR / "index-of-clauses.md"
-COMMAND = "python -m tests.docs.clauses --write"
 
 CITATION = re.compile(r"(RFC \d+,? )?§+\s?(\d+(?:\.\d+)*)")
 HEADING = re.compile(r'^<a id="([\d.]+)"></a>\n\n#+ §[\d.]+ (.+)$', re.MULTILINE)
@@ -87,37 +84,27 @@ def marks_of_tests() -> list[Mark]:
 
 
 def render() -> str:
-    """Give the text of the page."""
-    places = [("Code", _by_clause(marks_of_code())), ("Tests", _by_clause(marks_of_tests()))]
-    lines = [
-        "# Index of clauses",
-        "",
-        "For each section and item of these pages: the code that carries it out and the tests that show it. A mark in a",
-        f"docstring or a comment makes an entry. This page is generated: `{COMMAND}`.",
-    ]
-    for clause in clauses():
-        lines += [
-            "",
-            f"## §{clause.number} {clause.title}",
-            "",
-            f"[What it says]({clause.page}#{clause.number})",
-        ]
-        for title, marks in places:
-            if marks[clause.number]:
-                lines += ["", f"{title}:", "", *_entries(marks[clause.number])]
+    """Give the index as a table, whose links are relative to the folder of the behaviour pages."""
+    code, tests = _by_clause(marks_of_code()), _by_clause(marks_of_tests())
+    lines = ["| clause | code | tests |", "|---|---|---|"]
+    for number, title, page in clauses():
+        named = f"[§{number}]({page}#{number}) {title}".replace("|", "\\|")
+        lines.append(f"| {named} | {_entries(code[number])} | {_entries(tests[number])} |")
     return "\n".join(lines) + "\n"
 
 
-def _entries(marks: list[Mark]) -> Iterator[str]:
+def _entries(marks: list[Mark]) -> str:
     by_file: dict[Path, list[str]] = {}
     for mark in marks:
         names = by_file.setdefault(mark.path, [])
         if mark.name not in names:
             names.append(mark.name)
+    entries = []
     for path, names in by_file.items():
-        link = Path(os.path.relpath(path, PAGE.parent)).as_posix()
+        link = Path(os.path.relpath(path, BEHAVIOUR)).as_posix()
         shown = ", ".join(name if name == MODULE else f"`{name}`" for name in names)
-        yield f"- [{path.relative_to(ROOT).as_posix()}]({link}): {shown}"
+        entries.append(f"[{path.relative_to(ROOT).as_posix()}]({link}): {shown}")
+    return "; ".join(entries)
 
 
 def _by_clause(marks: list[Mark]) -> defaultdict[str, list[Mark]]:
@@ -190,4 +177,4 @@ def _assigned(node: ast.stmt) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.run(COMMAND, __doc__, PAGE, render))
+    sys.stdout.write(render())

@@ -6,22 +6,22 @@ import importlib
 import re
 import sys
 import types
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
 
 from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.cli.frame import COMMON_EXITS, Command
+from flowactions_plugin.cli.frame import COMMON_EXITS, TABLES_EXITS, Command
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Attempt, Delivery, DeliveryDetail
 from tests.docs import generated
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "commands.md"
 COMMAND = "python -m tests.docs.commands --write"
-BEGIN, END = "<!-- generated -->\n", "<!-- end of what is generated -->\n"
 
 OF_THE_HTTP_PAGE = Delivery, DeliveryDetail, Attempt
 """Structs whose fields another page describes, and not a docstring."""
@@ -33,7 +33,9 @@ SHORT = {
 }
 """Fields of structs whose docstring is one line."""
 
-AS_STORED = "as in [the routes of the outbox](http.md)"
+ROUTES = "[the routes of the outbox](http.md)"
+SHARED_EXITS = {**COMMON_EXITS, **TABLES_EXITS}
+AS_STORED = f"as in {ROUTES}"
 
 
 def commands(group: click.Command = flowactions, path: str = "") -> Iterator[tuple[str, Command]]:
@@ -58,10 +60,31 @@ def document_of(command: Command) -> type[msgspec.Struct] | None:
 
 def fields(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, str]]:
     """Give the path and the description of each field of a struct, nested ones after their parent."""
+    for field in own_fields(kind):
+        yield f"{path}{field.mark}", field.text
+        if field.inner is not None:
+            yield from fields(field.inner, f"{path}{field.mark}.")
+
+
+class Field(NamedTuple):
+    """A field of a struct that a command writes as JSON.
+
+    Attributes:
+        mark: its name there, with ``[]`` if it is a list.
+        text: what it means.
+        inner: the struct that it holds, if this page describes that.
+    """
+
+    mark: str
+    text: str
+    inner: type[msgspec.Struct] | None
+
+
+def own_fields(kind: type[msgspec.Struct]) -> Iterator[Field]:
+    """Give the fields of a struct itself."""
     about = _described(kind)
     hints = get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
-        where = f"{path}{field.encode_name}"
         text = (
             about.get(field.name)
             or SHORT.get(f"{kind.__name__}.{field.name}")
@@ -69,13 +92,9 @@ def fields(kind: type[msgspec.Struct], path: str = "") -> Iterator[tuple[str, st
         )
         assert text, f"{kind.__name__}.{field.name} is not described"
         inner, many = _inner(hints[field.name])
-        yield f"{where}[]" if many else where, text
-        if (
-            inner is not None
-            and inner is not Filter
-            and not inner.__module__.startswith("flowactions_hookspecs")
-        ):
-            yield from fields(inner, f"{where}[]." if many else f"{where}.")
+        if inner is Filter or (inner is not None and inner.__module__.startswith("flowactions_hookspecs")):
+            inner = None
+        yield Field(f"{field.encode_name}[]" if many else field.encode_name, text, inner)
 
 
 def _elsewhere(kind: type, name: str) -> bool:
@@ -109,47 +128,106 @@ def _inner(hint: Any) -> tuple[type[msgspec.Struct] | None, bool]:
 
 def render() -> str:
     """Makes the page: what stands between the marks is generated."""
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    return f"{before}{BEGIN}{chr(10).join(_lines())}\n{END}{rest.partition(END)[2]}"
+    return generated.between_marks(PAGE, _lines())
 
 
 def _lines() -> Iterator[str]:
+    every = dict(commands())
+    shared: dict[str, str] = {}  # by option; another meaning of the same name belongs to its command
+    for row, number in Counter(row for command in every.values() for row in _options(command)).items():
+        if number > 1:
+            shared.setdefault(_name(row), row)
     yield ""
-    yield "| command | does |"
-    yield "|---|---|"
-    for name, command in commands():
-        first = (command.help or "").split("\n\n")[0]
-        yield f"| [`{name}`](#{name.replace(' ', '-')}) | {_text(first)} |"
-    for name, command in commands():
-        yield from _entry(name, command)
+    yield " · ".join(f"[`{name.removeprefix('flowactions ')}`](#{_anchor(name)})" for name in every)
+    yield from ("", "### Options of several commands", "")
+    yield "`Also` below names those that a command has."
+    yield from _table("option", [*shared.values()])
+    yield from ("", "### Exit statuses", "")
+    yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. A command with another meaning says so."
+    yield from _table(
+        "exit status", [f"| {code} | {_text(text)} |" for code, text in sorted(SHARED_EXITS.items())]
+    )
+    for name, command in every.items():
+        yield from _entry(name, command, {*shared.values()})
+    yield from ("", "### JSON documents", "")
+    yield "What `--json` writes, and what these documents contain. `[]` marks a list."
+    documents = [document for each in every.values() if (document := document_of(each)) is not None]
+    for kind in _with_inner(documents):
+        yield from ("", f"#### {kind.__name__}")
+        yield from ("", *_described_here(kind))
+        stored = ", ".join(f"`{each.mark}`" for each in own_fields(kind) if each.text == AS_STORED)
+        if stored:
+            yield from ("", f"As in {ROUTES}: {stored}.")
     yield ""
 
 
-def _entry(name: str, command: Command) -> Iterator[str]:
-    context = click.Context(command, info_name=name)
-    yield from ("", f"### {name}", "")
-    yield f"`{' '.join([name, *command.collect_usage_pieces(context)])}`"
+def _anchor(name: str) -> str:
+    return name.replace(" ", "-")
+
+
+def _table(head: str, rows: list[str]) -> Iterator[str]:
+    if rows:
+        yield from ("", f"| {head} | meaning |", "|---|---|", *rows)
+
+
+def _with_inner(kinds: Iterable[type[msgspec.Struct]]) -> list[type[msgspec.Struct]]:
+    """Give structs, each once, with those that they hold behind them."""
+    found: dict[type[msgspec.Struct], None] = {}
+    waiting = [*kinds]
+    while waiting:
+        kind = waiting.pop(0)
+        if kind not in found:
+            found[kind] = None
+            waiting[:0] = [each.inner for each in own_fields(kind) if each.inner is not None]
+    names = Counter(kind.__name__ for kind in found)
+    assert set(names.values()) <= {1}, "two documents have one name"
+    return list(found)
+
+
+def _described_here(kind: type[msgspec.Struct]) -> Iterator[str]:
+    for each in own_fields(kind):
+        if each.text != AS_STORED:
+            more = "" if each.inner is None else f" [{each.inner.__name__}](#{each.inner.__name__.lower()})"
+            yield f"- `{each.mark}`: {_text(each.text)}{more}"
+
+
+def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
+    usage = command.collect_usage_pieces(click.Context(command, info_name=name))
+    yield from ("", f"### {name}")
+    if usage != ["[OPTIONS]"]:
+        yield from ("", f"`{' '.join([name, *usage])}`")
     for part in (command.help or "").split("\n\n"):
         yield from ("", _text(part))
-    options = [each for each in command.params if isinstance(each, click.Option)]
-    yield from ("", "| option | meaning |", "|---|---|")
-    for option in options:
+    options = _options(command)
+    yield from _table("option", [row for row in options if row not in shared])
+    also = ", ".join(f"`{_name(row)}`" for row in options if row in shared)
+    document = document_of(command)
+    writes = f" `--json` writes a [{document.__name__}](#{document.__name__.lower()})." if document else ""
+    if also:
+        yield from ("", f"Also: {also}.{writes}")
+    own = {code: text for code, text in command.exits.items() if SHARED_EXITS.get(code) != text}
+    yield from _table("exit status", [f"| {code} | {_text(text)} |" for code, text in sorted(own.items())])
+
+
+def _name(row: str) -> str:
+    return row.split("`")[1]
+
+
+def _options(command: Command) -> list[str]:
+    """Give the row of each option."""
+    context = click.Context(command)
+    rows = []
+    for option in command.params:
+        if not isinstance(option, click.Option):
+            continue
         names = ", ".join(f"`{each}`" for each in [*option.opts, *option.secondary_opts])
         metavar = "" if option.is_flag else f" {_text(_metavar(option, context))}"
         extra = option.get_help_extra(context)
         notes = [f"default: {extra['default']}"] if "default" in extra else []
         notes += ["required"] if option.required else []
         more = f" ({'; '.join(notes)})" if notes else ""
-        yield f"| {names}{metavar} | {_text(option.help or '')}{more} |"
-    yield from ("", "| exit status | meaning |", "|---|---|")
-    exits = {**COMMON_EXITS, **command.exits}
-    for code in sorted(exits):
-        yield f"| {code} | {_text(exits[code])} |"
-    document = document_of(command)
-    if document is not None:
-        yield from ("", "| field of `--json` | meaning |", "|---|---|")
-        for field, text in fields(document):
-            yield f"| `{field}` | {_text(text)} |"
+        rows.append(f"| {names}{metavar} | {_text(option.help or '')}{more} |")
+    return rows
 
 
 def _metavar(option: click.Option, context: click.Context) -> str:

@@ -1,4 +1,4 @@
-"""The page of error codes, made from the code: ``python -m tests.docs.error_pages --write``."""
+"""The generated part of the page of error codes, made from the code: ``python -m tests.docs.error_pages --write``."""
 
 from __future__ import annotations
 
@@ -47,18 +47,12 @@ def tree(module: object) -> Iterator[tuple[int, str, str]]:
 
 
 def render() -> str:
-    """Makes the page."""
-    return "\n".join(_lines()) + "\n"
+    """Makes the page: what stands between the marks is generated."""
+    return generated.between_marks(PAGE, _lines())
 
 
 def _lines() -> Iterator[str]:
     assert {"http_4xx", *ERRORS} == set(FAILURES)
-    yield "# Error codes"
-    yield ""
-    yield (
-        "Every code by which a program can tell what went wrong, by where it appears. Codes stay the same when the wording of a\n"
-        f"message changes. This page is generated: `{COMMAND}`."
-    )
     yield from _section(
         "Problems of the routes",
         f"The `code` of an `{MEDIA_TYPE}` (RFC 9457). `type` is always `about:blank`, `title` constant for a code, and `detail` says what\n"
@@ -97,10 +91,7 @@ def _lines() -> Iterator[str]:
         "| exception | kind of | when |",
         _inside(),
     )
-    yield (
-        "\nCodes of nodes' results are in [the contract](contract.md#structs), problems of a config "
-        "[there](drafts.md#problems), and refusals of the chat provider on [a page of their own](chat-errors.md)."
-    )
+    yield ""
 
 
 def _section(title: str, text: str, head: str, *rows: Iterator[str]) -> Iterator[str]:

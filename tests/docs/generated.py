@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+BEGIN, END = "<!-- generated -->\n", "<!-- end of what is generated -->\n"
+
+
+def between_marks(page: Path, lines: Iterator[str]) -> str:
+    """Return a page whose text between its marks is replaced by lines."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    return f"{before}{BEGIN}{chr(10).join(lines)}\n{END}{rest.partition(END)[2]}"
 
 
 def run(command: str, about: str | None, page: Path, render: Callable[[], str]) -> int:

@@ -71,7 +71,7 @@ def _lines() -> Iterator[str]:
         "What the plugin keeps in the database, its own or the host's. Times are Unix milliseconds; ids are text. The tables are the\n"
         "same on PostgreSQL and SQLite. Read them if you like; write to them only by the [commands](commands.md), the\n"
         "[routes](http.md) and the [pages](http.md#operator-pages). If another program writes a row, perhaps no worker can read it.\n"
-        "Releases change tables by [revisions](../how-to/upgrade.md), and the tables are not a part of the contract.\n"
+        "Releases change tables by [revisions](../how-to/production.md#7-backup-and-upgrade), and the tables are not a part of the contract.\n"
         f"This page is generated: `{COMMAND}`."
     )
     commented = comments()

@@ -34,9 +34,7 @@ OWN: Final = {"flowactions_conformance", "flowactions_hookspecs"}
 PROGRAMS: Final = {
     "flowactions": "flowactions-plugin",
     "flowactions-demo": "flowactions-plugin",
-    "pyproject-build": "build",
     "pytest": "pytest",
-    "twine": "twine",
     "uvicorn": "uvicorn",
 }
 """Of an environment, with the package that has each."""

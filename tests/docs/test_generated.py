@@ -56,6 +56,6 @@ def test_no_exception_is_missing_on_the_page() -> None:
 
 def test_rules_on_the_page_of_guarantees_are_those_of_the_code() -> None:
     """Lease, attempts and backoff are the numbers of the rules."""
-    page = (tables.PAGE.parents[1] / "explanation" / "leases.md").read_text()
+    page = (tables.PAGE.parents[1] / "explanation" / "claiming.md").read_text()
     assert f"{rules.CLAIM_SECONDS:.0f} seconds" in page
     assert f"reclaimed {schema.QUARANTINE_AFTER} times" in page

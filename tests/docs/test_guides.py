@@ -25,7 +25,7 @@ async def test_a_private_network_is_let_through_by_the_setting_of_its_guide(tmp_
     await command("migrate", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
     urls = ("--url", "https://10.20.1.1/hook", "--url", "http://100.100.100.200/")
     closed = await command("doctor", *urls, "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
-    allowed = exported("reach-private-networks.md", "FLOWACTIONS_EGRESS_ALLOW")
+    allowed = exported("networks.md", "FLOWACTIONS_EGRESS_ALLOW")
     settings = {"FLOWACTIONS_DATABASE_URL": database, "FLOWACTIONS_EGRESS_ALLOW": f"{allowed},100.64.0.0/10"}
     opened = await command("doctor", *urls, "--json", cwd=tmp_path, **settings)
     verdicts = [
@@ -37,7 +37,7 @@ async def test_a_private_network_is_let_through_by_the_setting_of_its_guide(tmp_
 
 async def test_a_test_of_the_proxys_guide_is_refused_here(tmp_path: Path) -> None:
     """A literal address that no webhook may go to is refused before any proxy is asked, whoever resolves."""
-    proxy = exported("deliver-through-a-proxy.md", "FLOWACTIONS_EGRESS_PROXY")
+    proxy = exported("networks.md", "FLOWACTIONS_EGRESS_PROXY")
     for resolve in ("local", "proxy"):
         settings = {"FLOWACTIONS_EGRESS_PROXY": proxy, "FLOWACTIONS_EGRESS_RESOLVE": resolve}
         sent = await command("send-test", "http://127.0.0.1:8080/", cwd=tmp_path, **settings)
@@ -52,7 +52,7 @@ async def test_keys_are_rotated_as_their_guide_says(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'f.db'}"
     await command("migrate", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database)
     old, new = [(await command("keygen", cwd=tmp_path)).out.strip() for _ in range(2)]
-    keys = exported("rotate-encryption-keys.md", "FLOWACTIONS_ENCRYPTION_KEYS")
+    keys = exported("rotate-secrets-and-keys.md", "FLOWACTIONS_ENCRYPTION_KEYS")
     both = keys.replace("<new>", new).replace("<old>", old)
     settings = {"FLOWACTIONS_DATABASE_URL": database, "FLOWACTIONS_ENCRYPTION_KEYS": both}
     assert (await command("reseal", "--check", cwd=tmp_path, **settings)).code == 0

@@ -49,7 +49,7 @@ def test_every_page_installs_by_the_same_line() -> None:
 def test_the_image_installs_a_wheel_of_this_version() -> None:
     """The wheel that the guide has built is the one that it has installed."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    text = (ROOT / "docs" / "how-to" / "run-in-containers.md").read_text()
+    text = (ROOT / "docs" / "how-to" / "production.md").read_text()
     assert f"./flowactions_plugin-{version}-py3-none-any.whl[fast]\n" in text
 
 
@@ -99,8 +99,9 @@ def test_the_plugin_of_the_guide_is_installed_and_checked_as_its_page_prints(
 @pytest.mark.ci
 def test_the_wheel_of_the_image_is_built_and_installed_as_its_guide_prints(tmp_path: Path, store: Path) -> None:
     """pip takes the guide's line, and its requirements as they are; what they need in turn is tried elsewhere."""
-    page = ROOT / "docs" / "how-to" / "run-in-containers.md"
-    build, requirements = (block.text for block in blocks_of(page)[:2])
+    page = ROOT / "docs" / "how-to" / "production.md"
+    build = next(block.text for block in blocks_of(page) if "pip wheel" in block.text)
+    requirements = next(block.text for block in blocks_of(page) if ".whl[" in block.text)
     folder = place(tmp_path)
     (folder / ".venv").symlink_to(shared([INSTALL], store))
     (folder / "requirements.txt").write_text(requirements)

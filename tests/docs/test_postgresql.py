@@ -12,7 +12,7 @@ from tests.docs.fences import ROOT, blocks_of
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
 
-PAGE = ROOT / "docs" / "how-to" / "use-postgresql.md"
+PAGE = ROOT / "docs" / "how-to" / "production.md"
 OWNER, APP = ("flowactions_owner", "change-me"), ("flowactions_app", "change-me-too")
 
 

@@ -38,7 +38,8 @@ def test_every_problem_is_documented_with_its_status() -> None:
 
 def test_every_chat_code_is_documented_with_its_advice() -> None:
     """The chat page's table and the code say the same of each code."""
-    text = (DOCS / "reference/chat-errors.md").read_text()
+    text = (DOCS / "reference/errors.md").read_text()
+    text = text.partition("## Refusals of the chat provider\n")[2]
     rows = re.findall(r"^\| `([a-z_]+)…?` \| (yes|no) \| (.*) \|$", text, re.MULTILINE)
     assert {code: (again == "yes", said) for code, again, said in rows} == {
         code: (code in TRANSIENT, said) for code, said in ADVICE.items()

@@ -147,6 +147,9 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
             ".venv/bin/pip install --quiet fastapi",
         ]
         assert not any(text.startswith("$ ") or "listening at" in text for text in texts)
+        assert "docs/how-to/receive-webhooks.html" in found(page, url, "429")
+        assert "docs/how-to/signature-does-not-verify.html" in found(page, url, "401")
+        assert found(page, url, "uninstall")[0] == "docs/how-to/operate.html"
         for words in ("replay", "retry", "secret", "proxy"):
             pages = found(page, url, words)
             places = ["docs/decisions" in each for each in pages[:10]]
