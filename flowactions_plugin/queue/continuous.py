@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
@@ -105,15 +103,11 @@ class ContinuousClaims:
         for each in reserved:
             self._lanes.unreserve(each)
         if claimed is None:
-            self._keep(self._disclaim(reserved))
+            self._keep(self._executor.completer.disclaim(reserved))
         for each in self._executor.take([each for each in reserved if each.token in (claimed or ())]):
             self._lanes.insert(each)
         self._start()
         self._woken.set()
-
-    async def _disclaim(self, unknown: Sequence[ClaimedDelivery]) -> None:
-        with suppress(StorageUnavailable):  # then it is due when its lease has ended
-            await self._executor.completer.disclaim(unknown)
 
     # Claims
 
@@ -174,14 +168,14 @@ class ContinuousClaims:
     async def quiesce(self) -> None:
         """Give back deliveries that have not begun, and wait for those in flight."""
         self._claiming = False
-        self._give_back(self._lanes.remove(lambda _: True))
+        self._executor.abandon(self._lanes.remove(lambda _: True))
         while self._tasks or self._lanes.total.asked:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             else:
                 self._woken.clear()
                 await self._woken.wait()
-            self._give_back(self._lanes.remove(lambda _: True))
+            self._executor.abandon(self._lanes.remove(lambda _: True))
 
     async def _return_waiting(self) -> None:
         """Give back what has waited too long, and what was paused or purged since it was claimed."""
@@ -189,13 +183,8 @@ class ContinuousClaims:
         if not waiting:
             return
         latest = self._store.contact.now() + self.lease_seconds - self._held_seconds
-        gone = await self._executor.withdrawn(waiting)
-        self._give_back(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
-
-    def _give_back(self, rows: Sequence[ClaimedDelivery]) -> None:
-        """Give back rows that have not begun: they are due at once, for this worker or another."""
-        if rows:
-            self._executor.abandon(rows)
+        gone = await self._store.withdrawn(waiting)
+        self._executor.abandon(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
 
     # Deliveries
 
@@ -231,7 +220,7 @@ class ContinuousClaims:
                     extra={"event": "delivery.failed_unexpectedly"},
                 )
             finally:
-                self._give_back(self._lanes.end(delivery))
+                self._executor.abandon(self._lanes.end(delivery))
                 if self._lanes.has_room:
                     self._woken.set()
             delivery = next(iter(self._lanes.start(1)), None)
