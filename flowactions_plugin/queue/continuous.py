@@ -25,7 +25,8 @@ PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight, so that each returns more than a few rows."""
 
 SHORT_PACE_SECONDS: Final = 0.002
-"""The same after a claim that has left nothing due: what is enqueued a few hundred times a second waits less."""
+"""The same once it is heard that rows have become due: what is enqueued beside a backlog, or a few hundred times a second, waits
+less."""
 
 BEGUN_AT_ONCE: Final = 8
 """How many deliveries begin in one round of the event loop: everything else that waits for a round waits for these."""
@@ -71,7 +72,7 @@ class ContinuousClaims:
         self._scan_at = 0.0
         self._return_at = 0.0
         self._claimed_at = 0.0
-        self._pace = PACE_SECONDS
+        self._has_heard = False
         self._woken = asyncio.Event()
         self.lease_seconds = timing.lease_seconds
 
@@ -80,6 +81,7 @@ class ContinuousClaims:
     def enqueued(self, due: Due) -> None:
         """Claim soon: this process has written a row that is due in a lane."""
         self._lanes.learn(due)
+        self._has_heard = True
         self._woken.set()
 
     def wake(self, lanes: Iterable[int] | None = None) -> None:
@@ -90,6 +92,7 @@ class ContinuousClaims:
         """
         if lanes is None or not self._lanes.heard_of(lanes):
             self._next_look = 0.0
+        self._has_heard = True
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
@@ -115,7 +118,9 @@ class ContinuousClaims:
         """Claim what there is room for, and begin it; see `ClaimStrategy`."""
         clock = asyncio.get_running_loop().time
         if self._tasks:
-            await asyncio.sleep(self._claimed_at + self._pace - clock())
+            await asyncio.sleep(self._claimed_at + SHORT_PACE_SECONDS - clock())
+            if self._lanes.has_due and not self._has_heard:
+                await asyncio.sleep(self._claimed_at + PACE_SECONDS - clock())
         if clock() >= self._return_at:
             await self._return_waiting()
             self._return_at = clock() + HELD_SECONDS
@@ -126,7 +131,7 @@ class ContinuousClaims:
         if not self._claims_all:
             return HELD_SECONDS
         await self._look()
-        self._claimed_at = clock()
+        self._claimed_at, self._has_heard = clock(), False
         asks = self._lanes.asks()
         if not asks:
             return max(0.0, self._next_look - clock())
@@ -137,7 +142,6 @@ class ContinuousClaims:
             self._lanes.fail(asks)
             raise
         self._lanes.answer(asks, claimed, admitted)
-        self._pace = PACE_SECONDS if self._lanes.has_due else SHORT_PACE_SECONDS
         self._start()
         return 0.0
 
