@@ -24,31 +24,6 @@ _KNOWN: Final = tuple(
 )
 """The fields that say what an origin is, the inner one in ``ref``, with the values that this process can read."""
 
-COLUMNS: Final = (
-    "id",
-    "claimed_by",
-    "organization_id",
-    "agent_id",
-    "event_id",
-    "event_type",
-    "origin",
-    "url",
-    "destination",
-    "method",
-    "headers",
-    "body",
-    "attempts",
-    "earlier_attempts",
-    "max_attempts",
-    "takeovers",
-    "quarantine_rounds",
-    "waiting_since",
-    "trace",
-)
-"""What `read_row` needs of a row, in this order."""
-
-_AGENT, _ORIGIN_AT, _HEADERS_AT = map(COLUMNS.index, ("agent_id", "origin", "headers"))
-
 SMALL_BYTES: Final = 64 * 1024
 """A claim returns a body of this size at the most; a larger one is read when its delivery begins."""
 
@@ -103,6 +78,13 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     def lacks_body(self) -> bool:
         """Whether its claim has left out a large body."""
         return self.body is None and self.defect is None and self.size > SMALL_BYTES
+
+
+_STORED: Final = ClaimedDelivery.__struct_fields__[: ClaimedDelivery.__struct_fields__.index("lane")]
+_AGENT, _ORIGIN_AT, _HEADERS_AT = map(_STORED.index, ("agent_id", "origin", "headers"))
+
+COLUMNS: Final = tuple({"token": "claimed_by", "reclaims": "takeovers"}.get(name, name) for name in _STORED)
+"""What `read_row` needs of a row, in this order: its first fields."""
 
 
 class Completion(msgspec.Struct, frozen=True):

@@ -106,7 +106,8 @@ class Completer:
 
     async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
         """Give back claims that the database may or may not have written, and leave alone what was claimed since."""
-        await self._store.give_back([*map(Return, claimed)])
+        with suppress(StorageUnavailable):  # then they are due when their leases have ended
+            await self._store.give_back([*map(Return, claimed)])
 
     async def flush(self) -> None:
         """Write everything that waits, and wait until the host was notified."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
-from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
@@ -27,7 +25,8 @@ PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight, so that each returns more than a few rows."""
 
 SHORT_PACE_SECONDS: Final = 0.002
-"""The same after a claim that has left nothing due: what is enqueued a few hundred times a second waits less."""
+"""The same once it is heard that rows have become due: what is enqueued beside a backlog, or a few hundred times a second, waits
+less."""
 
 BEGUN_AT_ONCE: Final = 8
 """How many deliveries begin in one round of the event loop: everything else that waits for a round waits for these."""
@@ -73,7 +72,7 @@ class ContinuousClaims:
         self._scan_at = 0.0
         self._return_at = 0.0
         self._claimed_at = 0.0
-        self._pace = PACE_SECONDS
+        self._has_heard = False
         self._woken = asyncio.Event()
         self.lease_seconds = timing.lease_seconds
 
@@ -82,6 +81,7 @@ class ContinuousClaims:
     def enqueued(self, due: Due) -> None:
         """Claim soon: this process has written a row that is due in a lane."""
         self._lanes.learn(due)
+        self._has_heard = True
         self._woken.set()
 
     def wake(self, lanes: Iterable[int] | None = None) -> None:
@@ -92,6 +92,7 @@ class ContinuousClaims:
         """
         if lanes is None or not self._lanes.heard_of(lanes):
             self._next_look = 0.0
+        self._has_heard = True
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
@@ -105,15 +106,11 @@ class ContinuousClaims:
         for each in reserved:
             self._lanes.unreserve(each)
         if claimed is None:
-            self._keep(self._disclaim(reserved))
+            self._keep(self._executor.completer.disclaim(reserved))
         for each in self._executor.take([each for each in reserved if each.token in (claimed or ())]):
             self._lanes.insert(each)
         self._start()
         self._woken.set()
-
-    async def _disclaim(self, unknown: Sequence[ClaimedDelivery]) -> None:
-        with suppress(StorageUnavailable):  # then it is due when its lease has ended
-            await self._executor.completer.disclaim(unknown)
 
     # Claims
 
@@ -121,7 +118,9 @@ class ContinuousClaims:
         """Claim what there is room for, and begin it; see `ClaimStrategy`."""
         clock = asyncio.get_running_loop().time
         if self._tasks:
-            await asyncio.sleep(self._claimed_at + self._pace - clock())
+            await asyncio.sleep(self._claimed_at + SHORT_PACE_SECONDS - clock())
+            if self._lanes.has_due and not self._has_heard:
+                await asyncio.sleep(self._claimed_at + PACE_SECONDS - clock())
         if clock() >= self._return_at:
             await self._return_waiting()
             self._return_at = clock() + HELD_SECONDS
@@ -132,7 +131,7 @@ class ContinuousClaims:
         if not self._claims_all:
             return HELD_SECONDS
         await self._look()
-        self._claimed_at = clock()
+        self._claimed_at, self._has_heard = clock(), False
         asks = self._lanes.asks()
         if not asks:
             return max(0.0, self._next_look - clock())
@@ -143,7 +142,6 @@ class ContinuousClaims:
             self._lanes.fail(asks)
             raise
         self._lanes.answer(asks, claimed, admitted)
-        self._pace = PACE_SECONDS if self._lanes.has_due else SHORT_PACE_SECONDS
         self._start()
         return 0.0
 
@@ -174,14 +172,14 @@ class ContinuousClaims:
     async def quiesce(self) -> None:
         """Give back deliveries that have not begun, and wait for those in flight."""
         self._claiming = False
-        self._give_back(self._lanes.remove(lambda _: True))
+        self._executor.abandon(self._lanes.remove(lambda _: True))
         while self._tasks or self._lanes.total.asked:
             if self._tasks:
                 await asyncio.wait(self._tasks)
             else:
                 self._woken.clear()
                 await self._woken.wait()
-            self._give_back(self._lanes.remove(lambda _: True))
+            self._executor.abandon(self._lanes.remove(lambda _: True))
 
     async def _return_waiting(self) -> None:
         """Give back what has waited too long, and what was paused or purged since it was claimed."""
@@ -189,13 +187,8 @@ class ContinuousClaims:
         if not waiting:
             return
         latest = self._store.contact.now() + self.lease_seconds - self._held_seconds
-        gone = await self._executor.withdrawn(waiting)
-        self._give_back(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
-
-    def _give_back(self, rows: Sequence[ClaimedDelivery]) -> None:
-        """Give back rows that have not begun: they are due at once, for this worker or another."""
-        if rows:
-            self._executor.abandon(rows)
+        gone = await self._store.withdrawn(waiting)
+        self._executor.abandon(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
 
     # Deliveries
 
@@ -231,7 +224,7 @@ class ContinuousClaims:
                     extra={"event": "delivery.failed_unexpectedly"},
                 )
             finally:
-                self._give_back(self._lanes.end(delivery))
+                self._executor.abandon(self._lanes.end(delivery))
                 if self._lanes.has_room:
                     self._woken.set()
             delivery = next(iter(self._lanes.start(1)), None)

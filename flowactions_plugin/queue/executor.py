@@ -53,7 +53,6 @@ class Executor:
     Attributes:
         load: counts what is executed.
         limits: get the outcome of each attempt.
-        withdrawn: returns the ids of deliveries that have not begun, and may not any more.
         stopping: set when what has not begun is to be given back.
     """
 
@@ -83,7 +82,6 @@ class Executor:
         self.completer = completer
         self.limits = completer.limits
         self.load = Load(limits=completer.limits)
-        self.withdrawn = store.withdrawn
         self.stopping = False
 
     @property
@@ -143,8 +141,9 @@ class Executor:
             await self.execute(delivery, alone=True)
 
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
-        """Give back deliveries that were not begun: they are due at once."""
-        self.completer.give_back(*map(Return, deliveries))
+        """Give back deliveries that were not begun: they are due at once, for this worker or another."""
+        if deliveries:
+            self.completer.give_back(*map(Return, deliveries))
 
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
         asked = self._now()
@@ -179,7 +178,7 @@ class Executor:
 
     async def _is_withdrawn(self, delivery: ClaimedDelivery) -> bool:
         try:
-            return bool(await self.withdrawn([delivery]))
+            return bool(await self._store.withdrawn([delivery]))
         except StorageUnavailable:  # it is given back when that is over
             return True
 

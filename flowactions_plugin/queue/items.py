@@ -22,6 +22,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
 from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, enqueue_keys, outbox, pauses
@@ -32,23 +33,12 @@ MOST_CLAIMED_BYTES: Final = 16 * 1024
 RATE_BYTES: Final = 32 * 1024
 """What a rate adds to an item's size: it has statements of its own, during which its transaction holds locks."""
 
-_TEXTS: Final = (
-    "id",
-    "organization_id",
-    "agent_id",
-    "origin",
-    "flow_id",
-    "node_id",
-    "event_id",
-    "event_type",
-    "url",
-    "destination",
-    "method",
-    "headers",
-    "idempotency_key",
-    "trace",
-)
-_GIVEN: Final = (*_TEXTS, "lane", "max_attempts")
+_GIVEN: Final = (*(name for name in NewDelivery.__struct_fields__ if name != "body"), "flow_id", "node_id")
+_TYPES: Final[Mapping[str, type[Any]]] = {
+    **dict.fromkeys((*_GIVEN, "body", "token"), Text),
+    "lane": BigInteger,
+    "max_attempts": Integer,
+}
 
 _GIVEN_AS: Final = "given_"
 """Before the names of parameters: SQLAlchemy uses the columns' names itself."""
@@ -232,9 +222,7 @@ def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
 
     A row to a paused destination is not claimed. The tokens are returned, ``None`` for a row that is not claimed.
     """
-    given = sql.values_table(
-        "rows", **dict.fromkeys(_TEXTS, Text), lane=BigInteger, max_attempts=Integer, body=Text, token=Text
-    )
+    given = sql.values_table("rows", **_TYPES)
     paused = select(pauses.c.destination).where(
         pauses.c.destination == given.c.destination,
         pauses.c.organization_id.in_((inline(EVERY_ORGANIZATION), given.c.organization_id)),
