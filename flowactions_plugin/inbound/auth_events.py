@@ -210,10 +210,9 @@ class AuthEvents:
             async with self._database.write(transaction) as joined:
                 if not await store.record(self._database, joined, PROVIDER, parsed.event_id, parsed.type):
                     return True
-                if (parsed.kind, parsed.action) == ("organization", "deleted"):
-                    organization_id = parsed.data.get("id")
-                    if isinstance(organization_id, str):
-                        after_commit = await self._on_organization_deleted(organization_id, joined)
+                organization_id = parsed.data.get("id") if parsed.type == "organization.deleted" else None
+                if isinstance(organization_id, str):
+                    after_commit = await self._on_organization_deleted(organization_id, joined)
             event = AuthEvent(
                 provider=PROVIDER,
                 event_id=parsed.event_id,

@@ -243,9 +243,9 @@ class Engines:
             raise
 
     async def _check_in(self, connection: AsyncConnection) -> None:
-        """Return a connection to the pool, and tell callers that wait for one."""
+        """Return a connection to the pool, and tell callers that wait for one. A caller that is cancelled does not wait."""
         try:
-            await shielded(connection.close())
+            await asyncio.shield(asyncio.ensure_future(connection.close()))
         finally:
             self._returned.set()
 
