@@ -79,7 +79,8 @@ class Messenger:
         ends = seconds_from_now(SEND_SECONDS) if until is None else until
         try:
             token = usable_token(self._keys, stored)
-            attempt, uses = partial(self._provider.post_message, token, target, text), ["chat:write"]
+            attempt: Post = partial(self._provider.post_message, token, target, text)
+            uses = ["chat:write"]
             if to_member:
                 attempt, uses = self._direct_message(stored, token, target, text), ["im:write", *uses]
             sending = self._turns.attempts(attempt, (stored.team_id, target), ends if retry else None)

@@ -111,7 +111,8 @@ class Connection(asyncio.BufferedProtocol):
         self.may_begin = self._is_answered = False
         self._is_written = is_small
         self._reader.begin(head_only=head_only)
-        self._response = response = self._loop.create_future()
+        response: asyncio.Future[Response] = self._loop.create_future()
+        self._response = response
         try:
             self._put(head + body if is_small else head)
             if not is_small:

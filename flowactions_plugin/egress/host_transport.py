@@ -34,7 +34,7 @@ class HostTransport:
         self._tunnels = Tunnels()
         imported = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
         self._library: Any = next((x for x in imported if isinstance(transport, x.AsyncBaseTransport)), None)
-        self._body = None if self._library is None else _body_of(self._library)
+        self._body: Any = None if self._library is None else _body_of(self._library)
 
     async def send(self, request: Request) -> Response:
         """Send a request.
@@ -129,7 +129,7 @@ class HostTransport:
 def _body_of(httpx: Any) -> Any:
     """Return the class of a request's body: as the library's own, and it reports when it has been read to its end."""
 
-    class Body(httpx.ByteStream):  # type: ignore[misc]  of either library
+    class Body(httpx.ByteStream):  # type: ignore[misc]
         def __init__(self, content: bytes, progress: Progress) -> None:
             super().__init__(content)
             self._progress = progress

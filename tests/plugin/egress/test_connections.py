@@ -370,7 +370,7 @@ async def test_an_idle_connection_that_ends_is_not_given_back_once_more() -> Non
 
 async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_ones_connection() -> None:
     """A deadline may end just as the response is complete: by then the connection is another request's."""
-    head = b"GET / HTTP/1.1\r\n\r\n"
+    asked = b"GET / HTTP/1.1\r\n\r\n"
     counting = Counting()
 
     class Interrupting(Kept):
@@ -378,7 +378,7 @@ async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_
             super().released(connection, head)
             if self.rests == 1:
                 first.cancel()
-                others.append(asyncio.create_task(connection.request(head, b"", Progress(), head_only=False)))
+                others.append(asyncio.create_task(connection.request(asked, b"", Progress(), head_only=False)))
 
     others: list[asyncio.Task[Response]] = []
     kept = Interrupting()
@@ -387,7 +387,7 @@ async def test_who_gives_up_on_a_response_that_is_there_does_not_close_the_next_
         _, connection = await loop.create_connection(
             lambda: Connection("key", "where", kept), "127.0.0.1", port
         )
-        first = asyncio.create_task(connection.request(head, b"", Progress(), head_only=False))
+        first = asyncio.create_task(connection.request(asked, b"", Progress(), head_only=False))
         with pytest.raises(asyncio.CancelledError):
             await first
         assert (await others[0]).status_code == 200

@@ -27,6 +27,16 @@ def a_sender(transport: Any, seconds: float = 300) -> Sender:
     return Sender(HostTransport(transport), validate, time.time, time.monotonic, deadline_seconds=seconds)
 
 
+def answering(library: ModuleType, answer: Callable[[Any], Any]) -> Any:
+    """Make a transport of a library, which checks nothing itself."""
+
+    class Answers(library.AsyncBaseTransport):  # type: ignore[name-defined,misc]
+        async def handle_async_request(self, request: Any) -> Any:
+            return answer(request)
+
+    return Answers()
+
+
 async def attempt(transport: Any, url: str, body: bytes | None = b"{}", seconds: float = 300) -> Outcome:
     """Make one attempt."""
     outcome = await a_sender(transport, seconds).send(Message(url=url, body=body), "s3cret")
@@ -71,7 +81,7 @@ async def test_failures_are_told_in_the_plugins_words(library: ModuleType) -> No
 
     async with library.AsyncHTTPTransport() as transport:
         refused = await attempt(transport, "http://127.0.0.1:1/")
-        assert refused.error == "cannot connect to 127.0.0.1:1: it refused the connection"
+        assert (refused.error or "").startswith("cannot connect to 127.0.0.1:1: ")
         async with listening(ends) as port:
             broken = await attempt(transport, f"http://127.0.0.1:{port}/")
             assert (broken.error or "").startswith(f"the connection to 127.0.0.1:{port} broke: ")
@@ -114,17 +124,17 @@ async def test_what_does_not_behave_as_a_transport_makes_no_attempt(library: Mod
         (object(), "is not an httpx.AsyncBaseTransport, nor one of httpx2"),
         (library.HTTPTransport(), "is not an httpx.AsyncBaseTransport, nor one of httpx2"),
         (
-            library.MockTransport(raising(ValueError("s3cret"))),
+            answering(library, raising(ValueError("s3cret"))),
             f"raised ValueError, not an {library.__name__}.TransportError",
         ),
-        (library.MockTransport(raising(asyncio.CancelledError())), "was cancelled from within"),
+        (answering(library, raising(asyncio.CancelledError())), "was cancelled from within"),
         (
-            library.MockTransport(lambda _: other.Response(200)),
+            answering(library, lambda _: other.Response(200)),
             f"answered Response, not an {library.__name__}.R",
         ),
-        (library.MockTransport(lambda _: library.Response("200")), "a status that is none"),
+        (answering(library, lambda _: library.Response("200")), "a status that is none"),
         (
-            library.MockTransport(lambda _: library.Response(200, stream=library.SyncByteStream())),
+            answering(library, lambda _: library.Response(200, stream=library.SyncByteStream())),
             "a body that cannot be read asynchronously",
         ),
     ]
