@@ -80,8 +80,8 @@ _canary = click.option(
 async def retry(host: str | None, **options: Any) -> int:
     """Retry dead deliveries: those with these ids now, or those that match a filter, ten seconds later.
 
-    Workers retry those of a filter, so it continues if this command or a worker is killed: 'outbox actions' shows how far it is.
-    'outbox stop' stops it; before it has begun, nothing is changed then.
+    Workers retry those of a filter, so it continues if this command or a worker is killed. To see the progress, use 'outbox
+    actions'. To stop it, use 'outbox stop': before it has begun, nothing is changed.
     """
     return await _change(host, "retry", options)
 

@@ -662,7 +662,7 @@ class Finding(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
         about: what it concerns, as `doctor` names its checks.
         words: what is found, with times as ISO 8601.
         advice: what to do, with commands; empty: nothing.
-        link: the page that shows more, below the root of the pages; empty: there is none.
+        link: the page that shows more, below the root of the pages; empty: no page does.
     """
 
     level: Level

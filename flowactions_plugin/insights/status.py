@@ -43,6 +43,9 @@ T = TypeVar("T")
 COUNT_LIMIT: Final = 2500
 """Up to how many rows that are due, wait, or are dead, an overview counts."""
 
+FAILING_COUNTED: Final = 200
+"""Up to how many destinations that fail an overview counts."""
+
 SHOWN: Final = 5
 """How many destinations, flows, nodes and deliveries in quarantine an overview names of each kind."""
 
@@ -118,7 +121,7 @@ class QueueStatus:
         worst, slowest = self._health.busiest(connection, scope, now, shown)
         due = status.due
         waiting = self._health.waiting(connection, scope, COUNT_LIMIT)
-        keys = self._health.failing(connection, scope, now, COUNT_LIMIT + 1)
+        keys = self._health.failing(connection, scope, now, FAILING_COUNTED + 1)
         blocks = blocked(connection, scope, NAMED + 1)
         if scope.organization_id is not None:
             blocks = [replace(each, reason=reason_for_tenants(each.reason, "")) for each in blocks]
@@ -132,7 +135,7 @@ class QueueStatus:
             dead=dead,
             workers=status.workers,
             failing=self._health.states(connection, keys[:NAMED], now, scope),
-            failing_number=Counted(number=min(len(keys), COUNT_LIMIT), exact=len(keys) <= COUNT_LIMIT),
+            failing_number=Counted(number=min(len(keys), FAILING_COUNTED), exact=len(keys) <= FAILING_COUNTED),
             blocked=blocks,
             quarantined=self._health.quarantined(connection, scope, NAMED + 1),
             paused=self._health.paused(connection, scope),

@@ -220,17 +220,6 @@ _AS_STORED: Final = (
 def _values(reader: Reader, *, for_operators: bool) -> dict[str, Any]:
     """Return the fields of a `Delivery`, its defect excepted."""
     row = reader.row
-    same = (
-        "id",
-        "status",
-        "organization_id",
-        "flow_id",
-        "node_id",
-        "idempotency_key",
-        "event_id",
-        "event_type",
-    )
-    same += ("destination", "method", "attempts", "max_attempts", "last_status_code", "error_class")
     error = _reason(row.last_error, row.url, for_operators=for_operators)
     return {
         **{name: getattr(row, name) for name in _AS_STORED},
