@@ -87,7 +87,10 @@ async def keeps_the_config(trial: Trial) -> None:
         got = reached[0].data["node"]
         found = difference(node.config, got["config"], "config")
         trial.expect(
-            found is None, f"the config of a node changed: {found}", expected=node.config, actual=got["config"]
+            found is None,
+            f"the config of a node changed{trial.stands('kept')}: {found}",
+            expected=node.config,
+            actual=got["config"],
         )
         trial.equal(got["type"], NODE, "the node has another type than was saved")
         version = evidence.given(trial, NODE)["version"]

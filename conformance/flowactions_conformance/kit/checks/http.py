@@ -76,7 +76,7 @@ async def _echo(
         else f"{method} {ECHO}, a route of the probe plugin, does not answer"
     )
     trial.expect(
-        answer.status_code == 200,
+        answer.status_code == 200 and json_object(answer),
         told,
         expected="200 from the plugin",
         actual=f"{answer.status_code} {answer.text[:500]}",
