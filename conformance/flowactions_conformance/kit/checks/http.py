@@ -71,7 +71,9 @@ async def _echo(
     path = f"{path}?{query}" if query else path
     answer = await trial.request(method, path, who=trial.author, **sending)
     told = (
-        f"{what} did not reach the plugin: it was answered {answer.status_code}"
+        f"the answer to {method} {ECHO} was changed: it is no JSON any more"
+        if answer.status_code == 200
+        else f"{what} did not reach the plugin: it was answered {answer.status_code}"
         if what
         else f"{method} {ECHO}, a route of the probe plugin, does not answer"
     )
