@@ -157,7 +157,7 @@ class TestBaseline:
             "LOAD-2": Accepted(reason="x"),
             "EDIT-1": Accepted(reason="x", database="sqlite", mode="in-process", until="1.0"),
             "HTTP-4": Accepted(reason="x", database="postgresql"),
-            "EDIT-3": Accepted(reason="x", mode="child"),
+            "HTTP-5": Accepted(reason="x", mode="child"),
             "EDIT-5": Accepted(reason="x", until="0.9"),
         }
         failing = await run_checks(IDLE, entries, baseline=entries)

@@ -138,6 +138,11 @@ class Parts:
             return Loop(id=f"in-{item.id}", times=1, items=(item,))
         return Branch(id=f"in-{item.id}", taken=(item,)) if shape == "branch" else item
 
+    def stands(self, name: str) -> str:
+        """Return in words where a node stands, in brackets; empty at the top of its flow."""
+        shape = self._shaped.get(self.id(name), "top")
+        return "" if shape == "top" else f" (its node stands in a {shape})"
+
     def world(self, *flows: Flow, **more: Any) -> World:
         """Return a world with this check's organization, agent and author, and these flows."""
         base = {

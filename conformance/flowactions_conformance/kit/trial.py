@@ -418,7 +418,7 @@ class Trial(Parts):
         """Wait until that many requests have arrived at `hook` of that name."""
         await self.until(
             lambda: len(self.arrivals(name)) >= count,
-            f"the webhook {name!r} did not arrive",
+            f"the webhook {name!r} did not arrive{self.stands(name)}",
             expected=f"{count} request(s) at {self.hook(name)}",
         )
         return self.arrivals(name)

@@ -102,23 +102,17 @@ class Values:
         """Return a config in which each kind of value stands at the top, in lists and in objects, under each kind of key."""
         self.used.add("configs")
         texts = [text for kind, text in self.texts() if kind != "long"]
-        values: list[Any] = [*texts, *TIMES, *WORDS, *NUMERALS, *NUMBERS, True, False, None, [], {}]
+        single: list[Any] = [*texts, *TIMES, *WORDS, *NUMERALS, *NUMBERS, True, False, None, [], {}]
+        values = [*single, *([value] for value in single)]
         self.draw.shuffle(values)
 
         def held(made: list[Any]) -> dict[str, Any]:
             return {f"{KEYS[n % len(KEYS)](self.draw)}{n}": value for n, value in enumerate(made)}
 
-        singles = held([[value] for value in values])
         nested = {"list": [held(values), values, [[], {}]], "deep": {"a": {"b": {"c": [held(values[:9])]}}}}
         # Fields of the probe's own form, each with a value that is taken for none.
         own = {"text": "", "count": 0, "flag": False, "rate": 0.0, "nothing": None, "items": [], "empty": {}}
-        return {
-            **own,
-            **held(values),
-            "singles": singles,
-            "nested": nested,
-            "long": TEXTS["long"](self.draw) * 20,
-        }
+        return {**own, **held(values), "nested": nested, "long": TEXTS["long"](self.draw) * 20}
 
     def headers(self) -> list[tuple[str, str]]:
         """Return request or answer headers of the plugin's own, with values of each kind that a header may have."""

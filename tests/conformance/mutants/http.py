@@ -104,7 +104,7 @@ MUTANTS = [
         "The routes are mounted below a path of which FlowActions.load was not told.",
         changed(_unknown_prefix),
         kills="HTTP-2 HTTP-10 TENANCY-2 TENANCY-3 TENANCY-5",
-        spares="HTTP-1 HTTP-3 HTTP-7 EDIT-3 AUTH-1",
+        spares="HTTP-1 HTTP-3 HTTP-7 AUTH-1",
         message="where the palette has it",
     ),
     mutant(

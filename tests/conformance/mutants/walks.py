@@ -175,7 +175,7 @@ MUTANTS = [
         "always-eager",
         "Every node runs when it is reached, in client-paced flows, too.",
         changed(always_eager),
-        kills="EAGER-3 PACING-1 PACING-2 PACING-3 PACING-5 PACING-6 PACING-9",
+        kills="EAGER-3 PACING-2 PACING-3 PACING-5 PACING-6 PACING-9",
         spares="EAGER-1 HALT-2",
         message="action nodes ran when the client-paced flow was opened",
     ),
@@ -208,7 +208,7 @@ MUTANTS = [
         "A node is recorded against the step before it.",
         changed(previous_step),
         kills="PACING-2 PACING-3 PACING-4 PACING-5 PACING-6 PACING-9 PACING-11 PACING-12",
-        spares="PACING-1 EAGER-1",
+        spares="EAGER-1",
         message="Deferred names the step before the node",
     ),
     mutant(
@@ -216,7 +216,7 @@ MUTANTS = [
         "Nothing is advanced at the end of a flow.",
         changed(no_end),
         kills="PACING-3 PACING-9",
-        spares="PACING-1 PACING-2",
+        spares="PACING-2",
         message="nodes behind the last step did not run at the end of the flow",
     ),
     mutant(
@@ -224,7 +224,7 @@ MUTANTS = [
         "To get to where the run is, next walks the flow from its beginning.",
         changed(next_walks_again),
         kills="PACING-2 PACING-4 PACING-9",
-        spares="PACING-1 PACING-3",
+        spares="PACING-3",
         message="nodes are reached again on next",
     ),
     mutant(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from flowactions_conformance.kit.probing.plugin import NODE, ROUTES, UNAVAILABLE, UNAVAILABLE_REASON
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES, UNAVAILABLE
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
 from flowactions_conformance.kit.support.client import pacings, walked
@@ -38,8 +38,8 @@ def _mount(trial: Trial) -> str:
     causes=DESCRIBED,
 )
 async def shows_node_types_as_they_are(trial: Trial) -> None:
-    """The palette has all that each node type says of itself, as the plugin gave it, falsy values too."""
-    for name in (*OWN, NODE):
+    """The palette has all that each node type says of itself, as the plugin gave it: falsy values, and that one is unavailable."""
+    for name in (*OWN, NODE, UNAVAILABLE):
         expected, actual = evidence.given(trial, name), await evidence.shown(trial, name)
         mounted = {field: f"{_mount(trial)}{path}" for field, path in expected["pickers"].items()}
         if actual.get("pickers") == mounted:
@@ -52,20 +52,6 @@ async def shows_node_types_as_they_are(trial: Trial) -> None:
             expected=expected,
             actual=actual,
         )
-
-
-@check("EDIT-3", profile="core", clause="contract: What a host does (Plugins)", causes=DESCRIBED)
-async def shows_what_is_not_available(trial: Trial) -> None:
-    """A node type that cannot work here is shown as unavailable, with the reason."""
-    entry = await evidence.shown(trial, UNAVAILABLE)
-    trial.expect(
-        entry.get("available") is False and entry.get("unavailableReason") == UNAVAILABLE_REASON,
-        f"the palette's entry of {UNAVAILABLE!r} does not say that it is not available",
-        expected={"available": False, "unavailableReason": UNAVAILABLE_REASON},
-        actual={name: entry.get(name) for name in ("available", "unavailableReason")},
-    )
-    entry = await evidence.shown(trial, NODE)
-    trial.expect(entry.get("available") is True, f"the palette's entry of {NODE!r} is not shown as available")
 
 
 @check(
@@ -87,7 +73,10 @@ async def keeps_the_config(trial: Trial) -> None:
         got = reached[0].data["node"]
         found = difference(node.config, got["config"], "config")
         trial.expect(
-            found is None, f"the config of a node changed: {found}", expected=node.config, actual=got["config"]
+            found is None,
+            f"the config of a node changed{trial.stands('kept')}: {found}",
+            expected=node.config,
+            actual=got["config"],
         )
         trial.equal(got["type"], NODE, "the node has another type than was saved")
         version = evidence.given(trial, NODE)["version"]

@@ -71,12 +71,14 @@ async def _echo(
     path = f"{path}?{query}" if query else path
     answer = await trial.request(method, path, who=trial.author, **sending)
     told = (
-        f"{what} did not reach the plugin: it was answered {answer.status_code}"
+        f"the answer to {method} {ECHO} was changed: it is no JSON any more"
+        if answer.status_code == 200
+        else f"{what} did not reach the plugin: it was answered {answer.status_code}"
         if what
         else f"{method} {ECHO}, a route of the probe plugin, does not answer"
     )
     trial.expect(
-        answer.status_code == 200,
+        answer.status_code == 200 and json_object(answer),
         told,
         expected="200 from the plugin",
         actual=f"{answer.status_code} {answer.text[:500]}",

@@ -18,54 +18,34 @@ ROUNDS: Final = 11
 @check(
     "LOOPS-1",
     profile="loops",
-    clause="contract: Ids (visit); spec 2.5",
+    clause="contract: Ids (visit; each passage has its own step ids), Advancing; spec 2.5, 3.2",
     causes=(
         "Walk.visit is left at its default: name the passage, for example loop:2",
         "visit names the loop, and not which of its rounds this is",
+        "the step's id in the flow is given for each round: make one of step and passage, for advance() and Deferred",
     ),
 )
 async def rounds_are_apart(trial: Trial) -> None:
-    """A node that a run comes by several times has another visit, and its webhook another event id, each time."""
-    node, order = trial.probe("node"), trial.webhook("order")
-    loop = Loop(id=trial.id("loop"), times=ROUNDS, items=(trial.step("a"), node, order))
-    flow = trial.flow(loop, trial.probe("last"))
-    await trial.seed(flow)
-    await trial.open(flow)
-    trial.equal(trial.ran(), [*["node"] * ROUNDS, "last"], "the nodes of a loop did not run in each round")
-    _passages_are_apart(trial, "node", ROUNDS)
-    await _events_are_apart(trial, "order", ROUNDS)
-
-
-@check(
-    "LOOPS-2",
-    profile="loops",
-    clause="contract: Ids (visit; each passage has its own step ids), Advancing; spec 3.2",
-    causes=(
-        "the step's id in the flow is given for each round: make one of step and passage, for advance() and Deferred",
-        "Walk.visit is left at its default, so that only one of the rounds is recorded",
-    ),
-)
-async def rounds_of_a_client_paced_loop(trial: Trial) -> None:
-    """In a client-paced loop, the nodes of a round run when the user gets to that round's step."""
-    loop = Loop(
-        id=trial.id("loop"),
-        times=ROUNDS,
-        items=(trial.probe("before"), trial.step("a"), trial.probe("behind"), trial.webhook("order")),
-    )
-    flow = trial.flow(loop, trial.step("z"), pacing="deferred")
-    await trial.seed(flow)
-    client = await Client.opened(trial, flow)
-    trial.equal(trial.ran(), [], "action nodes ran when the client-paced flow was opened")
-    ran = [names for names in await client.to_end() if names]
-    trial.equal(
-        ran,
-        [["before"], *[["behind", "before"]] * (ROUNDS - 1), ["behind"]],
-        "the nodes of a loop did not run with the next to the step of their round (a list for each next)",
-    )
-    _passages_are_apart(trial, "before", ROUNDS)
-    steps = [event.data["walk"]["pacing"].get("nextStepId") for event in _reached(trial, "before")]
-    trial.equal(len(set(steps)), ROUNDS, f"the rounds of a loop have the same step ids: {steps}")
-    await _events_are_apart(trial, "order", ROUNDS)
+    """A node that a run comes by several times runs in each round, with a visit, an event id and a step of its own."""
+    for pacing in pacings(trial):
+        items = (trial.probe("before"), trial.step("a"), trial.probe("behind"), trial.webhook("order"))
+        flow = trial.flow(Loop(id=trial.id("loop"), times=ROUNDS, items=items), trial.step("z"))
+        await trial.seed(flow)
+        client = await Client.opened(trial, flow)
+        if pacing == "eager":
+            names = ["before", "behind"] * ROUNDS
+            trial.equal(trial.ran(), names, "the nodes of a loop did not run in each round")
+        else:
+            trial.equal(trial.ran(), [], "action nodes ran when the client-paced flow was opened")
+            trial.equal(
+                [names for names in await client.to_end() if names],
+                [["before"], *[["behind", "before"]] * (ROUNDS - 1), ["behind"]],
+                "the nodes of a loop did not run with the next to the step of their round (a list for each next)",
+            )
+            steps = [event.data["walk"]["pacing"].get("nextStepId") for event in _reached(trial, "before")]
+            trial.equal(len(set(steps)), ROUNDS, f"the rounds of a loop have the same step ids: {steps}")
+        _passages_are_apart(trial, "before", ROUNDS)
+        await _events_are_apart(trial, "order", ROUNDS)
 
 
 @check(

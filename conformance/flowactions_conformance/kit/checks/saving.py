@@ -9,12 +9,13 @@ import msgspec
 from msgspec.structs import replace
 
 from flowactions_conformance.kit.checks.edit import KEPT
+from flowactions_conformance.kit.checks.tenancy import Pair
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.plugin import PROBLEM
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.trial import Trial
-from flowactions_conformance.kit.under_test import Action, Agent, Item, Login, Organization
+from flowactions_conformance.kit.under_test import Action, Item, Login
 
 MASK: Final = "••••••••"
 TOLD: Final = (
@@ -159,34 +160,25 @@ async def previews_as_the_plugin_gives_it(trial: Trial) -> None:
 )
 async def only_authors_save(trial: Trial) -> None:
     """Only an author of its organization changes a flow: no stranger, no reader, nobody without a right that they had before."""
-    other, agent = trial.id("other-org"), trial.id("other-agent")
-    people = {
-        "a person who may only look": Login(
-            kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False
-        ),
-        "a person whose right was taken away": Login(
-            kind="dashboard", organization=trial.organization, id=trial.id("former")
-        ),
-    }
-    stranger = Login(kind="dashboard", organization=other, id=trial.id("stranger"))
-    if "tenancy" in trial.session.claims:
-        people |= {"a person of another organization": stranger, "a stranger who calls it theirs": stranger}
+    pair = Pair(trial)
+    former = Login(kind="dashboard", organization=trial.organization, id=trial.id("former"))
+    reader = replace(former, id=trial.id("reader"), may_change=False)
     kept, changed = trial.flow(trial.probe("kept")), trial.flow(trial.probe("changed"))
-    world = trial.world(
-        kept,
-        organizations=(Organization(id=other, name="Other"),),
-        agents=(Agent(id=agent, name="Other", organization=other),),
-        logins=tuple({who.id: who for who in people.values()}.values()),
-    )
-    await trial.seed(world=world)
-    await trial.call("save", people["a person whose right was taken away"], kept)
-    former = replace(people["a person whose right was taken away"], may_change=False)
+    await trial.seed(world=pair.world(kept, logins=(reader, former)))
+    await trial.call("save", former, kept)
+    former = replace(former, may_change=False)
     await trial.seed(world=trial.world(logins=(former,)))
-    nobody = {"somebody who has not signed in": replace(former, id=trial.id("nobody"))}
-    for how, who in {**people, **nobody}.items():
-        theirs = replace(changed, organization=other, agent=agent)
+    tried = [
+        ("a person who may only look", reader, changed),
+        ("a person whose right was taken away", former, changed),
+        ("somebody who has not signed in", replace(former, id=trial.id("nobody")), changed),
+    ]
+    if "tenancy" in trial.session.claims:
+        theirs = replace(changed, organization=pair.other, agent=pair.other_agent)
+        tried += [("a person of another organization", pair.stranger, each) for each in (changed, theirs)]
+    for how, who, flow in tried:
         try:
-            await trial.call("save", who, theirs if how == "a stranger who calls it theirs" else changed)
+            await trial.call("save", who, flow)
         except DriverFault as exc:
             trial.note("host", f"refuses: {exc}")
         before = len(trial.ran())
