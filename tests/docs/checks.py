@@ -40,25 +40,32 @@ def _lines() -> Iterator[str]:
     )
     yield ""
     yield (
-        "A *must* fails the host. A *should*, and a check that is not required by this version of the contract yet\n"
-        "(provisional), warns. The clause names the section of [the contract](contract.md), of [the HTTP page](http.md) or of\n"
-        "[the behaviour pages](behaviour/README.md) that the check follows from; *spec* numbers are those of the behaviour pages."
+        "Unless it says otherwise, a check is a *must* since contract 1.0: if it fails, the host fails. A *should*, and a check\n"
+        "that this version of the contract does not require yet (provisional), warns. In brackets are the sections of\n"
+        "[the contract](contract.md), of [the HTTP page](http.md) or of [the behaviour pages](behaviour/README.md) (*spec*) that the\n"
+        "check follows from. The list below has the usual causes of a failure, each at the first check of a profile that has it."
     )
     for profile in PROFILES:
         mine = [check for check in checks if check.profile == profile]
         if mine:
             yield from ("", f"## {profile}", "", ABOUT[profile])
+            known: dict[str, str] = {}
             for check in mine:
-                yield from _entry(check)
+                yield from _entry(check, known)
 
 
-def _entry(check: Check) -> Iterator[str]:
+def _entry(check: Check, known: dict[str, str]) -> Iterator[str]:
+    """Give a check; a cause that a check before it has is a link to that one."""
     since = f"since contract {check.since}" if check.since else "provisional"
-    yield from ("", f"### {check.id}", "", _text(check.title), "")
-    yield f"{check.level}, {since}. Clause: {_text(check.clause)}."
-    yield from ("", "When it fails, usually:", "")
+    level = "" if (check.level, check.since) == ("must", "1.0") else f" *{check.level}, {since}.*"
+    yield from ("", f"### {check.id}", "", f"{_text(check.title)}{level} ({_text(check.clause)})", "")
+    as_before = [known[cause] for cause in check.causes if cause in known]
     for cause in check.causes:
-        yield f"- {_text(cause)}"
+        if cause not in known:
+            known[cause] = f"[{check.id}](#{check.id.lower()})"
+            yield f"- {_text(cause)}"
+    if as_before:
+        yield f"- as {', '.join(dict.fromkeys(as_before))}"
     if check.served == "no":
         yield from ("", "Not tried on a host that is already served.")
     elif check.served != "shared":
