@@ -40,36 +40,41 @@ def _lines() -> Iterator[str]:
     )
     yield ""
     yield (
-        "Unless it says otherwise, a check is a *must* since contract 1.0: if it fails, the host fails. A *should*, and a check\n"
-        "that this version of the contract does not require yet (provisional), warns. In brackets are the sections of\n"
-        "[the contract](contract.md), of [the HTTP page](http.md) or of [the behaviour pages](behaviour/README.md) (*spec*) that the\n"
-        "check follows from. The list below has the usual causes of a failure, each at the first check of a profile that has it."
+        "A check without a note is a *must* since contract 1.0: if it fails, the host fails. A *should*, and a check that this\n"
+        "version of the contract does not require yet (provisional), warns. The last column names the sections that the check follows\n"
+        "from: of [the contract](contract.md), of [the HTTP page](http.md), or of [the behaviour pages](behaviour/README.md) (*spec*).\n"
+        "The report of a failed check has its usual causes. A check with ¹ is not tried on a host that is already served."
     )
     for profile in PROFILES:
         mine = [check for check in checks if check.profile == profile]
         if mine:
-            yield from ("", f"## {profile}", "", ABOUT[profile])
-            known: dict[str, str] = {}
-            for check in mine:
-                yield from _entry(check, known)
+            yield from (
+                "",
+                f"## {profile}",
+                "",
+                ABOUT[profile],
+                "",
+                "| check | requirement | follows from |",
+                "|---|---|---|",
+            )
+            yield from map(_row, mine)
 
 
-def _entry(check: Check, known: dict[str, str]) -> Iterator[str]:
-    """Give a check; a cause that a check before it has is a link to that one."""
-    since = f"since contract {check.since}" if check.since else "provisional"
-    level = "" if (check.level, check.since) == ("must", "1.0") else f" *{check.level}, {since}.*"
-    yield from ("", f"### {check.id}", "", f"{_text(check.title)}{level} ({_text(check.clause)})", "")
-    as_before = [known[cause] for cause in check.causes if cause in known]
-    for cause in check.causes:
-        if cause not in known:
-            known[cause] = f"[{check.id}](#{check.id.lower()})"
-            yield f"- {_text(cause)}"
-    if as_before:
-        yield f"- as {', '.join(dict.fromkeys(as_before))}"
-    if check.served == "no":
-        yield from ("", "Not tried on a host that is already served.")
-    elif check.served != "shared":
-        yield from ("", f"On a host that is already served: tried if the driver has `{check.served}`.")
+def _row(check: Check) -> str:
+    notes = [] if (check.level, check.since) == ("must", "1.0") else [check.level, _since(check)]
+    if check.served not in {"no", "shared"}:
+        notes.append(f"already served: only if the driver has `{check.served}`")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    mark = " ¹" if check.served == "no" else ""
+    return f'| <a id="{check.id.lower()}"></a>{check.id}{mark} | {_cell(check.title)}{note} | {_cell(check.clause)} |'
+
+
+def _since(check: Check) -> str:
+    return f"since contract {check.since}" if check.since else "provisional"
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|")
 
 
 def _text(text: str) -> str:
