@@ -12,7 +12,7 @@ from tests.docs import error_pages, tables
 
 
 def test_the_page_of_tables_is_current() -> None:
-    """Every table, column, type and index stands on it as it is defined."""
+    """Every table and column is on it, with what it means."""
     assert tables.PAGE.read_text() == tables.render(), tables.COMMAND
 
 
