@@ -40,29 +40,41 @@ def _lines() -> Iterator[str]:
     )
     yield ""
     yield (
-        "A *must* fails the host. A *should*, and a check that is not required by this version of the contract yet\n"
-        "(provisional), warns. The clause names the section of [the contract](contract.md), of [the HTTP page](http.md) or of\n"
-        "[the behaviour pages](behaviour/README.md) that the check follows from; *spec* numbers are those of the behaviour pages."
+        "A check without a note is a *must* since contract 1.0: if it fails, the host fails. A *should*, and a check that this\n"
+        "version of the contract does not require yet (provisional), warns. The last column names the sections that the check follows\n"
+        "from: of [the contract](contract.md), of [the HTTP page](http.md), or of [the behaviour pages](behaviour/README.md) (*spec*).\n"
+        "The report of a failed check has its usual causes. A check with ¹ is not tried on a host that is already served."
     )
     for profile in PROFILES:
         mine = [check for check in checks if check.profile == profile]
         if mine:
-            yield from ("", f"## {profile}", "", ABOUT[profile])
-            for check in mine:
-                yield from _entry(check)
+            yield from (
+                "",
+                f"## {profile}",
+                "",
+                ABOUT[profile],
+                "",
+                "| check | requirement | follows from |",
+                "|---|---|---|",
+            )
+            yield from map(_row, mine)
 
 
-def _entry(check: Check) -> Iterator[str]:
-    since = f"since contract {check.since}" if check.since else "provisional"
-    yield from ("", f"### {check.id}", "", _text(check.title), "")
-    yield f"{check.level}, {since}. Clause: {_text(check.clause)}."
-    yield from ("", "When it fails, usually:", "")
-    for cause in check.causes:
-        yield f"- {_text(cause)}"
-    if check.served == "no":
-        yield from ("", "Not tried on a host that is already served.")
-    elif check.served != "shared":
-        yield from ("", f"On a host that is already served: tried if the driver has `{check.served}`.")
+def _row(check: Check) -> str:
+    notes = [] if (check.level, check.since) == ("must", "1.0") else [check.level, _since(check)]
+    if check.served not in {"no", "shared"}:
+        notes.append(f"already served: only if the driver has `{check.served}`")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    mark = " ¹" if check.served == "no" else ""
+    return f'| <a id="{check.id.lower()}"></a>{check.id}{mark} | {_cell(check.title)}{note} | {_cell(check.clause)} |'
+
+
+def _since(check: Check) -> str:
+    return f"since contract {check.since}" if check.since else "provisional"
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|")
 
 
 def _text(text: str) -> str:

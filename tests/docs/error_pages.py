@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import sys
@@ -10,15 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from flowactions_hookspecs import FlowActionsError
 from flowactions_hookspecs import errors as of_contract
 from flowactions_plugin import errors as of_plugin
-from flowactions_plugin.cli.commands import flowactions
-from flowactions_plugin.cli.frame import COMMON_EXITS
 from flowactions_plugin.http.problems import MEDIA_TYPE, TITLES
 from flowactions_plugin.insights.fields import ERRORS
 from tests.docs import generated
-from tests.docs.commands import commands
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
 COMMAND: Final = "python -m tests.docs.error_pages --write"
@@ -68,13 +63,6 @@ def _lines() -> Iterator[str]:
         (f"| `{code}` | {text} |" for code, text in FAILURES.items()),
     )
     yield from _section(
-        "Exit statuses of commands",
-        "These are the statuses of every command; some commands have [further ones](commands.md).",
-        "| status | meaning |",
-        (f"| {code} | {text} |" for code, text in sorted(COMMON_EXITS.items())),
-        _own_statuses(),
-    )
-    yield from _section(
         "Errors that hosts and plugins see",
         "Exceptions of `flowactions_hookspecs`; all derive from `FlowActionsError`. [Which call raises which](contract.md#errors). The\n"
         "message is the default one.",
@@ -84,13 +72,6 @@ def _lines() -> Iterator[str]:
             for _, name, text in tree(of_contract)
         ),
     )
-    yield from _section(
-        "Errors inside the plugin",
-        "They stay inside: a route turns them into a problem, a node into a result, a worker into an outcome, a command into a\n"
-        "line and an exit status. Tracebacks name them.",
-        "| exception | kind of | when |",
-        _inside(),
-    )
     yield ""
 
 
@@ -98,34 +79,6 @@ def _section(title: str, text: str, head: str, *rows: Iterator[str]) -> Iterator
     yield from ("", f"## {title}", "", text, "", head, "|---" * (head.count("|") - 1) + "|")
     for each in rows:
         yield from each
-
-
-def _own_statuses() -> Iterator[str]:
-    """Statuses that not every command has, each with the commands that say the same of it."""
-    named: dict[tuple[int, str], list[str]] = {}
-    for name, command in commands(flowactions):
-        for code, text in command.exits.items():
-            if code not in COMMON_EXITS:
-                named.setdefault((code, text), []).append(f"`{name.removeprefix('flowactions ')}`")
-    for (code, text), names in sorted(named.items()):
-        yield f"| {code} | {text} ({', '.join(names)}) |"
-
-
-def _inside() -> Iterator[str]:
-    modules: dict[int, str] = {}
-    for depth, name, line in tree(of_plugin):
-        text, _, module = line.partition("; of ")
-        # A class whose line names no module is defined here, or beside its parent.
-        modules[depth] = module or ("" if hasattr(of_plugin, name) else modules[depth - 1])
-        found = _class(name, modules[depth])
-        (parent,) = [base.__name__ for base in found.__bases__ if issubclass(base, FlowActionsError)]
-        yield f"| `{name}` | `{parent}` | {_cell(text)} |"
-
-
-def _class(name: str, module: str) -> type[FlowActionsError]:
-    where = importlib.import_module(f"flowactions_plugin.{module}") if module else of_plugin
-    found: type[FlowActionsError] = getattr(where, name)
-    return found
 
 
 def _message(kind: type[Exception]) -> str:

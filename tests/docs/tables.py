@@ -1,6 +1,6 @@
 """The page of the database's tables, made from their definition: ``python -m tests.docs.tables --write``.
 
-Types, keys and indexes are those of `storage/schema.py`. What a column means is the comment above it there; of columns
+What a column means is the comment above it in `storage/schema.py`; of columns
 whose name says it to whoever reads the code, it is in `tables.toml` beside this file.
 """
 
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from sqlalchemy import Column, Table
-from sqlalchemy.dialects import postgresql, sqlite
 
 from flowactions_plugin.storage import schema
 from tests.docs import generated
@@ -23,7 +22,6 @@ PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
 COMMAND: Final = "python -m tests.docs.tables --write"
 MEANINGS: Final = tomllib.loads((Path(__file__).parent / "tables.toml").read_text())
 ANY: Final = "any"
-DIALECTS: Final = (postgresql.dialect(), sqlite.dialect())  # type: ignore[no-untyped-call]
 
 
 def comments() -> dict[tuple[str, str], str]:
@@ -72,7 +70,8 @@ def _lines() -> Iterator[str]:
         "same on PostgreSQL and SQLite. Read them if you like; write to them only by the [commands](commands.md), the\n"
         "[routes](http.md) and the [pages](http.md#operator-pages). If another program writes a row, perhaps no worker can read it.\n"
         "Releases change tables by [revisions](../how-to/production.md#7-backup-and-upgrade), and the tables are not a part of the contract.\n"
-        f"This page is generated: `{COMMAND}`."
+        "Types and indexes are those that the database shows, for example `\\d flowactions_outbox` in psql. This page is generated:\n"
+        f"`{COMMAND}`."
     )
     commented = comments()
     yield from ("", "| table | holds |", "|---|---|")
@@ -81,29 +80,9 @@ def _lines() -> Iterator[str]:
     for table in tables:
         yield f"| [`{table.name}`](#{table.name}) | {MEANINGS[table.name]['table']} |"
     for table in tables:
-        yield from ("", f"## `{table.name}`", "", "| column | type | meaning |", "|---|---|---|")
+        yield from ("", f"## `{table.name}`", "", "| column | meaning |", "|---|---|")
         for column in table.columns:
-            yield f"| `{column.name}` | {_type(column)} | {meaning(table, column, commented)} |"
-        indexes = [f"`{', '.join(c.name for c in index.columns)}`{_where(index)}" for index in _indexes(table)]
-        if indexes:
-            yield from ("", "Indexes:")
-            yield from ("", *(f"- {each}" for each in indexes))
-
-
-def _type(column: Column[Any]) -> str:
-    server, file = (column.type.compile(dialect=dialect).lower() for dialect in DIALECTS)
-    shown = server if server == file else f"{server} (SQLite: {file})"
-    words = [shown, "primary key" if column.primary_key else "", "may be null" if column.nullable else ""]
-    return ", ".join(word for word in words if word)
-
-
-def _indexes(table: Table) -> list[Any]:
-    return sorted(table.indexes, key=lambda index: str(index.name))
-
-
-def _where(index: Any) -> str:
-    condition = index.dialect_options["postgresql"]["where"]
-    return "" if condition is None else f" where `{condition}`"
+            yield f"| `{column.name}` | {meaning(table, column, commented)} |"
 
 
 if __name__ == "__main__":

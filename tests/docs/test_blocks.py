@@ -47,6 +47,7 @@ RUN = [
         f"{EXAMPLES}:test_another_plugin_has_as_many_lines_as_its_page_says",
     ),
     Run("docs/how-to/watch.md", "python", 2, "tests.docs.test_watch:test_log_records_become_json"),
+    Run("docs/how-to/production.md", "python", 1, "tests.docs.test_production:test_the_page_is_followed"),
     Run("docs/how-to/production.md", "sql", 2, "tests.docs.test_postgresql:test_two_roles_are_enough"),
     Run("docs/reference/contract.md", "python", 1, f"{EXAMPLES}:test_the_example_of_the_contract_works"),
     *(

@@ -12,7 +12,7 @@ from tests.docs import error_pages, tables
 
 
 def test_the_page_of_tables_is_current() -> None:
-    """Every table, column, type and index stands on it as it is defined."""
+    """Every table and column is on it, with what it means."""
     assert tables.PAGE.read_text() == tables.render(), tables.COMMAND
 
 
@@ -38,11 +38,11 @@ def test_no_meaning_is_said_twice() -> None:
 
 
 def test_the_page_of_error_codes_is_current() -> None:
-    """Problems, kinds of failure, exit statuses and exceptions stand on it as they are in the code."""
+    """Problems, kinds of failure and exceptions of the contract are on it as they are in the code."""
     assert error_pages.PAGE.read_text() == error_pages.render(), error_pages.COMMAND
 
 
-def test_no_exception_is_missing_on_the_page() -> None:
+def test_no_exception_is_missing_in_a_tree() -> None:
     """The trees name every class of both modules, with a meaning."""
     for module in (of_contract, of_plugin):
         classes = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,11 +11,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy.engine import make_url
 
 from flowactions_conformance.serving import listen
 from tests.docs.environments import variables
 from tests.docs.fences import ROOT, Block, blocks_of
+from tests.docs.test_postgresql import as_role
 from tests.docs.test_postgresql import run as run_sql
 from tests.waiting import SAFETY_SECONDS, until
 
@@ -27,6 +28,10 @@ ENDS = "pip wheel"
 
 ROLES = {"flowactions_owner": "production_owner", "flowactions_app": "production_app"}
 """Roles belong to the server, and another test makes those of the page."""
+
+
+URL = re.compile(r"postgresql://(?P<role>\w+):(?P<password>[\w-]+)@db\.example\.com[^'\s]*")
+"""Of the page's server."""
 
 
 class Reader:
@@ -45,13 +50,9 @@ class Reader:
 
     def read(self, text: str) -> str:
         """Put the test's own server and roles into a text of the page."""
-        url = make_url(self.admin)
-        text = text.replace(
-            "db.example.com:5432/shop?sslmode=verify-full", f"{url.host}:{url.port}/{url.database}"
-        )
         for name, other in ROLES.items():
             text = text.replace(name, other)
-        return text
+        return URL.sub(lambda found: as_role(self.admin, (found["role"], found["password"])), text)
 
     def types(self, text: str) -> str:
         """Run lines in the reader's shell, which remembers what it exports; return what they write."""

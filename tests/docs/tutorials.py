@@ -44,6 +44,11 @@ WAIT_SECONDS: Final = 300.0
 STATED: Final = re.compile(r"(\d+)\s+lines\s+of\s+Python")
 
 
+FOLLOWS: Final = re.compile(r"^Follow \[[^]]+\]\(([\w-]+\.md)\)", re.MULTILINE)
+LEFT_OUT: Final = re.compile(r"^Leave out `([^`]+)`", re.MULTILINE)
+"""How a page says that it is another one with differences."""
+
+
 class NotAsWritten(AssertionError):
     """Following the page, something else came of it."""
 
@@ -83,7 +88,7 @@ def follow(page: Path, parent: Path, store: Path, *, pace: float = 0.0) -> Follo
     """
     begun = time.monotonic()
     folder = place(parent)
-    blocks = blocks_of(page)
+    blocks = blocks_to_follow(page)
     with ExitStack() as stack:
         reader = Reader(folder, stack, pip_lines(blocks), store)
         for block in blocks:
@@ -91,6 +96,21 @@ def follow(page: Path, parent: Path, store: Path, *, pace: float = 0.0) -> Follo
             reader.do(block)
     lines = sum(_lines(folder / path) for path in reader.written if path.endswith(".py"))
     return Followed(lines, reader.commands, time.monotonic() - begun)
+
+
+def blocks_to_follow(page: Path) -> list[Block]:
+    """Return the blocks of a page; if it follows another page, those of that one, with its own files in place of theirs."""
+    text = page.read_text()
+    other = FOLLOWS.search(text)
+    if other is None:
+        return blocks_of(page)
+    own = {block.words: block for block in blocks_of(page)}
+    blocks = [own.pop(block.words, block) for block in blocks_of(page.parent / other[1])]
+    assert not own, "the page has files that the other one has not"
+    for line in LEFT_OUT.findall(text):
+        assert any(f"$ {line}\n" in block.text for block in blocks), line
+        blocks = [block._replace(text=block.text.replace(f"$ {line}\n", "")) for block in blocks]
+    return blocks
 
 
 def pip_lines(blocks: Iterable[Block]) -> list[str]:

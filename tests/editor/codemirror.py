@@ -1,8 +1,8 @@
-"""Bundles CodeMirror for the reference host's editor: ``python -m tests.editor.codemirror --write`` ([46]).
+"""Bundles CodeMirror for the reference host's editor: ``python -m tests.editor.codemirror --write``.
 
 The packages and their versions are named in ``codemirror.json``, all of them, so that the same bundle is built again.
 
-[46]: docs/decisions/0046-json-editor.md
+A lock file would hold addresses. ``docs/explanation/editor.md`` says why it is CodeMirror.
 """
 
 from __future__ import annotations
