@@ -57,23 +57,31 @@ class ScheduledClaims:
     async def tick(self) -> int:
         """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
-        Large rows are claimed and executed a few at a time, within the same tick. It returns how many rows were sent.
+        Large rows are executed a few at a time. What could not begin within a third of the lease is given back.
+
+        Returns:
+            How many rows were sent.
 
         Raises:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
+        clock = asyncio.get_running_loop().time
         await self._executor.completer.flush()
+        await self._executor.settle()
+        asks = await self._store.oldest(self._claim_limit, self._per_destination)
+        latest = clock() + self._store.contact.lease_seconds / 3
+        left = self._executor.take(await self._store.claim(asks)) if asks else []
         total = 0
-        while total < self._claim_limit and not (total and self._executor.stopping):
-            await self._executor.settle()
-            asks = await self._store.oldest(self._claim_limit - total, self._per_destination)
-            claimed = self._executor.take(await self._store.claim(asks)) if asks else []
-            now, later = _within(claimed, MOST_BYTES)
-            self._executor.abandon(later)
-            total += len(now)
-            await self._execute(now)
-            if not later:
-                break
+        try:
+            while left and not (total and (self._executor.stopping or clock() > latest)):
+                now, left = _within(left, MOST_BYTES)
+                total += len(now)
+                await self._execute(now)
+                gone = await self._store.withdrawn(left) if left else ()
+                self._executor.abandon([each for each in left if each.id in gone])
+                left = [each for each in left if each.id not in gone]
+        finally:
+            self._executor.abandon(left)
         return total
 
     async def _execute(self, batch: Sequence[ClaimedDelivery]) -> None:
