@@ -39,10 +39,10 @@ class Weight(NamedTuple):
 ROOMS: Final = {
     "flowactions_plugin/alerts": Weight(python=715, other=0, files=5),
     "flowactions_plugin/bulk": Weight(python=2079, other=0, files=11),
-    "flowactions_plugin/chat": Weight(python=3287, other=0, files=18),
+    "flowactions_plugin/chat": Weight(python=3206, other=0, files=18),
     "flowactions_plugin/cli": Weight(python=3945, other=0, files=21),
     "flowactions_plugin/deliveries": Weight(python=3131, other=0, files=15),
-    "flowactions_plugin/egress": Weight(python=3153, other=0, files=22),
+    "flowactions_plugin/egress": Weight(python=2861, other=0, files=19),
     "flowactions_plugin/health": Weight(python=2676, other=0, files=14),
     "flowactions_plugin/http": Weight(python=1028, other=0, files=10),
     "flowactions_plugin/inbound": Weight(python=727, other=0, files=5),
