@@ -1,4 +1,4 @@
-"""One connection to a receiver: writes a request, reads its response, and says whether it may be used again (§4.5)."""
+"""One connection to a receiver: writes a request, reads its response, and says whether it may be used again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Connection(asyncio.BufferedProtocol):
     """A connection to one destination, for one request at a time.
 
     A connection on which anything came unasked, whose response was not read to the end, whose request was not written to
-    the end, or that was to be closed is never used again.
+    the end, or that was to be closed is never used again (§4.5).
 
     Args:
         key: the destination's.
