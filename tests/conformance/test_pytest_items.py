@@ -31,6 +31,8 @@ def ended(status: Status, warn: Callable[[str], None] = lambda _: None, **more: 
     report = msgspec.structs.replace(report, stale_baseline=stale_in(baseline, report))
     try:
         conclude(result, report, warn, shown.append)
+    except pytest.xfail.Exception:
+        raise
     except pytest.fail.Exception as exc:
         raise AssertionError("\n".join([str(exc), *shown])) from None
 
