@@ -7,6 +7,7 @@ import fcntl
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from hashlib import sha256
 from threading import Thread
 from typing import Any, Final
@@ -164,7 +165,9 @@ def conformance_suite(
             """Say what came of the check."""
             result = next(each for each in report.results if each.id == check.id)
             request.node.user_properties += [("profile", check.profile), ("clause", check.clause)]
-            conclude(result, report, warn_through(request.config, request.node.nodeid))
+            node = request.node
+            show = partial(node.add_report_section, "call", "by the kit")
+            conclude(result, report, warn_through(request.config, node.nodeid), show)
 
         test.__test__ = True  # type: ignore[attr-defined]
 
@@ -185,13 +188,16 @@ def refuse_without_host(suite: Suite, report: Report, check: str) -> None:
     pytest.fail(f"the host did not start, as {suite.told_by} says", pytrace=False)
 
 
-def conclude(result: CheckResult, report: Report, warn: Callable[[str], None]) -> None:
+def conclude(
+    result: CheckResult, report: Report, warn: Callable[[str], None], show: Callable[[str], None]
+) -> None:
     """End a test as its check has ended.
 
     Args:
         result: of the check.
         report: of the run.
         warn: told what the contract only advises.
+        show: shows all that is known of a failure, once: pytest's summary repeats what the test raises.
     """
     text = "\n".join(result_lines(result))
     said = "" if result.finding is None else printable(result.finding.message)
@@ -209,9 +215,9 @@ def conclude(result: CheckResult, report: Report, warn: Callable[[str], None]) -
             return
         case Status.KNOWN:
             pytest.xfail(f"known: {result.known}")
-    # pytest's summary has the first line.
+    show(text)
     word, first = result.status.name.replace("_", " "), said.partition("\n")[0]
-    pytest.fail(f"{word} {result.id}: {first}\n{text}", pytrace=False)
+    pytest.fail(f"{word} {result.id}: {first}", pytrace=False)
 
 
 def warn_through(config: pytest.Config, nodeid: str) -> Callable[[str], None]:
