@@ -52,14 +52,14 @@ ROOMS: Final = {
     "flowactions_plugin/pages": Weight(python=1753, other=1248, files=28),
     "flowactions_plugin/queue": Weight(python=5183, other=0, files=22),
     "flowactions_plugin/settings": Weight(python=695, other=0, files=4),
-    "flowactions_plugin/storage": Weight(python=4011, other=0, files=17),
+    "flowactions_plugin/storage": Weight(python=4043, other=0, files=17),
     "flowactions_plugin/telemetry": Weight(python=645, other=0, files=5),
     "flowactions_plugin/watch": Weight(python=956, other=0, files=8),
     "flowactions_plugin/*": Weight(python=1303, other=0, files=11),
     "flowactions_plugin": Weight(python=38187, other=1248, files=227),
     "hookspecs": Weight(python=3609, other=0, files=26),
     "conformance": Weight(python=18194, other=2687, files=163),
-    "tests": Weight(python=75555, other=105, files=438),
+    "tests": Weight(python=75700, other=105, files=438),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
