@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import Row, func, select, update
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.storage import schema
 from tests.commanding import Ended, command, running
 from tests.queueing import Queue
@@ -161,7 +162,14 @@ async def test_a_cancellation_needs_no_worker(site: Site) -> None:
 async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
     """Ctrl+C ends the command with 130, and not the action."""
     await site.put_dead(1)
-    async with site.worker(), site.started("outbox", "retry", "--all", "--yes") as process:
+
+    async def is_alive() -> bool:
+        return any(each.state == "alive" for each in await QueueStatus(site.queue.database).workers())
+
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(site.worker())
+        await until(is_alive)
+        process = await stack.enter_async_context(site.started("outbox", "retry", "--all", "--yes"))
         assert process.stderr is not None
         said = b""
         async with asyncio.timeout(SAFETY_SECONDS):
