@@ -104,7 +104,7 @@ class AlertWatch:
                     occurred_at=to_iso(now), since=to_iso(since), until=to_iso(now), reason=words
                 )
                 await self._alerts.end_outage(self._outages if number is None else number, ended)
-                self._refused = None
+                self._outages, self._refused = await self._alerts.outages(), None
             return True
         if refused is None or refused.number != self._outages:
             refused = self._refused = _Refused(now, reason, self._outages)

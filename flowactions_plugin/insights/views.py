@@ -79,10 +79,10 @@ def detail_of(
     """
     reader = Reader(row)
     values = _values(reader, for_operators=for_operators)
+    origin = reader.decoded("origin", Origin)
     headers = reader.decoded("headers", list[tuple[str, str]]) or []
     until = row.claimed_until
     held = row.status not in FINISHED and until is not None and until > now
-    origin = reader.decoded("origin", Origin)
     return DeliveryDetail(
         **values,
         origin=origin,

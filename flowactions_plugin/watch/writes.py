@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import secrets
+from typing import Final
+
 from sqlalchemy import delete, insert, literal, select
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import outbox, workers
 from flowactions_plugin.storage.waiting import repeated
+
+WRITTEN_BYTES: Final = 16 * 1024
+"""So many need new pages of the database's file, which a full disk has not."""
 
 
 async def look(database: Database) -> None:
@@ -23,13 +29,14 @@ async def look(database: Database) -> None:
 
 @repeated
 async def try_writing(database: Database) -> None:
-    """Write a row and remove it in the same transaction, so that nobody sees it.
+    """Write a large row and remove it in the same transaction, so that nobody sees it.
 
     Raises:
         StorageUnavailable: the database is full, read-only or locked, or refuses the role.
     """
     row_id = new_id(database.clock())
-    texts = dict.fromkeys(("name", "version", "host_name", "mode"), "")
+    texts = dict.fromkeys(("version", "host_name", "mode"), "")
+    texts["name"] = secrets.token_hex(WRITTEN_BYTES // 2)
     numbers = dict.fromkeys(("pid", "slots", "in_flight", "started_at", "last_seen_at"), 0)
     async with database.write() as transaction:
         await transaction.execute(insert(workers).values(id=row_id, **texts, **numbers))

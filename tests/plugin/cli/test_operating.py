@@ -165,8 +165,8 @@ READING = (
 )
 CHANGING = (
     ("outbox", "retry", "{id}", "--reason", NASTY),
-    ("outbox", "delete", "--organization", NASTY, "--all", "--yes", "--detach", "--reason", NASTY),
-    ("outbox", "delete", "--organization", NASTY, "--yes", "--detach", "--reason", NASTY),
+    ("outbox", "delete", "--organization", NASTY, "--all", "--yes", "--reason", NASTY),
+    ("outbox", "delete", "--organization", NASTY, "--yes", "--reason", NASTY),
     ("destinations", "pause", "http://h/", "--organization", NASTY, "--reason", NASTY),
     ("destinations", "resume", f"http://h/{NASTY}"),
     ("purge", "--organization", NASTY, "--yes"),

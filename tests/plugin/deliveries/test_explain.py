@@ -153,7 +153,6 @@ PAUSE = Pause(
         ({}, {"workers": [a_worker(mode="scheduled")]}, "at its next tick"),
         ({"status": "dead", "last_error": "gone"}, {"pause": PAUSE}, "ended without success"),
         ({"due_at": None}, {"workers": [a_worker()]}, "claims it soon"),
-        ({"due_at": 1 << 60}, {}, "an unknown time"),
     ],
 )
 def test_why_a_delivery_is_not_sent_is_said_in_one_sentence(

@@ -157,7 +157,7 @@ async def test_dead_deliveries_are_replayed_by_filter(run: Running) -> None:
 async def test_every_filter_has_one_name_in_queries_and_bodies(run: Running) -> None:
     """Those of the table of fields, which pages and commands read, too; each selects by its own column."""
     delivery_id = await run.enqueue()
-    await until(lambda: _ended(run, delivery_id))
+    await until(lambda: _ended(run, delivery_id, "delivered"))
     shown = (await run.rows())[0]
     names = {field.json for field in FIELDS if field.json}
     assert names <= {each.encode_name for each in msgspec.structs.fields(RetryMany)} | {"status"}

@@ -127,7 +127,7 @@ def test_a_time_to_the_minute() -> None:
 
 def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **changes: object) -> Attempt:
     values: dict[str, object] = {"status_code": 503, "error": None, "response": "", "certainty": "answered"}
-    return Attempt(number=number, started_at=started_at, duration_ms=duration_ms, **{**values, **changes})
+    return Attempt(number=number, started_at=started_at, duration_ms=duration_ms, **{**values, **changes})  # type: ignore[arg-type]
 
 
 class TestSteps:

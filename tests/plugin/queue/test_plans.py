@@ -96,8 +96,6 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "look for what has become due": lambda store: store.look(),
     "retry": lambda store: queries(store).retry(ROW, "acme"),
     "cancel": lambda store: queries(store).cancel(ROW, "acme", "no"),
-    "bulk retry": lambda store: queries(store).retry_many("acme", Filter(), reset_attempts=True),
-    "bulk retry by filter": lambda store: queries(store).retry_many("acme", EVERYTHING, reset_attempts=False),
     "resend": resend,
     "list": lambda store: listed(store, Filter()),
     "list by status": lambda store: listed(store, Filter(status="dead"), ROW),
