@@ -114,6 +114,12 @@ def _describe_run(parser: argparse.ArgumentParser) -> None:
         "--baseline", type=Path, metavar="FILE", help="TOML or JSON: check id = why its failure is accepted"
     )
     parser.add_argument(
+        "--seed",
+        type=int,
+        metavar="NUMBER",
+        help="draw the same values as the run whose report names this seed",
+    )
+    parser.add_argument(
         "--time-scale", type=float, default=1.0, metavar="FACTOR", help="make all limits longer or shorter"
     )
     parser.add_argument("--strict", action="store_true", help="a should counts as a must")

@@ -156,16 +156,16 @@ class TestBaseline:
         entries = {
             "LOAD-2": Accepted(reason="x"),
             "EDIT-1": Accepted(reason="x", database="sqlite", mode="in-process", until="1.0"),
-            "EDIT-2": Accepted(reason="x", database="postgresql"),
-            "EDIT-3": Accepted(reason="x", mode="child"),
-            "EDIT-4": Accepted(reason="x", until="0.9"),
+            "HTTP-4": Accepted(reason="x", database="postgresql"),
+            "HTTP-5": Accepted(reason="x", mode="child"),
+            "EDIT-5": Accepted(reason="x", until="0.9"),
         }
         failing = await run_checks(IDLE, entries, baseline=entries)
         assert {each.id for each in failing.results if each.status is Status.KNOWN} == {"LOAD-2", "EDIT-1"}
-        assert failing.stale_baseline == ("EDIT-4",)
+        assert failing.stale_baseline == ("EDIT-5",)
         passing = await run_checks(REFERENCE, entries, baseline=entries)
         assert {each.status for each in passing.results} == {Status.PASS}
-        assert passing.stale_baseline == ("EDIT-1", "EDIT-4", "LOAD-2")
+        assert passing.stale_baseline == ("EDIT-1", "EDIT-5", "LOAD-2")
 
     def test_a_check_that_does_not_exist_is_refused(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowactions_conformance.kit.checks import pacing_later
+from flowactions_conformance.kit.checks import pacing
 from flowactions_conformance.kit.hosts.limits import EffectTimeout, Machine
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import all_checks
@@ -53,7 +53,7 @@ async def test_a_mutant_is_found_by_what_it_declares(broken: Mutant, monkeypatch
     # Nobody waits longer for what a mutant never does, also on a slow machine.
     monkeypatch.setattr(Machine, "slowness", fast)
     # A mutant's node may never run again, and the kit would wait a minute for it.
-    monkeypatch.setattr(pacing_later, "AGAIN_SECONDS", EFFECT_SECONDS)
+    monkeypatch.setattr(pacing, "AGAIN_SECONDS", EFFECT_SECONDS)
     ids = broken.kills | set(sorted(broken.spares)[:1])
     report = await run_checks(broken.factory, ids, effect_timeout=EffectTimeout(EFFECT_SECONDS))
     _check(report, broken)

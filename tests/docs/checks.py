@@ -55,7 +55,8 @@ def _lines() -> Iterator[str]:
 def _entry(check: Check) -> Iterator[str]:
     since = f"since contract {check.since}" if check.since else "provisional"
     yield from ("", f"### {check.id}", "", _text(check.title), "")
-    yield f"{check.level}, {since}. Clause: {_text(check.clause)}."
+    drawn = f" Draws values of each kind: {', '.join(sorted(check.covers))}." if check.covers else ""
+    yield f"{check.level}, {since}. Clause: {_text(check.clause)}.{drawn}"
     yield from ("", "When it fails, usually:", "")
     for cause in check.causes:
         yield f"- {_text(cause)}"

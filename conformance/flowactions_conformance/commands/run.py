@@ -129,6 +129,7 @@ class Progress:
     def __init__(self, count: int, stream: TextIO) -> None:
         self.results: list[CheckResult] = []
         self._count = count
+        self._began = time.monotonic()
         self._stream = stream if stream.isatty() else None
         self._show("starting the host")
 
@@ -136,7 +137,10 @@ class Progress:
         """Record a result."""
         self.results.append(result)
         failed = sum(each.status in ATTENTION and each.status is not Status.KNOWN for each in self.results)
-        self._show(f"{len(self.results)} of {self._count} checks, {failed} to look at")
+        ended = len(self.results)
+        left = (time.monotonic() - self._began) / ended * (self._count - ended)
+        about = f"{left:.0f} seconds" if left < 90 else f"{left / 60:.0f} minutes"
+        self._show(f"{ended} of {self._count} checks, {failed} to look at, about {about} left")
 
     def close(self) -> None:
         """Remove the line."""
@@ -218,6 +222,7 @@ def _watched(
             strict=options.strict,
             within=options.timeout,
             served=served,
+            seed=options.seed,
             on_result=progress.add,
         )
 

@@ -131,6 +131,7 @@ class Report(Wire, frozen=True):
         strict: whether a should counted as a must.
         checks: how many were to be run.
         interrupted: what ended the run before all of them had ended: ``signal`` is Ctrl+C or SIGTERM.
+        seed: of the values that checks drew; ``--seed`` repeats them.
     """
 
     host: str
@@ -151,6 +152,7 @@ class Report(Wire, frozen=True):
     strict: bool = False
     checks: int = 0
     interrupted: Literal["signal", "timeout"] | None = None
+    seed: int = 0
 
     @property
     def passed(self) -> bool:
@@ -184,6 +186,10 @@ class CheckFailed(Exception):
         self.finding = Finding(
             message=message, expected=shown(expected), actual=shown(actual), causes=tuple(causes)
         )
+
+
+class CommonCause(CheckFailed):
+    """What keeps many checks from being tried: the first that meets it fails, and the others name that one."""
 
 
 class NotTestable(Exception):

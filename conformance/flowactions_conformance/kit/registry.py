@@ -57,10 +57,11 @@ class Check(NamedTuple):
         level: ``must`` fails the host, ``should`` warns.
         since: the contract's version in which it became required; ``None`` while it is provisional.
         causes: what usually causes a failure, the most frequent first.
+        run: the check itself.
         alone: whether it starts hosts of its own, instead of using the one that all share.
         needs: kinds of items of a world that a host may lack (`HostUnderTest.lacks`).
         served: what it needs of a host that somebody else has started.
-        run: the check itself.
+        covers: the groups of kinds (`values`) of which it uses one value each in every run.
     """
 
     id: str
@@ -70,10 +71,11 @@ class Check(NamedTuple):
     level: Level
     since: str | None
     causes: tuple[str, ...]
-    alone: bool
-    needs: frozenset[str]
-    served: Served
     run: Callable[[Trial], Awaitable[None]]
+    alone: bool = False
+    needs: frozenset[str] = frozenset()
+    served: Served = "shared"
+    covers: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ def check(
     alone: bool = False,
     needs: Iterable[str] = (),
     served: Served = "shared",
+    covers: Iterable[str] = (),
 ) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
     """Register a check; the first line of its docstring is its title."""
 
@@ -107,7 +110,18 @@ def check(
             raise ValueError(f"two checks have the id {id_}")
         title = (run.__doc__ or "").strip().partition("\n")[0]
         _checks[id_] = Check(
-            id_, profile, title, clause, level, since, tuple(causes), alone, frozenset(needs), served, run
+            id_,
+            profile,
+            title,
+            clause,
+            level,
+            since,
+            tuple(causes),
+            run,
+            alone,
+            frozenset(needs),
+            served,
+            frozenset(covers),
         )
         return run
 

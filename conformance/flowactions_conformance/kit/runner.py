@@ -19,6 +19,7 @@ from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
     CheckResult,
+    CommonCause,
     DriverFault,
     Finding,
     NothingKnown,
@@ -100,6 +101,7 @@ class Runner:
                 rerun += " --child"
             if self.session.databases.kind == "postgresql":
                 rerun += " --database postgresql://…"
+        rerun += f" --seed {self.session.seed}"
         result = CheckResult(
             id=check.id,
             profile=check.profile,
@@ -164,7 +166,15 @@ async def _judge(check: Check, trial: Trial, *, strict: bool) -> tuple[Status, F
         message = "the kit failed in this check: what it waited for was cancelled"
         return Status.ERROR, Finding(message=message, actual="CancelledError")
     except Exception as exc:  # noqa: BLE001  a defect of the kit is said as one
+        if isinstance(exc, CommonCause):
+            first = trial.session.causes.setdefault(str(exc), check.id)
+            if first != check.id:
+                return Status.NOT_TRIED, Finding(message=f"not tried, because of what {first} says: {exc}")
         return _judged(check, exc, fails=check.fails_hosts(strict=strict))
+    if not check.covers <= trial.values.used:
+        return Status.ERROR, Finding(
+            message="the kit failed in this check: it has not used all kinds of values"
+        )
     return Status.PASS, None
 
 
@@ -219,6 +229,7 @@ async def run_checks(
     strict: bool = False,
     within: float | None = None,
     served: ServedAt | None = None,
+    seed: int | None = None,
     on_result: Callable[[CheckResult], None] = lambda _: None,
 ) -> Report:
     """Run checks over one host. Cancelled, it returns the report of the checks that have ended.
@@ -236,6 +247,7 @@ async def run_checks(
         strict: whether a should counts as a must.
         within: seconds after which the run ends, with a report of the checks that have ended; ``None``: never.
         served: where a host is that somebody else has started; then the factory makes its driver.
+        seed: of the values that checks draw; ``None``: another one in each run.
         on_result: called with each result as it comes.
 
     Raises:
@@ -255,6 +267,7 @@ async def run_checks(
         output=output,
         time_scale=time_scale,
         served=served,
+        seed=seed,
     )
     results: dict[str, CheckResult] = {}
     error: Finding | None = None
@@ -315,6 +328,7 @@ def report_of(
         host=session.factory_name,
         contract=CONTRACT,
         kit=metadata.version("flowactions-plugin"),
+        seed=session.seed,
         mode=session.mode,
         database=session.databases.kind,
         started_at=started.isoformat(timespec="seconds"),

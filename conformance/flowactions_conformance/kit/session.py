@@ -24,8 +24,7 @@ from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.hosts.processes import ChildProcess
 from flowactions_conformance.kit.hosts.served import Served
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable, Tested
-from flowactions_conformance.kit.probing.folder import write_probe
-from flowactions_conformance.kit.probing.plugin import HOST_SETTING
+from flowactions_conformance.kit.probing.plugin import HOST_SETTING, write_probe
 from flowactions_conformance.kit.tested import tested
 from flowactions_conformance.kit.under_test import MARK, Env, Factory
 from flowactions_conformance.serving import listen, url_of
@@ -99,6 +98,7 @@ class Session(Bench):
         output: what hosts print.
         time_scale: of all limits.
         served: where a host is, if the mode is ``served``.
+        seed: of all values that are drawn; ``None``: another one in each run.
     """
 
     def __init__(
@@ -112,9 +112,13 @@ class Session(Bench):
         output: Output | None = None,
         time_scale: float = 1.0,
         served: ServedAt | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(None if served is None else served.address.token)
         self.mode = mode
+        self.seed = secrets.randbelow(10**6) if seed is None else seed
+        # What was found already → the check that says so.
+        self.causes: dict[str, str] = {}
         self.served = served
         self._limits = limits
         self._server = server
@@ -310,10 +314,15 @@ class Session(Bench):
         async def again(method: str) -> None:
             # From here on a process that has not reported before belongs to the next start.
             self.control.present = secrets.token_hex(4)
+            before = len(self.control.events)
             try:
                 await driver.call(method)
             finally:
                 self._present = host(met=False)
+            if not any(event.kind == "opened" for event in self.control.events[before:]):
+                raise NotTestable(
+                    f"{method}() has no effect: no process of the host has started since it was called"
+                )
 
         return host(met=True)
 

@@ -16,6 +16,7 @@ from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
 from flowactions_conformance.kit.hosts.output import without_provoked
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
+    CommonCause,
     DriverFault,
     Moment,
     NothingKnown,
@@ -28,6 +29,7 @@ from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
+from flowactions_conformance.kit.values import Values
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
@@ -61,12 +63,15 @@ class Trial(Parts):
 
     Attributes:
         host: the host that is used unless another is named.
+        values: draws the check's values.
         saw_overload: whether it was logged meanwhile that the database or the host did not answer in time, or that the database
             took no more connections.
     """
 
     def __init__(self, session: Session, check: Check, host: Host | None) -> None:
-        super().__init__(check.id, session.receiver_url)
+        self.values = Values(f"{session.seed}/{check.id}")
+        shapes = {"top", "loop", "branch"} - session.lacks if "loops" in session.claims else {"top"}
+        super().__init__(check.id, session.receiver_url, self.values.draw.sample(sorted(shapes), k=len(shapes)))
         self.session = session
         self.check = check
         self.timeline: list[Moment] = []
@@ -189,6 +194,8 @@ class Trial(Parts):
             raise (NotTried(lacks) if may_lack else NotTestable(lacks)) from None
         except DriverFault as exc:
             self._saw_server_error |= SERVER_ERROR.search(str(exc)) is not None
+            if "429 Too Many Requests" in str(exc):
+                raise _limited(str(exc)) from None
             raise
 
     async def open(
@@ -259,6 +266,8 @@ class Trial(Parts):
             raise NothingKnown(
                 f"nothing is known: the database that the kit gave did not answer ({method} {path})"
             )
+        if answer.status_code == 429 and b'"rate_limited"' not in answer.content:
+            raise _limited(f"{method} {path} → 429 {answer.text[:500]}")
         self._saw_server_error |= answer.status_code >= 500
         self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
         return answer
@@ -327,7 +336,8 @@ class Trial(Parts):
             event
             for event in self.session.control.events
             if event.kind == kind
-            and event.data["node"]["config"].get("token") == self.token
+            and (config := event.data["node"]["config"]).get("token") == self.token
+            and bool(config.get("paced")) is (self.pacing == "deferred")
             and (node is None or event.data["node"]["id"] == self.of_host(self.id(node)))
         ]
 
@@ -346,7 +356,7 @@ class Trial(Parts):
         return [
             arrival
             for arrival in self.session.arrivals
-            if (arrival.path.endswith(f"{below}{name}") if name else below in arrival.path)
+            if (arrival.path.endswith(f"{below}{self._now(name)}") if name else below in arrival.path)
         ]
 
     def signature_of(self, arrival: Arrival, secret: str) -> str:
@@ -408,7 +418,7 @@ class Trial(Parts):
         """Wait until that many requests have arrived at `hook` of that name."""
         await self.until(
             lambda: len(self.arrivals(name)) >= count,
-            f"the webhook {name!r} did not arrive",
+            f"the webhook {name!r} did not arrive{self.stands(name)}",
             expected=f"{count} request(s) at {self.hook(name)}",
         )
         return self.arrivals(name)
@@ -431,3 +441,14 @@ class Trial(Parts):
             self.note("probe", f"{event.kind} {node['id']} in process {event.pid}")
         elif self._host is not None and event.host == self._host.name and self.check.alone:
             self.note("probe", f"{event.kind} in process {event.pid}")
+
+
+def _limited(actual: str) -> CommonCause:
+    return CommonCause(
+        "a rate limiter of the host, or before it, answers 429 to the kit",
+        expected="no limit, or a high one, for the host that is tested",
+        actual=actual,
+        causes=(
+            "the limit of the host, or of a proxy before it, is lower than what the kit sends: raise it for the test",
+        ),
+    )

@@ -268,7 +268,10 @@ class HostUnderTest(Protocol):
         ...
 
     async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """Save a flow as its author does, and return the problems that the author is shown. Profile ``editing``."""
+        """Save a flow as this person does, and return the problems that an author is shown. Profile ``editing``.
+
+        The kit also calls it for people who may not, with a flow that they call theirs: then raise what the host answers.
+        """
         ...
 
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
@@ -278,14 +281,15 @@ class HostUnderTest(Protocol):
     async def fail_commit(self) -> None:
         """Make the commit fail by which the host stores the next opened run. Profile ``durability``.
 
-        ``open`` may then raise, or return a turn that is done. No data of that run may remain.
+        ``open`` raises then, or the host repeats the transaction, and returns the run of the second one. No data of the first
+        run may remain. If nothing fails, the check is not testable.
         """
         ...
 
     async def fail_database(self, fails: bool) -> None:
         """Make the host's own queries fail from now on, as if its database did not answer; or let them work again.
 
-        The queries of `Host.signing_secret` are enough. Optional, profile ``durability``: without it, one check is not
+        The queries of `Host.node` are enough. If they do not fail, the check is not testable. Optional, profile ``durability``: without it, one check is not
         tried.
         """
         ...
@@ -300,14 +304,15 @@ class HostUnderTest(Protocol):
     async def fail_auth_event(self, event_id: str) -> None:
         """Make the host fail once when it next handles this event, as if its database had failed.
 
-        Let the code that does the work fail, so that the code around it is tested. Profile ``inbound``.
+        Let the code that does the work fail, so that the code around it is tested. If the event is handled nevertheless, the
+        check is not testable. Profile ``inbound``.
         """
         ...
 
     async def restart(self) -> None:
         """Stop a served host as its server does on SIGTERM, start it again, and return when it serves.
 
-        Stop all of its processes. Only for a host that you have started yourself, and optional: without it,
+        Stop all of its processes: if none has started since, the check is not testable. Only for a host that you have started yourself, and optional: without it,
         checks that need it are not tried.
         """
         ...

@@ -104,7 +104,7 @@ MUTANTS = [
         "The routes are mounted below a path of which FlowActions.load was not told.",
         changed(_unknown_prefix),
         kills="HTTP-2 HTTP-10 TENANCY-2 TENANCY-3 TENANCY-5",
-        spares="HTTP-1 HTTP-3 HTTP-7 EDIT-4 AUTH-1",
+        spares="HTTP-1 HTTP-3 HTTP-7 AUTH-1",
         message="where the palette has it",
     ),
     mutant(
@@ -128,7 +128,7 @@ MUTANTS = [
         "An error handler for the whole app writes every error in its own form.",
         changed(_errors_again),
         kills="HTTP-5 HTTP-6 HTTP-7",
-        spares="HTTP-1 HTTP-3 HTTP-9 AUTH-1 SAVING-4",
+        spares="HTTP-1 HTTP-3 HTTP-9 AUTH-1",
         message="the problem that the plugin answers to GET /v1/webhooks/outbox?unknown=1 was rewritten",
     ),
     mutant(

@@ -91,7 +91,7 @@ MUTANTS = [
         "Who else runs a step is known by a lock in memory, and 'running' is taken for 'done'.",
         changed(_locks_in_memory),
         kills="SCALE-2",
-        spares="PACING-1 PACING-2",
+        spares="PACING-2",
         message="a caller was let past a node that another process still runs",
     ),
     mutant(

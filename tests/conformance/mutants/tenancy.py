@@ -91,7 +91,7 @@ MUTANTS = [
         "A backend belongs to the organization of the agent that it addresses.",
         changed(_organization_of_the_path),
         kills="TENANCY-4",
-        spares="AUTH-3 AUTH-4 TENANCY-1",
+        spares="AUTH-2 AUTH-4 TENANCY-1",
         message="of another organization, is answered 400",
     ),
     mutant(

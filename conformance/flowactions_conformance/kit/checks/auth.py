@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote
 
 import httpx
+from msgspec.structs import replace
 
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.credentials import altered, replaced
@@ -18,6 +19,7 @@ from flowactions_conformance.kit.under_test import Agent, Login
 REFUSED: Final = frozenset({401, 403})
 """The plugin says 401. A host that refuses such a request before may say 403."""
 
+FORBIDDEN: Final = 403
 DASHBOARD: Final = tuple(route for route in ROUTES if route.caller == "dashboard")
 OUTBOX: Final = "/v1/webhooks/outbox"
 LIST: Final = next(route for route in DASHBOARD if route.path == OUTBOX)
@@ -44,14 +46,36 @@ STRICT: Final = (
 @check(
     "AUTH-1",
     profile="core",
-    clause="contract: What a host does (Credentials); http: Checks of every request; spec 5.1",
-    causes=STRICT,
+    clause="contract: What a host does (Credentials), What a host provides (may_change); spec 5.1",
+    causes=(
+        *STRICT,
+        "dashboard_principal sets may_change=True for everybody: take it from the person's role",
+        "dashboard_principal and api_principal look up the same tokens, without their kind",
+    ),
 )
-async def nobody_is_refused(trial: Trial) -> None:
-    """Without a credential every dashboard route, and the one for backends, is refused."""
-    for route in ROUTES:
-        if route.caller not in {"provider", "anybody"}:
-            await _refused(trial, route, {}, "without a credential")
+async def everybody_gets_what_they_may(trial: Trial) -> None:
+    """Each route gives everybody what they may: nobody nothing, a backend no dashboard, and no change to who may only look."""
+    reader = Login(kind="dashboard", organization=trial.organization, id=trial.id("reader"), may_change=False)
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
+    logins = (reader, backend) if provides(trial, "api_principal") else (reader,)
+    await trial.seed(world=trial.world(logins=logins))
+    credentials = {who.kind: await trial.call("headers", who) for who in logins}
+    logic = _logic(trial.of_host(trial.agent))
+    for route in (*(each for each in ROUTES if each.caller == "dashboard"), logic):
+        await _refused(trial, route, {}, "without a credential")
+        if route.caller == "backend":
+            await _refused(trial, route, credentials["dashboard"], "with a person's credential")
+            continue
+        if "api" in credentials:
+            await _refused(trial, route, credentials["api"], "with a backend's credential")
+        if route.signed_in or route.changes:
+            answer = await _send(trial, route, credentials["dashboard"])
+            trial.expect(
+                (answer.status_code == FORBIDDEN) == route.changes,
+                f"{route.method} {route.path}, by a person who may only look, is answered {answer.status_code}",
+                expected="403" if route.changes else "an answer as for everybody",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
 
 
 @check(
@@ -108,24 +132,33 @@ async def altered_credentials_are_refused(trial: Trial) -> None:
 
 
 @check(
-    "AUTH-3",
+    "AUTH-7",
     profile="core",
-    clause="contract: What a host does (Credentials); spec 5.1",
+    clause="contract: What a host does (Credentials), What a host provides (may_change)",
     causes=(
-        "dashboard_principal and api_principal look up the same tokens, without their kind",
-        "one of the two calls the other",
+        "who somebody is and what they may do is kept with the session, or in a cache: read it at each request",
+        "a token says what its owner may do, and stays valid",
     ),
 )
-async def the_wrong_kind_is_refused(trial: Trial) -> None:
-    """A backend's credential does not open the dashboard's routes, nor a person's those for backends."""
-    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"), all_agents=True)
-    with_backends = provides(trial, "api_principal")
-    await trial.seed(world=trial.world(logins=(backend,) if with_backends else ()))
-    person = await trial.call("headers", trial.author)
-    await _refused(trial, _logic(trial.of_host(trial.agent)), person, "with a person's credential")
-    if with_backends:
+async def rights_end_when_they_are_taken_away(trial: Trial) -> None:
+    """A right that was taken away does not work any more, and works again when it is given back."""
+    person = Login(kind="dashboard", organization=trial.organization, id=trial.id("person"))
+    for may in (True, False, True):
+        who = replace(person, may_change=may)
+        await trial.seed(world=trial.world(logins=(who,)))
         for route in DASHBOARD:
-            await _refused(trial, route, await trial.call("headers", backend), "with a backend's credential")
+            if not (route.changes and route.signed_in):
+                continue
+            answer = await _send(trial, route, await trial.call("headers", who))
+            trial.expect(
+                (answer.status_code != FORBIDDEN) == may,
+                f"a right that {'a person has does not work' if may else 'was taken away still works'}:"
+                f" {route.method} {route.path} is answered {answer.status_code}",
+                expected="an answer to the request"
+                if may
+                else "403, because the person may not change anything now",
+                actual=f"{answer.status_code} {answer.text[:500]}",
+            )
 
 
 @check(
@@ -134,49 +167,37 @@ async def the_wrong_kind_is_refused(trial: Trial) -> None:
     clause="contract: What a host provides (api_principal, agent); spec 4.2, 5.1",
     causes=(
         "api_principal sets all_agents for a backend that may address only some agents, or none",
+        "the agents of a backend are kept in a cache: read them at each request",
         "agent_ids holds other ids than those in the path: both are the host's",
         "Host.agent does not find the agent, or finds it in another organization",
     ),
 )
 async def backends_keep_to_their_agents(trial: Trial) -> None:
-    """A backend can address the agents that it may, and no other agent."""
+    """A backend can address the agents that it may address now, and no other agent."""
     if not provides(trial, "api_principal"):
-        return  # AUTH-1 and AUTH-3 have seen that nobody gets in
-    second = Agent(id=trial.id("second"), name="Second", organization=trial.organization)
-    logins = {
-        name: Login(
-            kind="api",
-            organization=trial.organization,
-            id=trial.id(name),
-            agents=(trial.agent,) if name == "first-only" else (),
-            all_agents=name == "all",
-        )
-        for name in ("first-only", "all", "none")
-    }
-    await trial.seed(world=trial.world(agents=(second,), logins=tuple(logins.values())))
-    for name, allowed in (("first-only", {trial.agent}), ("all", {trial.agent, second.id}), ("none", set())):
-        headers = await trial.call("headers", logins[name])
-        for agent in (trial.agent, second.id):
+        return  # AUTH-1 has seen that nobody gets in
+    second, nowhere = trial.id("second"), trial.id("nowhere")
+    backend = Login(kind="api", organization=trial.organization, id=trial.id("backend"))
+    agents = (Agent(id=second, name="Second", organization=trial.organization),)
+    for who, allowed in (
+        (replace(backend, agents=(trial.agent,)), {trial.agent}),
+        (replace(backend, all_agents=True), {trial.agent, second}),
+        (backend, set()),
+        (replace(backend, agents=(second,)), {second}),
+    ):
+        await trial.seed(world=trial.world(agents=agents, logins=(who,)))
+        headers = await trial.call("headers", who)
+        for agent in (trial.agent, second, nowhere):
             answer = await _send(trial, _logic(trial.of_host(agent)), headers)
-            gets_in = answer.status_code == 400  # past the agent; the body of this request is empty
-            refused = answer.status_code in REFUSED | {404}
+            # Past the agent; the body of this request is empty.
+            gets_in = agent in allowed
             trial.expect(
-                gets_in if agent in allowed else refused,
-                f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} was answered {answer.status_code}"
-                f" for the agent {agent}, {'as if it might not' if agent in allowed else 'as if it might address it'}",
-                expected="400: the agent is found, the request has no fields"
-                if agent in allowed
-                else "404, or a refusal of the host's own",
+                answer.status_code in ({400} if gets_in else REFUSED | {404}),
+                f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} now was answered {answer.status_code}"
+                f" for the agent {agent}, {'as if it might not' if gets_in else 'as if it might address it'}",
+                expected="400: the request has no fields" if gets_in else "404, or a refusal of the host's own",
                 actual=f"{answer.status_code} {answer.text[:500]}",
             )
-    headers = await trial.call("headers", logins["all"])
-    answer = await _send(trial, _logic(trial.id("nowhere")), headers)
-    trial.expect(
-        answer.status_code in REFUSED | {404},
-        "a backend can address an agent that does not exist",
-        expected="404",
-        actual=f"{answer.status_code} {answer.text[:500]}",
-    )
 
 
 @check(

@@ -8,10 +8,9 @@ from typing import Final
 from flowactions_conformance.kit.outcomes import NotTried
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import connect
-from flowactions_conformance.kit.support.client import hides
+from flowactions_conformance.kit.support.client import hides, pacings, walked
 from flowactions_conformance.kit.support.compare import text_change
 from flowactions_conformance.kit.support.deliveries import ALWAYS, sent_again, until_dead
-from flowactions_conformance.kit.support.samples import DECOMPOSED
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Action
 
@@ -55,12 +54,6 @@ async def delivers_a_webhook(trial: Trial) -> None:
 
 AT_ONCE: Final = 4
 """Runs of a flow that are opened at the same time."""
-USERS_AND_CONTENTS: Final = (
-    ("Zoë “O'Brien” <z@example.com>", 'line\r\n\t{{userId}} {"a": "\\\\", "b": [1]} 日本 🚀 %7B\n'),
-    ("", ""),
-    (" 007 ", " spaces stay "),
-    DECOMPOSED,
-)
 
 GIVES_THE_WALK: Final = (
     "the user's id or message is trimmed, escaped or rendered before it becomes the walk's",
@@ -75,31 +68,35 @@ GIVES_THE_WALK: Final = (
     profile="core",
     clause="contract: Structs (Walk), Ids; spec 2.3",
     causes=GIVES_THE_WALK,
+    covers=("users", "texts"),
 )
 async def gives_the_walk(trial: Trial) -> None:
     """The walk that arrives at a node has the organization, agent, flow, user and content of the run."""
-    flow = trial.flow(trial.step("a"), trial.probe("node"))
-    await trial.seed(flow)
-    for user, content in USERS_AND_CONTENTS:
-        await trial.open(flow, user=user, content=content)
-        events = trial.reached("node")
-        trial.expect(events, "the node was not reached")
-        walk = events[-1].data["walk"]
-        for field, expected in {
-            "organizationId": trial.of_host(trial.organization),
-            "agentId": trial.of_host(trial.agent),
-            "flowId": trial.of_host(flow.id),
-            "userId": user,
-            "content": content,
-        }.items():
-            change = text_change(expected, walk[field])
-            trial.equal(walk[field], expected, f"{field} of the walk is not the run's{change}")
-        trial.equal(
-            walk["pacing"],
-            {"kind": "eager"},
-            "the walk of a flow that is walked to its end is not eager",
-            causes=("Deferred is passed in every flow: pass it only where the user goes from step to step",),
-        )
+    for pacing in pacings(trial):
+        flow = trial.flow(trial.step("a"), trial.probe("node"))
+        await trial.seed(flow)
+        for user, content, kinds in trial.values.runs():
+            await walked(trial, flow, user, content)
+            events = trial.reached("node")
+            trial.expect(events, "the node was not reached")
+            walk = events[-1].data["walk"]
+            for field, expected in {
+                "organizationId": trial.of_host(trial.organization),
+                "agentId": trial.of_host(trial.agent),
+                "flowId": trial.of_host(flow.id),
+                "userId": user,
+                "content": content,
+            }.items():
+                change = text_change(expected, walk[field])
+                trial.equal(walk[field], expected, f"{field} of the walk is not the run's{change} ({kinds})")
+            trial.equal(
+                walk["pacing"]["kind"],
+                pacing,
+                "the walk of a flow has another pacing than the flow",
+                causes=(
+                    "Deferred is passed in every flow, or in none: pass it where the user goes from step to step",
+                ),
+            )
 
 
 @check(
@@ -146,37 +143,41 @@ async def makes_a_run_of_each_opening(trial: Trial) -> None:
 @check(
     "EAGER-5",
     profile="core",
-    clause="contract: Advancing; how-to: Call the plugin from your walk; spec 6.3, 5.3.6",
+    clause="contract: Advancing; how-to: Call the plugin from your walk; spec 6.3, 5.3.6, 7.1",
     causes=(
-        "NodeResult is part of what the end user's client gets: keep it for the flow's author",
+        "NodeResult, or its reason or message, is part of what the end user's client gets: keep it for the flow's author",
         "the client gets the flow's items with the configs of action nodes: send content steps only",
     ),
 )
 async def keeps_nodes_from_the_user(trial: Trial) -> None:
-    """The end user's client gets nothing of action nodes: no config, no secret, no result."""
-    said = trial.id("said-to-the-author")
+    """The end user's client gets nothing of action nodes: no config, no secret, no result, and not why a run was halted."""
     words = {
         "the webhook's signing secret": trial.id("signing-secret"),
         "the value of a webhook's header": trial.id("header-token"),
         "a node's secret": trial.id("probe-secret"),
         "a node's config": trial.id("config-text"),
-        "a node's message": said,
+        "a node's message": trial.id("said-to-the-author"),
+        "a node's reason": trial.id("reason"),
     }
-    _, header, secret, text, _ = words.values()
-    flow = trial.flow(
-        trial.step("a"),
-        trial.webhook(
-            "order",
-            webhookSecret=words["the webhook's signing secret"],
-            webhookHeaders=[{"key": "Authorization", "value": header}],
-        ),
-        trial.probe("node", probeSecret=secret, text=text, message=said),
-        trial.step("b"),
-    )
-    await trial.seed(flow)
-    turn = await trial.open(flow)
-    trial.expect(trial.ran() == ["node"], "the node did not run, so nothing is known of what the user gets")
-    hides(trial, turn, words)
+    signing, header, secret, text, said, reason = words.values()
+    for _ in pacings(trial):
+        headers = [{"key": "Authorization", "value": header}]
+        flow = trial.flow(
+            trial.step("a"),
+            trial.webhook("order", webhookSecret=signing, webhookHeaders=headers),
+            trial.probe("node", probeSecret=secret, text=text, message=said),
+            trial.step("b"),
+            trial.probe("skipped", status="skipped", message=said, reason=reason),
+            trial.probe("failed", status="failed", message=said, reason=reason),
+            trial.probe("halting", status="failed", message=said, reason=reason, halt=True),
+            trial.step("c"),
+        )
+        await trial.seed(flow)
+        turns = await walked(trial, flow)
+        ran = ["node", "skipped", "failed", "halting"]
+        trial.equal(trial.ran(), ran, "the nodes did not run, so nothing is known of what the user gets")
+        for turn in turns:
+            hides(trial, turn, words)
 
 
 @check(
@@ -192,28 +193,32 @@ async def keeps_nodes_from_the_user(trial: Trial) -> None:
 )
 async def signs_with_the_secret_of_now(trial: Trial) -> None:
     """A webhook is signed with the secret that its node has when it is sent, and not at all when it has none."""
-    for number, secret in enumerate(("first secret", "sécond “secret” ", None), start=1):
-        config = {} if secret is None else {"webhookSecret": secret}
-        flow = trial.flow(trial.webhook("order", **config))
-        await trial.seed(flow)
-        await trial.open(flow)
-        newest = (await trial.until_arrived("order", number))[-1]
-        if secret is None:
-            expected, what = "unsigned", "a webhook whose node has no secret any more is signed"
-        else:
-            expected, what = "verified", "a webhook is not signed with the secret that its node has now"
-        trial.equal(trial.signature_of(newest, secret or ""), expected, f"{what} (opening {number})")
-    # Two nodes, as their ids say, though only in upper and lower case.
-    nodes = [trial.webhook(name, webhookSecret=f"secret of {name}") for name in ("twin", "TWIN")]
-    await trial.seed(trial.flow(*nodes, name="twins"))
-    await trial.open(trial.flow(*nodes, name="twins"))
-    for name in ("twin", "TWIN"):
-        (arrived,) = await trial.until_arrived(name)
-        trial.equal(
-            trial.signature_of(arrived, f"secret of {name}"),
-            "verified",
-            f"of two nodes whose ids differ in upper and lower case only, {name} is not signed with its own secret",
-        )
+    for _ in pacings(trial):
+        for number, secret in enumerate(("first secret", "sécond “secret” ", None), start=1):
+            config = {} if secret is None else {"webhookSecret": secret}
+            flow = trial.flow(trial.step("a"), trial.webhook("order", **config))
+            await trial.seed(flow)
+            await walked(trial, flow, user="Ada")
+            newest = (await trial.until_arrived("order", number))[-1]
+            if secret is None:
+                expected, what = "unsigned", "a webhook whose node has no secret any more is signed"
+            else:
+                expected, what = "verified", "a webhook is not signed with the secret that its node has now"
+            trial.equal(trial.signature_of(newest, secret or ""), expected, f"{what} (opening {number})")
+            body = '{"user": "Ada", "content": "content"}'
+            trial.equal(newest.body, body, "the webhook arrived with another body")
+        # Two nodes, as their ids say, though only in upper and lower case.
+        nodes = [trial.webhook(name, webhookSecret=f"secret of {name}") for name in ("twin", "TWIN")]
+        twins = trial.flow(trial.step("b"), *nodes, name="twins")
+        await trial.seed(twins)
+        await walked(trial, twins)
+        for name in ("twin", "TWIN"):
+            (arrival,) = await trial.until_arrived(name)
+            trial.equal(
+                trial.signature_of(arrival, f"secret of {name}"),
+                "verified",
+                f"of two nodes whose ids differ in upper and lower case only, {name} is not signed with its own secret",
+            )
 
 
 @check(
@@ -238,40 +243,6 @@ async def drops_deliveries_of_removed_nodes(trial: Trial) -> None:
     ended = await sent_again(trial, dead, "removed")
     trial.equal(len(trial.arrivals("removed")), sent, "a delivery was sent again after its node was removed")
     trial.equal(ended["status"], "dead", "the delivery of a removed node did not end")
-
-
-@check(
-    "EAGER-8",
-    profile="core",
-    clause="contract: Ids (run_id is new for every run)",
-    causes=(
-        "run ids are counted in memory, and begin again with the process: take random ones, or the table's",
-    ),
-    alone=True,
-    served="restart",
-)
-async def makes_new_runs_after_a_restart(trial: Trial) -> None:
-    """After a restart, run ids go on being new: receivers see no event that they have seen before."""
-    host = await trial.start()
-    flow = trial.flow(trial.probe("node"), trial.webhook("order"))
-    await trial.seed(flow)
-    await trial.open(flow)
-    await trial.until_arrived("order")
-    await trial.stop()
-    trial.host = await trial.start(beside=host)
-    await trial.seed(flow)
-    await trial.open(flow)
-    runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
-    trial.expect(
-        len(runs) == len(set(runs)) == 2,
-        "a run after a restart has the run_id of one before",
-        expected="two run ids",
-        actual=runs,
-    )
-    events = {arrival.event_id for arrival in await trial.until_arrived("order", 2)}
-    trial.equal(
-        len(events), 2, "the webhooks of a run before a restart and of one after it have the same event id"
-    )
 
 
 @check(

@@ -7,25 +7,26 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 
 import httpx
 
 from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
-from flowactions_conformance.kit.outcomes import CheckFailed
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
 from flowactions_conformance.kit.support.chat import INSTALL, connect
-from flowactions_conformance.kit.support.compare import json_object
+from flowactions_conformance.kit.support.compare import json_object, text_change
 from flowactions_conformance.kit.support.routes import ROUTES as OWN_ROUTES
 from flowactions_conformance.kit.support.samples import (
     ANSWERS,
     BODIES,
+    COOKIE,
     HEADERS,
     LARGEST,
     METHODS,
+    PATHS,
     PIECE_BYTES,
     PIECES,
     PROBLEM,
@@ -60,19 +61,23 @@ async def _echo(
     query: str = "",
     *,
     what: str = "",
+    end: str = "",
     causes: Sequence[str] = (),
     **sending: Any,
 ) -> Mapping[str, Any]:
     """Has the probe tell what has reached it; ``what`` is sent, for the message of a failure, with its causes."""
-    path = f"{ECHO}?{query}" if query else ECHO
+    path = f"{ECHO}/{quote(end, safe='/%')}" if end else ECHO
+    path = f"{path}?{query}" if query else path
     answer = await trial.request(method, path, who=trial.author, **sending)
     told = (
-        f"{what} did not reach the plugin: it was answered {answer.status_code}"
+        f"the answer to {method} {ECHO} was changed: it is no JSON any more"
+        if answer.status_code == 200
+        else f"{what} did not reach the plugin: it was answered {answer.status_code}"
         if what
         else f"{method} {ECHO}, a route of the probe plugin, does not answer"
     )
     trial.expect(
-        answer.status_code == 200,
+        answer.status_code == 200 and json_object(answer),
         told,
         expected="200 from the plugin",
         actual=f"{answer.status_code} {answer.text[:500]}",
@@ -134,34 +139,28 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
             )
 
 
-@check("HTTP-3", profile="core", clause="contract: What a host does (Routes); spec 5.3, 5.4", causes=PASSING)
+@check(
+    "HTTP-3",
+    profile="core",
+    clause="contract: What a host does (Routes); spec 5.3, 5.4",
+    causes=PASSING,
+    covers=("headers",),
+)
 async def request_bodies_pass(trial: Trial) -> None:
     """The bytes of a request's body, and its headers, reach the plugin unchanged."""
     await trial.seed()
-    found: list[CheckFailed] = []
-    for part in (_small_bodies, _repeated_headers, _large_bodies):
-        try:
-            await part(trial)
-        except CheckFailed as exc:
-            found.append(exc)
-    if found:
-        # Each may have a cause of its own, of which the others say nothing.
-        findings = [exc.finding for exc in found]
-        raise CheckFailed(
-            "; ".join(finding.message for finding in findings),
-            expected="\n".join(finding.expected for finding in findings),
-            actual="\n".join(finding.actual for finding in findings),
-            causes=tuple(dict.fromkeys(cause for finding in findings for cause in finding.causes)),
-        )
+    await _small_bodies(trial)
+    await _repeated_headers(trial)
+    await _large_bodies(trial)
 
 
 async def _small_bodies(trial: Trial) -> None:
     for what, media_type, body in BODIES:
         sent = {
             "content-type": media_type,
-            "x-kit-one": f'{trial.token}  a, b; c="d"',
+            **dict(trial.values.headers()),
             "svix-id": trial.token,
-            "idempotency-key": f"Ab3-{trial.token}",
+            "idempotency-key": f"007-{trial.token}",
             "svix-signature": "v1,Ab3+/Cd4==",
             "x-slack-signature": "v0=Ab3",
         }
@@ -207,25 +206,40 @@ async def _large_bodies(trial: Trial) -> None:
 
 @check("HTTP-4", profile="core", clause="contract: What a host does (Routes)", causes=PASSING)
 async def method_and_query_pass(trial: Trial) -> None:
-    """Each method and the query, as it is written, reach the plugin unchanged."""
+    """Each method, path and query, as it is written, reach the plugin unchanged."""
     await trial.seed()
+    for end in PATHS:
+        seen = await _echo(trial, end=end, what=f"a path that ends with {end!r}")
+        got, sent = str(seen["path"]).partition(f"{ECHO}/")[2], unquote(end)
+        trial.equal(
+            got, sent, f"a path that ends with {end!r} reached the plugin changed{text_change(sent, got)}"
+        )
     for method in METHODS:
         seen = await _echo(trial, method, QUERY)
         trial.equal(seen["method"], method, f"a {method} reached the plugin as another method")
         trial.equal(seen["query"], QUERY, f"the query of a {method} reached the plugin changed")
 
 
-@check("HTTP-5", profile="core", clause="contract: What a host does (Routes)", causes=REWRITING)
+@check(
+    "HTTP-5",
+    profile="core",
+    clause="contract: What a host does (Routes)",
+    causes=REWRITING,
+    covers=("headers",),
+)
 async def answers_pass(trial: Trial) -> None:
     """Status, headers and bytes of a plugin's answer reach the client unchanged, whatever the status."""
     await trial.seed()
     for status, media_type, body in ANSWERS:
-        wanted = [*HEADERS, ("content-type", media_type)]
+        wanted = [*HEADERS, *trial.values.headers(), ("content-type", media_type)]
         answer = await _answer(trial, status, wanted, body)
         trial.equal(answer.status_code, status, f"an answer with status {status} got another one")
         trial.equal(answer.content, body, f"the body of an answer with status {status} was changed")
         for name, value in wanted:
-            trial.equal(answer.headers.get(name), value, f"the header {name} of a {status} was changed")
+            got = answer.headers.get(name)
+            # A host may add headers. It changes none that the plugin gave.
+            how = "dropped" if got is None else "changed"
+            trial.equal(got, value, f"the header {name} of an answer with status {status} was {how}")
 
 
 @check(
@@ -333,12 +347,22 @@ async def redirects_and_cookies_pass(trial: Trial) -> None:
             urljoin(asked, location),
             f"the Location of a {status} was changed",
         )
-        got = [value.partition(";")[0] for value in answer.headers.get_list("set-cookie")]
+        got = {
+            first: {each.strip().lower() for each in rest.split(";")}
+            for first, _, rest in (each.partition(";") for each in answer.headers.get_list("set-cookie"))
+        }
         missing = [f"{key}={value}" for key, value in cookies.items() if f"{key}={value}" not in got]
         trial.expect(
             not missing,
             f"the cookies {', '.join(missing)} of a plugin's answer did not reach the client each in a header of its own",
             expected=[f"{key}={value}; …" for key, value in cookies.items()],
+            actual=answer.headers.get_list("set-cookie"),
+        )
+        lost = sorted({each for cookie in cookies.items() for each in COOKIE - got["=".join(cookie)]})
+        trial.expect(
+            not lost,
+            f"the cookies of a plugin's answer lost their attributes {', '.join(lost)}",
+            expected=sorted(COOKIE),
             actual=answer.headers.get_list("set-cookie"),
         )
     answer = await trial.request("GET", INSTALL, who=trial.author)

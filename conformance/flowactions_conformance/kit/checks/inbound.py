@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from flowactions_conformance.kit.outcomes import NotTestable
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import chat
 from flowactions_conformance.kit.trial import Trial
@@ -68,6 +69,12 @@ async def is_sent_again_after_a_failure(trial: Trial) -> None:
     event = trial.id("event")
     await trial.call("fail_auth_event", event)
     answer = await send_event(trial, event)
+    raised = [each.data["raised"] for each in trial.reports("host_call") if each.data["method"] == "auth_event"]
+    if answer.status_code == 200 and not any(raised) and await trial.call("handled", event):
+        raise NotTestable(
+            "fail_auth_event() has no effect: the event was acknowledged and handled. If the work did fail, auth_event has"
+            " swallowed the error: the provider will not send it again"
+        )
     trial.expect(
         answer.status_code >= 500,
         "an event that the host failed to handle was acknowledged: the provider will not send it again",

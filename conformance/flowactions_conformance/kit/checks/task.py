@@ -106,11 +106,12 @@ async def survives_a_crash(trial: Trial) -> None:
         LEFT_OPEN,
         "something of the host keeps its shutdown from ending",
         "what the host makes at import, or once for all starts, belongs to the event loop of the first one",
+        "run ids are counted in memory, and begin again with the process: take random ones, or the table's",
     ),
     served="restart",
 )
 async def stops_and_starts_again(trial: Trial) -> None:
-    """The host sends what is queued by itself, stops cleanly, and does both again when it is started again."""
+    """The host sends what is queued by itself, stops cleanly, and does both again when it is started again, with new run ids."""
     flow = trial.flow(trial.webhook("hook"))
     host: Host | None = None
     for number in (1, 2):
@@ -126,7 +127,8 @@ async def stops_and_starts_again(trial: Trial) -> None:
         await trial.seed(flow)
         await trial.open(flow)
         # From here on the kit asks nothing of the host.
-        await trial.until_arrived("hook", number)
+        events = {arrival.event_id for arrival in await trial.until_arrived("hook", number)}
+        trial.equal(len(events), number, f"the webhook of a run has the event id of an earlier run{again}")
         await _runs_once(trial, host)
         await trial.stop()
         if not host.met:

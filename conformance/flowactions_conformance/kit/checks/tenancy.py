@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support.chat import INSTALL, allow, connect, with_cookies
 from flowactions_conformance.kit.support.evidence import provides
@@ -20,6 +21,7 @@ from flowactions_conformance.kit.under_test import (
     Organization,
     Trigger,
     TriggerAction,
+    TriggerRef,
     World,
 )
 
@@ -307,8 +309,17 @@ async def actions_are_their_organizations(trial: Trial) -> None:
     ):
         path = _logic(trial, agent, survey.id)
         await _answers(trial, "POST", path, who, {400, *HIDDEN}, of, json=body)
+    theirs = TriggerRef(
+        organization=pair.other, agent=pair.other_agent, experience=survey.id, trigger=survey.triggers[0].id
+    )
+    try:
+        await trial.call("trigger", theirs)
+    except (DriverFault, NotTestable) as exc:
+        trial.note("host", f"refuses: {exc}")
     path = _logic(trial, trial.agent, survey.id)
     await _answers(trial, "POST", path, own, {202}, "the agent's own organization", json=body)
+    await trial.nothing_more_is_sent()
+    trial.equal(len(trial.arrivals("fired")), 1, "a trigger of another organization's experience was fired")
 
 
 async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:

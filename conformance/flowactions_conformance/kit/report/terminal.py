@@ -108,6 +108,7 @@ def tested_lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "plugin", report.tested.plugin
         yield "python", f"{report.tested.python}, {report.tested.platform}"
     yield "database", report.tested.database
+    yield "seed", str(report.seed)
 
 
 def profile_lines(report: Report, paint: Paint = PLAIN) -> Iterator[str]:

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 
 from flowactions_conformance.chat_provider import Workspace
+from flowactions_conformance.kit.outcomes import CommonCause
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Login
 from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
@@ -32,6 +33,15 @@ async def connect(trial: Trial, who: Login) -> Workspace:
     workspace = trial.session.workspace()
     begun = await trial.request("GET", INSTALL, who=who)
     trial.equal(begun.status_code, 302, "the install of chat does not begin", CAUSES)
+    if "set-cookie" not in begun.headers:
+        raise CommonCause(
+            "the cookie that the plugin sets when an install of chat begins does not reach the browser",
+            expected=f"Set-Cookie in the answer of GET {INSTALL}",
+            actual=dict(begun.headers),
+            causes=(
+                "a CDN, proxy or middleware removes Set-Cookie from answers: leave those of the plugin alone",
+            ),
+        )
     back = await allow(begun.headers["location"], workspace)
     below = f"{trial.host.url}{trial.host.prefix}"
     trial.expect(

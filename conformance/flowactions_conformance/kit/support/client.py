@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from flowactions_conformance.kit.outcomes import CheckFailed, DriverFault, NotTestable
 from flowactions_conformance.kit.trial import Trial
@@ -20,11 +20,13 @@ class Client:
     Attributes:
         turn: the newest.
         shown: ids of the steps that were shown, in order.
+        turns: all that were seen.
     """
 
     def __init__(self, trial: Trial, turn: Turn) -> None:
         self.turn = turn
         self.shown: list[str] = []
+        self.turns: list[Turn] = []
         self._trial = trial
         self._see(turn)
 
@@ -71,7 +73,7 @@ class Client:
                 )
 
     async def to_end(self) -> list[list[str]]:
-        """Goes on until the run is done.
+        """Goes on until the run is done or halted.
 
         Returns:
             The names of the probe nodes that ran with each ``next`` that led to a step, and with the last one.
@@ -81,7 +83,7 @@ class Client:
         """
         ran: list[list[str]] = []
         for _ in range(MOST_STEPS):
-            if self.turn.done:
+            if self.turn.done or self.turn.halted:
                 return ran
             before = len(self._trial.ran())
             await self.next()
@@ -102,8 +104,30 @@ class Client:
                 self._see(turn)
 
     def _see(self, turn: Turn) -> None:
+        self.turns.append(turn)
         if turn.step_id is not None and turn.step_id not in self.shown[-1:]:
             self.shown.append(turn.step_id)
+
+
+def pacings(trial: Trial) -> Iterator[str]:
+    """Yield each pacing that the host has. What is made meanwhile has ids of its own, and only that is seen."""
+    yield trial.pacing
+    if "pacing" in trial.session.claims:
+        trial.pacing = "deferred"
+        yield trial.pacing
+        trial.pacing = "eager"
+
+
+async def walked(trial: Trial, flow: Flow, user: str | None = None, content: str = "content") -> list[Turn]:
+    """Open a flow, and go to the end of the run as its user does; return each turn.
+
+    Raises:
+        CheckFailed: it does not end.
+    """
+    client = await Client.opened(trial, flow, user=user, content=content)
+    if flow.pacing == "deferred":
+        await client.to_end()
+    return client.turns
 
 
 async def attempt(trial: Trial, turn: Turn, step: str | None = None) -> Turn | None:

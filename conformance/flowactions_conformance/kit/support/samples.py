@@ -20,9 +20,6 @@ BODIES: Final[Sequence[tuple[str, str, bytes]]] = (
     ),
     ("nothing", "application/json", b""),
 )
-DECOMPOSED: Final = ("Ame\u0301lie", "e\u0301 " * 1333 + ".")
-"""A user and a content of 4,000 characters, each e and accent of their own: what composes them, or cuts, changes the text."""
-
 PIECES: Final = 16
 PIECE_BYTES: Final = 65_536
 """Together a mebibyte: as large as a provider's event, and half of what an editor may send."""
@@ -41,9 +38,14 @@ ANSWERS: Final[Sequence[tuple[int, str, bytes]]] = (
     (403, PROBLEM, b'{"code": "kit",  "status": 403}'),
     (404, PROBLEM, b'{"code": "kit",  "status": 404}'),
     (409, "application/json", b"[]"),
+    (202, "text/plain; charset=utf-8", b"long " * 50_000),
     (503, PROBLEM, b'{"code": "kit",  "status": 503}'),
 )
-HEADERS: Final = (("retry-after", "17"), ("x-kit", 'Ab3  b, c; d="E"'), ("cache-control", "no-store"))
+HEADERS: Final = (("retry-after", "17"), ("cache-control", "no-store"), ("content-disposition", "inline"))
+COOKIE: Final = frozenset({"httponly", "secure", "samesite=strict", "path=/"})
+"""The attributes of the probe's cookies."""
+PATHS: Final = ("Ab3/aB3", "007", "a.b/c_d~e", "Ame\u0301lie/é", "%2e%2520")
+"""What stands at the end of a path. The last one is written in percents."""
 REDIRECTS: Final = (
     (302, "https://elsewhere.example/path?next=%2Fa%20b&x=1#end"),
     (303, "/relative/path?x=%C3%A9"),
