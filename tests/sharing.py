@@ -25,16 +25,18 @@ def signatures() -> Iterator[None]:
 
     A parsed signature is frozen, and depends on the function's code and its module alone.
     """
-    parsed: dict[CodeType, ParsedSignature] = {}
+    # Equal code in two modules is one key: copies of a host have types of their own.
+    parsed: dict[tuple[str, CodeType], ParsedSignature] = {}
     parse = ParsedSignature.from_fn
 
     def from_fn(fn: Callable[..., Any], signature_namespace: dict[str, Any]) -> ParsedSignature:
         code = getattr(fn, "__code__", None)
         if code is None:
             return parse(fn, signature_namespace)
-        if code not in parsed:
-            parsed[code] = parse(fn, signature_namespace)
-        return parsed[code]
+        key = (fn.__module__, code)
+        if key not in parsed:
+            parsed[key] = parse(fn, signature_namespace)
+        return parsed[key]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ParsedSignature, "from_fn", from_fn)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -38,7 +38,7 @@ class Parts:
         agent: the kit's id of its agent.
         author: a person of the organization who may change things.
         ids: kit id → the host's id, of everything that was seeded.
-        pacing: of the flows that are made now; see `pacings`.
+        pacing: of the flows that are made now; see `client.pacings`.
     """
 
     pacing = "eager"
@@ -58,13 +58,6 @@ class Parts:
     def id(self, name: str) -> str:
         """Return a kit id of this check: 1 to 40 letters, digits and hyphens."""
         return f"{self._now(name)}-{self.token}"
-
-    def pacings(self, *names: str) -> Iterator[str]:
-        """Yield each pacing: what is made meanwhile has ids of its own, and only that is seen."""
-        for name in names:
-            self.pacing = name
-            yield name
-        self.pacing = "eager"
 
     def _now(self, name: str) -> str:
         return name if self.pacing == "eager" else f"{name}-paced"

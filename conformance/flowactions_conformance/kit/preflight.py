@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -20,23 +21,8 @@ from flowactions_conformance.variables import PREFIX
 
 PUBLIC_URL: Final = "BACKEND_PUBLIC_URL"
 SELF = Check(
-    "PREFLIGHT-0",
-    "core",
-    "The driver does its part",
-    "",
-    "must",
-    None,
-    (),
-    False,
-    frozenset(),
-    "shared",
-    frozenset(),
-    lambda _: _nothing(),
+    "PREFLIGHT-0", "core", "The driver does its part", "", "must", None, (), lambda _: asyncio.sleep(0)
 )
-
-
-async def _nothing() -> None:
-    """Do nothing: a preflight is no check."""
 
 
 async def preflight(session: Session) -> Host:

@@ -57,11 +57,11 @@ class Check(NamedTuple):
         level: ``must`` fails the host, ``should`` warns.
         since: the contract's version in which it became required; ``None`` while it is provisional.
         causes: what usually causes a failure, the most frequent first.
+        run: the check itself.
         alone: whether it starts hosts of its own, instead of using the one that all share.
         needs: kinds of items of a world that a host may lack (`HostDriver.lacks`).
         served: what it needs of a host that somebody else has started.
         covers: the groups of kinds (`values`) of which it uses one value each in every run.
-        run: the check itself.
     """
 
     id: str
@@ -71,11 +71,11 @@ class Check(NamedTuple):
     level: Level
     since: str | None
     causes: tuple[str, ...]
-    alone: bool
-    needs: frozenset[str]
-    served: Served
-    covers: frozenset[str]
     run: Callable[[Trial], Awaitable[None]]
+    alone: bool = False
+    needs: frozenset[str] = frozenset()
+    served: Served = "shared"
+    covers: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -117,11 +117,11 @@ def check(
             level,
             since,
             tuple(causes),
+            run,
             alone,
             frozenset(needs),
             served,
             frozenset(covers),
-            run,
         )
         return run
 

@@ -23,8 +23,7 @@ from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.hosts.processes import ChildProcess
 from flowactions_conformance.kit.hosts.served import Served
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable, Tested
-from flowactions_conformance.kit.probing.folder import write_probe
-from flowactions_conformance.kit.probing.plugin import HOST_SETTING
+from flowactions_conformance.kit.probing.plugin import HOST_SETTING, write_probe
 from flowactions_conformance.kit.tested import tested
 from flowactions_conformance.kit.under_test import MARK, Env, Factory
 from flowactions_conformance.serving import listen, url_of

@@ -111,40 +111,6 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
 
 
 @check(
-    "DURABILITY-4",
-    profile="durability",
-    clause="contract: Transactions, Advancing",
-    causes=(
-        "the host takes a failed node for a failure of its own, and rolls back or answers an error",
-        "the host does not move on when advance() says 'unavailable'",
-    ),
-)
-async def keeps_its_own_rows(trial: Trial) -> None:
-    """A node whose SQL fails costs the host nothing of its own: the run is kept, and goes on."""
-    failing = trial.probe("failing", write_fails=True)
-    eager = trial.flow(failing, trial.webhook("behind"), name="eager")
-    second = trial.probe("second", write_fails=True)
-    paced = trial.flow(
-        trial.step("a"),
-        second,
-        trial.step("b"),
-        trial.probe("last"),
-        trial.step("c"),
-        pacing="deferred",
-        name="paced",
-    )
-    await trial.seed(eager, paced)
-    await trial.open(eager)
-    await trial.until_arrived("behind")
-    await (await Client.opened(trial, paced)).go_to(2)
-    trial.equal(
-        len(trial.reached("last")),
-        1,
-        "the run did not continue as it should after a node's SQL had failed: the next node was not reached once",
-    )
-
-
-@check(
     "DURABILITY-5",
     profile="durability",
     clause="contract: What a host provides (node, signing_secret); spec 5.3.6",

@@ -15,10 +15,12 @@ from flowactions_conformance.kit.under_test import Action
     causes=(
         "the walk stops at a NodeResult whose status is failed or skipped: only `halt` says whether to stop",
         "the walk continues only after the statuses that it knows",
+        "the host takes a failed node for a failure of its own, and rolls back or answers an error",
+        "the host does not move on when advance() says 'unavailable'",
     ),
 )
 async def goes_on_after_a_failure(trial: Trial) -> None:
-    """A node that failed or was skipped does not stop the walk."""
+    """A node that failed, was skipped or could not write does not stop the walk."""
     for _ in pacings(trial):
         # The organization has no chat connection: it fails with not_connected.
         config = {"chatActionType": "channel", "chatChannelId": "C1"}
@@ -31,15 +33,17 @@ async def goes_on_after_a_failure(trial: Trial) -> None:
             trial.probe("queued", status="queued"),
             trial.probe("crashed", crash=True),
             trial.step("c"),
+            trial.probe("unwritten", write_fails=True),
+            trial.step("d"),
             trial.probe("last"),
         )
         await trial.seed(flow)
         await walked(trial, flow)
         began = [str(event.data["node"]["config"]["name"]) for event in trial.reached()]
-        # A recorded node that crashed may be repeated meanwhile.
+        # A recorded node that crashed, or whose SQL failed, may be repeated meanwhile.
         trial.equal(
             list(dict.fromkeys(began)),
-            ["failed", "skipped", "queued", "crashed", "last"],
+            ["failed", "skipped", "queued", "crashed", "unwritten", "last"],
             "the walk did not continue to its end",
         )
 

@@ -238,13 +238,9 @@ async def answers_pass(trial: Trial) -> None:
         trial.equal(answer.content, body, f"the body of an answer with status {status} was changed")
         for name, value in wanted:
             got = answer.headers.get(name)
+            # A host may add headers. It changes none that the plugin gave.
             how = "dropped" if got is None else "changed"
-            trial.expect(
-                got == value or name in MAY_CHANGE,
-                f"the header {name} of an answer with status {status} was {how}",
-                expected=value,
-                actual=got,
-            )
+            trial.equal(got, value, f"the header {name} of an answer with status {status} was {how}")
 
 
 @check(

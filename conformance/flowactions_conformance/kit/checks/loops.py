@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.control import Event
@@ -211,9 +211,9 @@ async def passages_survive_a_restart(trial: Trial) -> None:
     await _events_are_apart(trial, "order", 4)
 
 
-def _reached(trial: Trial, name: str, kind: Literal["reach", "reached"] = "reached") -> list[Event]:
+def _reached(trial: Trial, name: str) -> list[Event]:
     """Returns the reports of a node by its name: the host may give it other ids in sub-flows."""
-    return [event for event in trial.reached(kind=kind) if event.data["node"]["config"]["name"] == name]
+    return [event for event in trial.reached(kind="reached") if event.data["node"]["config"]["name"] == name]
 
 
 def _passages_are_apart(trial: Trial, name: str, count: int) -> None:

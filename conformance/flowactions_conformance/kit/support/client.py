@@ -20,11 +20,13 @@ class Client:
     Attributes:
         turn: the newest.
         shown: ids of the steps that were shown, in order.
+        turns: all that were seen.
     """
 
     def __init__(self, trial: Trial, turn: Turn) -> None:
         self.turn = turn
         self.shown: list[str] = []
+        self.turns: list[Turn] = []
         self._trial = trial
         self._see(turn)
 
@@ -71,7 +73,7 @@ class Client:
                 )
 
     async def to_end(self) -> list[list[str]]:
-        """Goes on until the run is done.
+        """Goes on until the run is done or halted.
 
         Returns:
             The names of the probe nodes that ran with each ``next`` that led to a step, and with the last one.
@@ -81,7 +83,7 @@ class Client:
         """
         ran: list[list[str]] = []
         for _ in range(MOST_STEPS):
-            if self.turn.done:
+            if self.turn.done or self.turn.halted:
                 return ran
             before = len(self._trial.ran())
             await self.next()
@@ -102,13 +104,18 @@ class Client:
                 self._see(turn)
 
     def _see(self, turn: Turn) -> None:
+        self.turns.append(turn)
         if turn.step_id is not None and turn.step_id not in self.shown[-1:]:
             self.shown.append(turn.step_id)
 
 
 def pacings(trial: Trial) -> Iterator[str]:
-    """Yield each pacing that the host has: ``eager``, and ``deferred`` if it claims that. See `Parts.pacings`."""
-    return trial.pacings("eager", *(("deferred",) if "pacing" in trial.session.claims else ()))
+    """Yield each pacing that the host has. What is made meanwhile has ids of its own, and only that is seen."""
+    yield trial.pacing
+    if "pacing" in trial.session.claims:
+        trial.pacing = "deferred"
+        yield trial.pacing
+        trial.pacing = "eager"
 
 
 async def walked(trial: Trial, flow: Flow, user: str | None = None, content: str = "content") -> list[Turn]:
@@ -118,17 +125,9 @@ async def walked(trial: Trial, flow: Flow, user: str | None = None, content: str
         CheckFailed: it does not end.
     """
     client = await Client.opened(trial, flow, user=user, content=content)
-    turns = [client.turn]
-    for _ in range(MOST_STEPS):
-        if flow.pacing == "eager" or client.turn.done or client.turn.halted:
-            return turns
-        turns.append(await client.next())
-    raise CheckFailed(
-        f"the run is not done after {MOST_STEPS} times next",
-        expected="done",
-        actual=client.turn,
-        causes=trial.check.causes,
-    )
+    if flow.pacing == "deferred":
+        await client.to_end()
+    return client.turns
 
 
 async def attempt(trial: Trial, turn: Turn, step: str | None = None) -> Turn | None:

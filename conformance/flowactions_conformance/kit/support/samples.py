@@ -42,10 +42,6 @@ ANSWERS: Final[Sequence[tuple[int, str, bytes]]] = (
     (503, PROBLEM, b'{"code": "kit",  "status": 503}'),
 )
 HEADERS: Final = (("retry-after", "17"), ("cache-control", "no-store"), ("content-disposition", "inline"))
-MAY_CHANGE: Final = frozenset(
-    {"connection", "content-encoding", "content-length", "date", "server", "transfer-encoding", "vary"}
-)
-"""Headers of an answer that a host may change or drop. It may add others."""
 COOKIE: Final = frozenset({"httponly", "secure", "samesite=strict", "path=/"})
 """The attributes of the probe's cookies."""
 PATHS: Final = ("Ab3/aB3", "007", "a.b/c_d~e", "Ame\u0301lie/é", "%2e%2520")
