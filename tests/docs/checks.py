@@ -60,18 +60,21 @@ def _lines() -> Iterator[str]:
             yield from map(_row, mine)
 
 
-def _entry(check: Check) -> Iterator[str]:
-    since = f"since contract {check.since}" if check.since else "provisional"
-    yield from ("", f"### {check.id}", "", _text(check.title), "")
-    drawn = f" Draws values of each kind: {', '.join(sorted(check.covers))}." if check.covers else ""
-    yield f"{check.level}, {since}. Clause: {_text(check.clause)}.{drawn}"
-    yield from ("", "When it fails, usually:", "")
-    for cause in check.causes:
-        yield f"- {_text(cause)}"
-    if check.served == "no":
-        yield from ("", "Not tried on a host that is already served.")
-    elif check.served != "shared":
-        yield from ("", f"On a host that is already served: tried if the driver has `{check.served}`.")
+def _row(check: Check) -> str:
+    notes = [] if (check.level, check.since) == ("must", "1.0") else [check.level, _since(check)]
+    if check.served not in {"no", "shared"}:
+        notes.append(f"already served: only if the driver has `{check.served}`")
+    note = f" ({'; '.join(notes)})" if notes else ""
+    mark = " ¹" if check.served == "no" else ""
+    return f'| <a id="{check.id.lower()}"></a>{check.id}{mark} | {_cell(check.title)}{note} | {_cell(check.clause)} |'
+
+
+def _since(check: Check) -> str:
+    return f"since contract {check.since}" if check.since else "provisional"
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|")
 
 
 def _text(text: str) -> str:

@@ -274,7 +274,6 @@ class HostDriver:
 
         The kit also calls it for people who may not, with a flow that they call theirs: then raise what the host answers.
         """
-        ...
 
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
         """Return the preview that the author of the flow (kit id) is shown for a node. Profile ``editing``."""

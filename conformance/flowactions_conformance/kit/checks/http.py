@@ -25,7 +25,6 @@ from flowactions_conformance.kit.support.samples import (
     COOKIE,
     HEADERS,
     LARGEST,
-    MAY_CHANGE,
     METHODS,
     PATHS,
     PIECE_BYTES,
