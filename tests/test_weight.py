@@ -63,7 +63,7 @@ ROOMS: Final = {
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 117_872, "decisions": 25, "lines of the changelog": 49, "longest decision": 52}
+TEXTS: Final = {"words of docs": 99_900, "decisions": 25, "lines of the changelog": 49, "longest decision": 52}
 
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""

@@ -83,10 +83,10 @@ class Reader:
 
     def starts(self, *command: str) -> subprocess.Popen[str]:
         """Start a program that goes on."""
-        log = (self.folder / f"{command[0]}.log").open("w")
-        return subprocess.Popen(
-            command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, text=True
-        )
+        with (self.folder / f"{command[0]}.log").open("w") as log:
+            return subprocess.Popen(
+                command, cwd=self.folder, env=self.environment, stdout=log, stderr=log, text=True
+            )
 
 
 async def test_the_page_is_followed(postgres_url: str, tmp_path: Path) -> None:

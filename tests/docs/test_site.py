@@ -28,6 +28,14 @@ SAFETY_SECONDS = 1500
 OPTIONS = ("-W", "--keep-going", "-n", "-q", "-b", "html", "-c", "docs")
 
 
+SEARCHED = {
+    "401": "signature-does-not-verify.html",
+    "429": "receive-webhooks.html",
+    "uninstall": "operate.html",
+}
+"""Words that a reader searches for, with a page that must be among the first ten."""
+
+
 def build(output: Path, root: Path = ROOT, repository: str = "") -> subprocess.CompletedProcess[str]:
     """Build the site as its configuration says."""
     environment = {**os.environ, "DOCS_REPOSITORY": repository}
@@ -147,9 +155,8 @@ def test_the_site_is_whole(tmp_path: Path) -> None:
             ".venv/bin/pip install --quiet fastapi",
         ]
         assert not any(text.startswith("$ ") or "listening at" in text for text in texts)
-        assert "docs/how-to/receive-webhooks.html" in found(page, url, "429")
-        assert "docs/how-to/signature-does-not-verify.html" in found(page, url, "401")
-        assert found(page, url, "uninstall")[0] == "docs/how-to/operate.html"
+        for words, page_of_it in SEARCHED.items():
+            assert any(each.endswith(page_of_it) for each in found(page, url, words)[:10]), words
         for words in ("replay", "retry", "secret", "proxy"):
             pages = found(page, url, words)
             places = ["docs/decisions" in each for each in pages[:10]]
