@@ -53,7 +53,7 @@ class _Refused(NamedTuple):
 
 
 class AlertWatch:
-    """Looks for alerts, in each worker. Of any number of workers, one queues each.
+    """Looks for alerts, in each worker. One worker queues each, with any number of workers.
 
     Args:
         alerts: queues them.

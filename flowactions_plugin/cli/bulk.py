@@ -60,14 +60,14 @@ _rate = click.option(
     "--rate",
     type=click.FloatRange(min=0, min_open=True),
     metavar="N",
-    help="At most so many deliveries a second.",
+    help="At most this many deliveries a second.",
 )
 _canary = click.option(
     "--canary",
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Begin with so many deliveries, and stop if more than a tenth of their first attempts fail.",
+    help="Send this many first, and stop if more than a tenth of their first attempts fail.",
 )
 
 
@@ -127,7 +127,7 @@ async def delete(host: str | None, **options: Any) -> int:
 @host_option()
 @organization_option("Of this organization only.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many at the most."
+    "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="The most that are shown."
 )
 async def actions(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List bulk actions, the latest first."""

@@ -66,7 +66,7 @@ def keygen(signing: bool, as_json: bool) -> int:
     type=WORDS,
     default="Flow messages",
     show_default=True,
-    help="The app's name, which people see in their workspace; 35 characters at the most.",
+    help="The app's name, which people see in their workspace; at most 35 characters.",
 )
 async def chat_manifest(host: str | None, url: str | None, prefix: str, name: str, as_json: bool) -> int:
     """Write the app manifest of the chat provider for this host.

@@ -39,7 +39,7 @@ def destinations() -> None:
 @host_option()
 @organization_option("Of this organization only.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many at the most."
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The most that are shown."
 )
 async def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
     """List destinations with the results of the last hour, and pauses."""

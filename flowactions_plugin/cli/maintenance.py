@@ -32,7 +32,7 @@ from flowactions_plugin.log_text import plural
     "with_chat",
     default=True,
     show_default=True,
-    help="Ask the chat provider about stored tokens, 20 of them at the most.",
+    help="Ask the chat provider about stored tokens, at most 20 of them.",
 )
 async def doctor(host: str | None, url: tuple[str, ...], with_chat: bool, as_json: bool) -> int:
     """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.

@@ -38,7 +38,7 @@ class Words(click.ParamType):  # type: ignore[type-arg]  # generic for a checker
         except UnicodeEncodeError:
             self.fail("It must be valid UTF-8.", param, ctx)
         if "\0" in value or len(value) > MOST_CHARACTERS:
-            self.fail(f"It must be text of {MOST_CHARACTERS} characters at the most.", param, ctx)
+            self.fail(f"It must be text of at most {MOST_CHARACTERS} characters.", param, ctx)
         return value
 
 
@@ -55,7 +55,7 @@ reason_option = click.option(
     type=WORDS,
     default="",
     metavar="TEXT",
-    help="The reason; the audit keeps it, and organizations see it as you type it.",
+    help="The reason, for the audit; it is shown to the organization.",
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 

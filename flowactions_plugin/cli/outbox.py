@@ -52,7 +52,7 @@ def outbox() -> None:
 @host_option()
 @filter_options()
 @click.option(
-    "--limit", type=click.IntRange(1, MOST_ROWS), default=50, show_default=True, help="How many at the most."
+    "--limit", type=click.IntRange(1, MOST_ROWS), default=50, show_default=True, help="The most that are shown."
 )
 @click.option(
     "--cursor",

@@ -85,9 +85,9 @@ async def send_test(
     "listen",
     document="cli.receiver:Received",
     exits={
-        DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, that many came and all of them were verified",
+        DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, this many requests arrived and all of them were verified",
         FAILED: "with --count: not all of them were verified",
-        2: "the address cannot be listened at, or a wrong option",
+        2: "the address cannot be used, or an option is wrong",
     },
     read={"secret": read_secret},
 )
@@ -115,7 +115,7 @@ async def send_test(
     metavar="URL",
     help="Send each request on to this URL as it came, and answer with the status that it gives.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many requests.")
 @click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
 async def listen(
     bind: str,

@@ -152,5 +152,7 @@ async def workers(host: str | None, as_json: bool) -> int:
             },
         )
     if not alive:
-        status("no worker is alive: start the host, or 'flowactions worker' where it leaves delivering to it")
+        status(
+            "no worker is alive: start the host, or 'flowactions worker' if the host does not deliver by itself"
+        )
     return DONE if alive else FAILED

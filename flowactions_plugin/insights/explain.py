@@ -92,7 +92,7 @@ def why_not_sent(
     earlier = _ended(row) or _waits(row, pause, now, due, holder)
     if earlier is not None:
         return earlier
-    late = f"It is due since {_moment(due)}"
+    late = f"It has been due since {_moment(due)}"
     if not alive:
         return f"{late}, and no worker is alive that could send it."
     return f"{late}{_is_due(row, alive, now - due, limited_since)}."
@@ -125,7 +125,7 @@ def _ended(row: DeliveryDetail) -> str | None:
     if row.status == "delivered":
         return f"It was delivered at {_time(row.finished_at)}, by attempt {row.attempts}."
     if row.status == "dead":
-        return f"It ended without success at {_time(row.finished_at)}: {_sentence(row.last_error)}"
+        return f"It failed at {_time(row.finished_at)}: {_sentence(row.last_error)}"
     return None
 
 

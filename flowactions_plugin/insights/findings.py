@@ -43,11 +43,11 @@ SYNCHRONIZE: Final = (
 )
 """What to do about a clock that differs from the database's."""
 
-START: Final = "start the host, or 'flowactions worker' where it leaves delivering to it"
+START: Final = "start the host, or 'flowactions worker' if the host does not deliver by itself"
 
 _OF_VERDICT: Final = {
     "stalled": "see that a worker runs and reaches the database: flowactions workers",
-    "unwritable": "give the database room, or the right to write: the check 'writing' says which",
+    "unwritable": "free disk space, or make the database writable: the check 'writing' says which",
     "failing": "see which destinations fail: flowactions destinations list",
 }
 

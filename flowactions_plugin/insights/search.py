@@ -34,7 +34,7 @@ class Source(NamedTuple):
     Attributes:
         served: the filter whose conditions the index serves.
         extra: conditions beside the filter's that belong to the source.
-        whole: whether the index serves everything that is wanted: then no row is read in vain.
+        whole: whether the index serves everything that is wanted: so it reads no row that it does not return.
         each_organization: whether the index begins with the organization, and none is given: it is read for one
             organization after the other.
         rows: the condition of the index, which holds these rows only.

@@ -86,7 +86,7 @@ class Due(NamedTuple):
         number: how many, of those that were read.
         exact: whether these are all.
         oldest_ms: for how long the oldest has been due; ``None``: there is none.
-        claimed_ms_ago: when the latest of the rows that are held was claimed; ``None``: none is.
+        claimed_ms_ago: when the newest claimed row was claimed; ``None``: no row is claimed.
     """
 
     number: int

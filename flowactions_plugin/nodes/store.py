@@ -189,7 +189,7 @@ class DeferredStore:
                 reached = update(deferred).where(*_waiting(step), deferred.c.held_until.is_(None))
                 await connection.execute(reached.values(held_until=self._database.now()))
                 return Lease(found.state)
-            # Whoever has the first record has them all. Who comes second does not wait: they are being run.
+            # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
             gate = (
                 select(deferred.c.holds)
                 .where(

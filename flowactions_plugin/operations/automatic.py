@@ -27,7 +27,7 @@ AT_ONCE: Final = 50
 
 
 class AutomaticPauses:
-    """Pauses and resumes destinations of one database. Of any number of workers, one does each.
+    """Pauses and resumes destinations of one database. One worker does each, with any number of workers.
 
     Args:
         database: where they are.

@@ -181,7 +181,7 @@ class _Step:
                 return self._save(POLL_SECONDS, **paused)
             if len(first) == row.canary:
                 first = None
-        # Another process has begun it, and may have been gone for long: what it has missed is not made up for.
+        # Another process has begun it, and may have been stopped for a long time. It does not make up for that time.
         is_new = row.paced_from is None or row.held_by != self._holder
         pace = None if is_new else Pace(row.paced_from, row.paced_done)
         number, pace = allowed(row.rate, pace, row.now, BATCH)

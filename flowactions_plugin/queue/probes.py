@@ -50,7 +50,7 @@ SELECT 1 FROM flowactions_attempts WHERE delivery_id = :id AND phases LIKE '%"{P
 
 
 class Probes:
-    """Probes destinations. Of any number of workers, one sends each probe. A database that failed is a `StorageUnavailable`.
+    """Probes destinations. One worker sends each probe, with any number of workers. A database that failed is a `StorageUnavailable`.
 
     Args:
         store: the queue.

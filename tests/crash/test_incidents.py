@@ -85,7 +85,7 @@ INCIDENTS = {
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
         "this endpoint was removed",
         "PLACE acme N N N",
-        ((TO, "dead"), (ONE, "It ended without success at TIME : it answered N.")),
+        ((TO, "dead"), (ONE, "It failed at TIME : it answered N.")),
     ),
     "A flow is wrong": Incident(
         staging.bad_flow,

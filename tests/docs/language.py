@@ -39,6 +39,10 @@ NO_TEXT: Final = re.compile(r"=>|\);|</|\bconst\b")
 """In what is code or markup: a pattern with a quote may end a string at the wrong place."""
 
 TURNS: Final[Mapping[str, str]] = {
+    r"\bis (?:due|limited|paused) since\b|\bwithout an attempt since\b": "has been … since",
+    r"\bended without success at\b": "it failed at",
+    r"\bleave it</a>|\bfirst so many\b|\bthere was none\b": "cancel; send this many first; no … yet",
+    r"\bwhere it leaves delivering\b|\bgive the database room\b|\bmust have got\b": "see the pairs",
     r"\bthere (?:is|are|was|were)\b": "say who does or has it",
     r"\bas if nothing were there\b": "say that it is unchanged",
     r"\bto which (?:a|an|the) \w+ \w+ who\b": "put the condition first",

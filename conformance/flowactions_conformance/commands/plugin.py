@@ -1,4 +1,4 @@
-"""``plugin``: checks a plugin's node types, and says what came of it."""
+"""``plugin``: checks a plugin's node types, and reports the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run``: runs the checks over a host, and says what came of it."""
+"""``run``: runs the checks over a host, and reports the result."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ class Tested(Wire, frozen=True):
 
 
 class CheckResult(Wire, frozen=True):
-    """One check and what came of it.
+    """One check and its result.
 
     Args:
         id: of the check, for example ``EAGER-1``; stable.

@@ -274,6 +274,7 @@ class HostDriver:
 
         The kit also calls it for people who may not, with a flow that they call theirs: then raise what the host answers.
         """
+        raise NotImplementedError
 
     async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
         """Return the preview that the author of the flow (kit id) is shown for a node. Profile ``editing``."""

@@ -22,7 +22,7 @@ async def test_a_delivered_webhook_is_sent_again_from_its_page(site: Site) -> No
     row_id = await site.put("delivered")
     shown = (await site.get(f"/deliveries/{row_id}")).text
     assert "Send again…" in shown
-    assert "Receivers dedupe by event id" in shown
+    assert "Safe: receivers that deduplicate ignore it." in shown
     page = await preview(site, "resend", id=row_id)
     assert "Send 1 delivery again?" in page.text
     assert "same event id" in page.text

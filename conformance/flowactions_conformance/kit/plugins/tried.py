@@ -86,7 +86,7 @@ class Tried:
         return NodeDraft(organization_id=ORGANIZATION, agent_id=AGENT, node=self.node(config))
 
     async def advanced(self, walk: Walk, config: Mapping[str, Any] | None = None) -> NodeResult:
-        """Record the node in a client-paced walk, advance to its step, and return what came of it."""
+        """Record the node in a client-paced walk, advance to its step, and return the result."""
         recorded = await self.actions.reach(
             msgspec.structs.replace(walk, pacing=Deferred(STEP)), self.node(config)
         )
