@@ -97,7 +97,7 @@ PAUSE = Pause(
         (
             {"status": "dead", "last_error": "it answered 500"},
             {},
-            "without success at an unknown time: it answered 500.",
+            "It failed at an unknown time: it answered 500.",
         ),
         (
             {"claimed_at": NOW - 2000, "claimed_until": NOW + 28_000},
@@ -151,7 +151,7 @@ PAUSE = Pause(
         ({"due_at": NOW - 9999}, {"workers": [a_worker(), a_worker()]}, "claims it soon"),
         ({"due_at": NOW - 10_000}, {"workers": [a_worker()]}, "when it has a slot free for its destination"),
         ({}, {"workers": [a_worker(mode="scheduled")]}, "at its next tick"),
-        ({"status": "dead", "last_error": "gone"}, {"pause": PAUSE}, "ended without success"),
+        ({"status": "dead", "last_error": "gone"}, {"pause": PAUSE}, "It failed at"),
         ({"due_at": None}, {"workers": [a_worker()]}, "claims it soon"),
     ],
 )

@@ -35,7 +35,9 @@ async def test_page_readiness_and_metric_say_it(
     outage: Outage, needs_writes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a write that was refused, with nothing due; readiness fails only where a setting says so; and then it is over."""
-    monkeypatch.setattr("flowactions_plugin.storage.database.REFUSED_SECONDS", 1.0)
+    now = [100.0]
+    for module in ("database", "outages"):
+        monkeypatch.setattr(f"flowactions_plugin.storage.{module}.timer", lambda: now[0])
     engine = outage.engine()
     host = SmallHost(
         development(outage.url, FLOWACTIONS_HOST_WORKER="off", FLOWACTIONS_READY_NEEDS_WRITES=needs_writes),
@@ -63,6 +65,7 @@ async def test_page_readiness_and_metric_say_it(
             return ready.text, (services._insights.refusal or ""), states
 
         async def is_over() -> bool:
+            now[0] += REFUSED_SECONDS
             return await said() == ("ready", "", {"idle"})
 
         is_full = outage.kind == "disk full"  # each try leaves free pages, which the next one would use

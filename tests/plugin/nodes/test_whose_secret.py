@@ -268,7 +268,8 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
             ("/retry", {"all": True}),
         ]
         for times, (path, body) in enumerate(retries, 2):
-            assert (await run.client.post(f"/v1/webhooks/outbox{path}", json=body)).status_code == 200
+            answer = await run.client.post(f"/v1/webhooks/outbox{path}", json=body)
+            assert answer.status_code in {200, 202}
             await run.has_ended(times)
         assert [signature(request) for request in run.receiver.requests] == [None] * 3
         assert run.host.asked == []

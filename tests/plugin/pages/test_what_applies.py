@@ -148,7 +148,7 @@ async def test_the_audit_says_what_applies(site: Site) -> None:
 @pytest.mark.parametrize(
     ("role", "query", "said", "unsaid"),
     [
-        ("operator", {"kind": "retry"}, ["organizations see it", "match later are not touched", LATER], []),
+        ("operator", {"kind": "retry"}, ["shown to the organization", "match later are not touched", LATER], []),
         ("changer", {"kind": "cancel"}, ["ends dead without one"], ["organizations see", "All attempts", LATER]),
         ("changer", {"kind": "delete"}, [LATER], ["How", "sent"]),
         ("changer", {"kind": "retry", "destination": "https://none.example"}, [], ["Stopped", "later", "Reason"]),
