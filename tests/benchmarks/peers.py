@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.peers [--rows 4000] [--rate 200] [--seconds 10] [--json]
 
-Each is used as its documentation shows, with one httpx client and a worker of 100 concurrent jobs; same rows, same
-receiver, same run. Two things are measured:
+Each is used as its documentation shows, with a worker of 100 concurrent jobs and one client, of httpx and of aiohttp, which costs
+them much less; same rows, same receiver, same run. Two things are measured:
 
 - the rate: jobs are enqueued before the worker starts, and the time goes from its start until the last is done;
 - the time from adding a job to its start, while jobs are added at a steady rate in the worker's own process. Of this plugin it is
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import subprocess
@@ -26,6 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple, TypeAlias
 
+import aiohttp
 import asyncpg
 import httpx
 
@@ -33,11 +35,15 @@ from tests.benchmarks.deliver import latency
 from tests.benchmarks.field import BODY, ROOT, a_database, a_receiver, drain, fill, machine, show
 
 CONCURRENCY = 100
+JSON = {"content-type": "application/json"}
 BATCH = 500
 """Jobs that are added by one call, where the queue has one for many."""
 
 Do: TypeAlias = Callable[[int], Awaitable[None]]
 """Does a job, by its number."""
+
+Post: TypeAlias = Callable[[bytes], Awaitable[None]]
+"""Posts a body of JSON."""
 
 
 class Queue(NamedTuple):
@@ -174,27 +180,54 @@ PEERS: dict[str, Callable[[str, Do], AbstractAsyncContextManager[Queue]]] = {
 }
 
 
+@asynccontextmanager
+async def posting_with_httpx(receiver: str) -> AsyncIterator[Post]:
+    """Post with httpx."""
+    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
+    async with httpx.AsyncClient(limits=limits) as client:
+
+        async def post(body: bytes) -> None:
+            (await client.post(receiver, content=body, headers=JSON)).raise_for_status()
+
+        yield post
+
+
+@asynccontextmanager
+async def posting_with_aiohttp(receiver: str) -> AsyncIterator[Post]:
+    """Post with aiohttp."""
+    connector = aiohttp.TCPConnector(limit=CONCURRENCY)
+    async with aiohttp.ClientSession(connector=connector) as client:
+
+        async def post(body: bytes) -> None:
+            async with client.post(receiver, data=body, headers=JSON) as response:
+                await response.read()
+                response.raise_for_status()
+
+        yield post
+
+
+CLIENTS: dict[str, Callable[[str], AbstractAsyncContextManager[Post]]] = {
+    "httpx": posting_with_httpx,
+    "aiohttp": posting_with_aiohttp,
+}
+
+
 class Jobs:
     """Does jobs, and knows when each began.
 
     Args:
-        client: sends.
-        receiver: where to.
+        post: sends.
     """
 
-    def __init__(self, client: httpx.AsyncClient, receiver: str) -> None:
-        self._client = client
-        self._receiver = receiver
+    def __init__(self, post: Post) -> None:
+        self._post = post
         self.begun: dict[int, float] = {}
         self._done = asyncio.Semaphore(0)
 
     async def do(self, number: int) -> None:
         """Do a job."""
         self.begun[number] = time.perf_counter()
-        response = await self._client.post(
-            self._receiver, content=BODY % number, headers={"content-type": "application/json"}
-        )
-        response.raise_for_status()
+        await self._post(BODY % number)
         self._done.release()
 
     async def wait(self, number: int) -> None:
@@ -205,12 +238,11 @@ class Jobs:
 
 
 async def measure(
-    name: str, url: str, receiver: str, rows: int, rate: float, seconds: float
+    name: str, client: str, url: str, receiver: str, rows: int, rate: float, seconds: float
 ) -> dict[str, float]:
-    """Measure one of the others: the rate of a drain, and the time until a job starts."""
-    limits = httpx.Limits(max_connections=CONCURRENCY, max_keepalive_connections=CONCURRENCY)
-    async with httpx.AsyncClient(limits=limits) as client:
-        jobs = Jobs(client, receiver)
+    """Measure one of the others with a client: the rate of a drain, and the time until a job starts."""
+    async with CLIENTS[client](receiver) as post:
+        jobs = Jobs(post)
         async with PEERS[name](url, jobs.do) as queue:
             for first in range(0, rows, BATCH):
                 await queue.add(range(first, min(first + BATCH, rows)))
@@ -237,9 +269,9 @@ async def _latencies(queue: Queue, jobs: Jobs, first: int, rate: float, number: 
     return [jobs.begun[each] - at for each, at in called.items()]
 
 
-def apart(name: str, receiver: str, url: str, given: Sequence[str]) -> dict[str, float]:
+def apart(name: str, client: str, receiver: str, url: str, given: Sequence[str]) -> dict[str, float]:
     """Run one in a process of its own; empty when it is not installed or does not end."""
-    command = [sys.executable, "-m", "tests.benchmarks.peers", *given, "--one", name]
+    command = [sys.executable, "-m", "tests.benchmarks.peers", *given, "--one", name, "--client", client]
     process = subprocess.Popen(
         [*command, "--receiver", receiver, "--url", url], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -262,12 +294,15 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10, help="how long at that rate")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--one", choices=sorted(PEERS), help=argparse.SUPPRESS)
+    parser.add_argument("--client", choices=sorted(CLIENTS), help=argparse.SUPPRESS)
     parser.add_argument("--receiver", help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
         sizes = (options.rows, options.rate, options.seconds)
-        print(json.dumps(asyncio.run(measure(options.one, options.url, options.receiver, *sizes))))
+        print(
+            json.dumps(asyncio.run(measure(options.one, options.client, options.url, options.receiver, *sizes)))
+        )
         return
     found: dict[str, Any] = {"rows": options.rows, "rate_per_s": options.rate, "machine": machine()}
     with a_receiver(10) as receivers:
@@ -276,14 +311,15 @@ def main() -> None:
             found["flowactions"] = drain(url, options.rows, {}).per_s
         ours = latency("postgres", options.rate, options.seconds, apart=False)
         found |= {f"flowactions_{name}": ours[name] for name in ("p50_ms", "p99_ms")}
-        for name in PEERS:
+        for name, client in itertools.product(PEERS, CLIENTS):
             given = [f"--{each}={getattr(options, each)}" for each in ("rows", "rate", "seconds")]
             with a_database("postgres") as url:
-                figures = apart(name, receivers[0], url, given)
+                figures = apart(name, client, receivers[0], url, given)
             if figures:
-                found[name] = figures.pop("per_s")
-                found[f"to_{name}"] = found["flowactions"] / found[name]
-                found |= {f"{name}_{key}": value for key, value in figures.items()}
+                what = f"{name}_with_{client}"
+                found[what] = figures.pop("per_s")
+                found[f"to_{what}"] = found["flowactions"] / found[what]
+                found |= {f"{what}_{key}": value for key, value in figures.items()}
     show(found, as_json=options.json)
 
 

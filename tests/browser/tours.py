@@ -53,8 +53,8 @@ async def tour_of_operators(camera: Camera, url: str, ids: Sequence[str]) -> Non
     await camera.visit(root, operator_pages(ids, None if link is None else link.rpartition("/")[2]))
     await camera.visit(url, {"host-deliveries": "/deliveries", "host-connections": "/connections"})
     for name, reason, said in (
-        ("paused", "their certificate is broken", "Paused"),
-        ("refused", "another reason", "is paused already"),
+        ("paused", "their certificate is broken", "their certificate is broken"),
+        ("replaced", "another reason", "another reason"),
     ):
         await page.goto(f"{root}/destinations")
         await page.fill("#destination", DESTINATIONS[2])

@@ -98,6 +98,7 @@ class TestRun:
         assert "of a host that runs elsewhere" in report_text(report)
         rerun = (
             f"python -m flowactions_conformance run --url {place.url} --driver {served.DRIVER} --check LOAD-2"
+            f" --seed {report.seed}"
         )
         assert report.results[0].rerun == rerun
 

@@ -15,11 +15,13 @@ from urllib.parse import urljoin
 import httpx
 
 from flowactions_conformance.serving import NO_TLS, serve
-from flowactions_hookspecs import FlowActions, Operator, Request
+from flowactions_hookspecs import FlowActions, Node, Operator, Request
 from tests.crash.forking import fork
 from tests.crash.timed_hosts import TimedHost
+from tests.support import a_walk
 
 ROOT = "/integrations/webhooks"
+RUN = "/run"
 
 
 class OperatedHost(TimedHost):
@@ -84,16 +86,25 @@ async def pages_of(settings: Mapping[str, str]) -> AsyncIterator[Pages]:
         process.stdin.close()
 
 
-async def _nothing_here(_: Any, __: Any, send: Any) -> None:
-    await send({"type": "http.response.start", "status": 404, "headers": []})
-    await send({"type": "http.response.body", "body": b""})
+def _flows(actions: FlowActions) -> Any:
+    """Make the host's own app: at `RUN`, a flow reaches a webhook node."""
+
+    async def app(scope: Any, _: Any, send: Any) -> None:
+        if scope["path"] == RUN:
+            config = {"webhookUrl": "http://127.0.0.1:9/hook"}
+            await actions.reach(a_walk(), Node(id="n", type="webhook", config=config))
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    return app
 
 
 async def main() -> None:
     """Serve until the process is asked to end."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    async with serve(FlowActions.load(OperatedHost(os.environ)).wrap(_nothing_here)) as url:
+    actions = FlowActions.load(OperatedHost(os.environ))
+    async with serve(actions.wrap(_flows(actions))) as url:
         print(url, flush=True)  # noqa: T201  for the test
         await stopped.wait()
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.commanding import Ended, command
 from tests.crash import staging
-from tests.crash.page_host import Pages
+from tests.crash.page_host import RUN, Pages
 from tests.crash.staging import KEY, Stage, staged
 from tests.crash.workers import Field, field_on
 from tests.waiting import until
@@ -42,6 +42,7 @@ class Incident(NamedTuple):
         advised: what the commands print that `doctor` advises.
         overview: what the overview says.
         trail: links to follow from there, each a pattern, with what the page says that it leads to.
+        flows_run: whether the host's flows go on meanwhile: what the database refuses them is how the host notices.
     """
 
     stage: Callable[[Stage], Awaitable[None]]
@@ -50,6 +51,7 @@ class Incident(NamedTuple):
     advised: str
     overview: str
     trail: Trail = ()
+    flows_run: bool = False
 
 
 INCIDENTS = {
@@ -132,6 +134,7 @@ INCIDENTS = {
         "",
         "",
         "unwritable The database takes no writes: it is read-only.",
+        flows_run=True,
     ),
     "No worker is alive": Incident(
         staging.no_worker,
@@ -212,7 +215,12 @@ INCIDENTS = {
     ),
     "Migrations are behind": Incident(staging.migrations_behind, "postgresql", "", "created the tables", ""),
     "The disk is full": Incident(
-        staging.disk_full, "sqlite", "", "", "unwritable The database takes no writes: its disk is full."
+        staging.disk_full,
+        "sqlite",
+        "",
+        "",
+        "unwritable The database takes no writes: its disk is full.",
+        flows_run=True,
     ),
 }
 """By its section. A host does not start while migrations are behind: no page shows that."""
@@ -354,6 +362,8 @@ async def is_seen(incident: Incident, pages: Pages) -> None:
 
     async def seen() -> bool:
         missing.clear()
+        if incident.flows_run:
+            await pages.get(RUN)
         page = await pages.open()
         for said, link in zip(wanted, [*links, None], strict=True):
             if said not in alike(page.text):

@@ -319,7 +319,10 @@ async def test_commands_say_how_alerts_stand(tmp_path: Path, database_url: str) 
     checks = (await command("doctor", "--json", cwd=tmp_path, **settings)).document["checks"]
     assert [each["result"] for each in checks if each["name"] == "alerts"] == ["ok", "warning"]
     assert [each for each in checks if each["name"] == "destination"] == []
-    assert "do not arrive: 2 failures" in (await command("outbox", "stats", cwd=tmp_path, **settings)).out
+    assert (
+        "do not arrive at http://127.0.0.1:9: 2 failures"
+        in (await command("outbox", "stats", cwd=tmp_path, **settings)).out
+    )
     without = {**settings, "FLOWACTIONS_ALERTS_URL": ""}
     checks = (await command("doctor", "--json", cwd=tmp_path, **without)).document["checks"]
     assert [each["result"] for each in checks if each["name"] == "alerts"] == ["skipped"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,17 @@ class Site:
         async with self.queue.database.read() as connection:
             return (await connection.execute(select(schema.actions))).all()
 
-    def worker(self) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
-        """Run a worker; killed at the end if it still runs."""
-        return self.started("worker", "--host", "clihosts:make")
+    @asynccontextmanager
+    async def worker(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run a worker, which is known as alive when the block begins; killed at the end if it still runs."""
+
+        async def is_known() -> bool:
+            async with self.queue.database.read() as connection:
+                return (await connection.execute(select(schema.workers))).first() is not None
+
+        async with self.started("worker", "--host", "clihosts:make") as process:
+            await until(is_known)
+            yield process
 
     def started(self, *arguments: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
         """Run a command; killed at the end if it still runs."""
@@ -109,6 +117,11 @@ async def test_a_retry_is_carried_out_by_workers_and_survives_its_command(site: 
         async with asyncio.timeout(SAFETY_SECONDS):
             while (await site.states()).get("delivered") != 24:  # noqa: ASYNC110  of another process
                 await asyncio.sleep(0.1)
+
+        async def is_done() -> bool:
+            return [each.state for each in await site.actions()] == ["done"]
+
+        await until(is_done)
     (shown,) = (await site.run("outbox", "actions", "--json")).document["data"]
     assert (shown["state"], shown["done"]) == ("done", 24)
     assert await site.states() == {"delivered": 24, "dead": 3}
@@ -267,7 +280,12 @@ async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site)
     dry = await site.run("outbox", "resend", "--from", "1d", "--dry-run")
     assert (dry.code, dry.out.startswith("1 delivery at ")) == (0, True)
     assert "left out: 1 that are delivered" in (await site.run("outbox", "retry", "--all", "--dry-run")).out
+
+    async def has_arrived() -> bool:
+        return await site.states() == {"delivered": 2, "dead": 1}
+
     async with site.worker():
+        await until(has_arrived)
         done = await site.run("outbox", "resend", "--from", "1d", "--yes", "--json")
-        assert (done.code, done.document["action"]["done"]) == (0, 1)
-        await until(lambda: len(site.receiver.requests) == 2)
+        assert (done.code, done.document["action"]["done"]) == (0, 2)
+        await until(lambda: len(site.receiver.requests) == 3)

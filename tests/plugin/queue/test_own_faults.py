@@ -20,6 +20,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import SHORTAGES, shortage
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import MOST_STALLS
 from flowactions_plugin.queue.rules import Timing
@@ -326,16 +327,18 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
     executor = an_executor(queue, answer)
     claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
     worker, completer = Worker(queue.store, executor, claims), executor.completer
-    database = queue.database
-    opened = database._engines.current, database._engines.thread
-    claim = queue.store.claim
+    database, claim = queue.database, queue.store.claim
+    writes = database.in_transaction
+
+    async def away(*_: object) -> None:
+        raise StorageUnavailable("away")
 
     async def fail(*arguments: Any, **others: Any) -> Any:
         if answered.is_set():
             raise crash
         found = await claim(*arguments, **others)
         if found:
-            database._engines.current = database._engines.thread = None
+            database.in_transaction = away  # type: ignore[method-assign,assignment]
         return found
 
     queue.store.claim = fail  # type: ignore[method-assign]
@@ -343,8 +346,7 @@ async def test_outcomes_of_a_crashed_worker_wait_for_a_database_that_is_away(que
 
     async def tell(*_: Any) -> None:
         if answered.is_set():
-            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "current", opened[0])
-            asyncio.get_running_loop().call_later(0.2, setattr, database._engines, "thread", opened[1])
+            asyncio.get_running_loop().call_later(0.2, setattr, database, "in_transaction", writes)
             completer.flush = flush  # type: ignore[method-assign]
             if completer.behind:
                 raise crash

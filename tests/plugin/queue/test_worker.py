@@ -202,18 +202,19 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
 
 
 async def test_outcomes_that_could_not_be_written_at_a_stop_are_logged(
-    queue: Queue, caplog: pytest.LogCaptureFixture
+    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that stops during an outage tells how many will be sent again."""
     await queue.put()
     slow = SlowAnswer()
     running = asyncio.create_task(a_worker(queue, slow).run())
     await slow.arrived.wait()
-    database = queue.database
-    opened = database._engines.current, database._engines.thread
-    database._engines.current = database._engines.thread = None
+
+    async def away(*_: object) -> None:
+        raise StorageUnavailable("away")
+
+    monkeypatch.setattr(queue.database, "in_transaction", away)
     running.cancel()
     slow.released.set()
     await asyncio.wait({running})
-    database._engines.current, database._engines.thread = opened
     assert "the outcomes of 1 deliveries could not be written" in caplog.text
