@@ -203,18 +203,19 @@ class TestInit:
             tests.add(written["test_host.py"])
         assert len(tests) == 1
 
-    @pytest.mark.parametrize("engine", engines())
     @pytest.mark.ci
-    def test_the_modules_are_typed(self, engine: str, tmp_path: Path) -> None:
+    def test_the_modules_are_typed(self, tmp_path: Path) -> None:
         """As strictly as this project's: those of an engine are no part of its packages."""
-        assert main(["init", "--engine", engine, str(tmp_path)]) == 0
-        config = ["--config-file", str(ROOT / "pyproject.toml")]
-        command = [sys.executable, "-m", "mypy", *config, *(each.name for each in tmp_path.glob("*.py"))]
+        config = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(tmp_path / "cache")]
         environment = {**os.environ, "MYPYPATH": f"{ROOT / 'hookspecs'}:{ROOT / 'conformance'}"}
-        done = subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=False, env=environment
-        )
-        assert done.returncode == 0, done.stdout
+        for engine in engines():
+            folder = tmp_path / engine
+            assert main(["init", "--engine", engine, str(folder)]) == 0
+            command = [sys.executable, "-m", "mypy", *config, *(each.name for each in folder.glob("*.py"))]
+            done = subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, check=False, env=environment
+            )
+            assert done.returncode == 0, (engine, done.stdout)
 
     def test_nothing_is_overwritten(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Not even the other files are written then."""
@@ -226,12 +227,13 @@ class TestInit:
     @pytest.mark.parametrize("engine", engines())
     @pytest.mark.ci
     def test_what_it_writes_is_proved(self, engine: str, tmp_path: Path, store: Path) -> None:
-        """By its own tests, in an environment of what its requirements name."""
+        """By its own tests, in an environment of what its requirements name; of an engine, whose example is proved whole, a few."""
         assert main(["init", "--engine", engine, str(tmp_path)]) == 0
         requirements = (tmp_path / "requirements.txt").read_text().split()
         lines = [INSTALL, f".venv/bin/pip install --quiet {' '.join(requirements)}"]
         python = shared(lines, store) / "bin" / "python"
-        done = run(python, "pytest", "-q", within=tmp_path, clone=None)
+        few = [] if engine == NO_ENGINE else ["-k", "LOAD or EAGER-2 or PACING-1 or DURABILITY-1"]
+        done = run(python, "pytest", "-q", *few, within=tmp_path, clone=None)
         assert done.returncode == 0, done.stdout
         assert " passed" in done.stdout
 
