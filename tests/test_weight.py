@@ -59,7 +59,7 @@ ROOMS: Final = {
     "flowactions_plugin": Weight(python=36896, other=1248, files=220),
     "hookspecs": Weight(python=3641, other=0, files=26),
     "conformance": Weight(python=16081, other=2706, files=140),
-    "tests": Weight(python=77240, other=105, files=449),
+    "tests": Weight(python=77300, other=105, files=449),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
@@ -68,7 +68,7 @@ TEXTS: Final = {"words of docs": 100501, "decisions": 25, "lines of the changelo
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 11, "functions": 239, "files": 46, "records": 15}
+PASSAGE: Final = {"insert_stops": 12, "functions": 245, "files": 47, "records": 15}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."
