@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
+import inspect
 import ipaddress
 from contextlib import suppress
 from pathlib import Path
@@ -89,7 +90,7 @@ def test_every_setting_is_documented_and_named_once() -> None:
     fields = [field for field, _ in READERS.values()]
     assert sorted(fields) == sorted(Settings.__struct_fields__)
     for field in fields:
-        assert f"\n        {field}: " in (Settings.__doc__ or "")
+        assert f"\n    {field}: " in (inspect.getdoc(Settings) or "")
 
 
 @pytest.mark.parametrize(
