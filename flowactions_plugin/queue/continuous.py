@@ -25,10 +25,8 @@ PACE_SECONDS: Final = 0.005
 """Seconds between claims while anything is in flight, so that each returns more than a few rows."""
 
 SHORT_PACE_SECONDS: Final = 0.002
-"""The same once it is heard that rows have become due, or while few rows wait for a slot: what is enqueued waits less, and a
-destination whose limit is ten does not run out of rows."""
-
-FEW_ROWS: Final = 16
+"""The same if it is heard that rows have become due, so that they wait less, or if few rows wait for a slot, so that a destination
+whose limit is ten does not run out of them."""
 
 BEGUN_AT_ONCE: Final = 8
 """How many deliveries begin in one round of the event loop: everything else that waits for a round waits for these."""
@@ -121,7 +119,7 @@ class ContinuousClaims:
         clock = asyncio.get_running_loop().time
         if self._tasks:
             await asyncio.sleep(self._claimed_at + SHORT_PACE_SECONDS - clock())
-            if self._lanes.total.waiting > FEW_ROWS and not self._has_heard:
+            if self._lanes.total.waiting > 2 * BEGUN_AT_ONCE and not self._has_heard:
                 await asyncio.sleep(self._claimed_at + PACE_SECONDS - clock())
         if clock() >= self._return_at:
             await self._return_waiting()

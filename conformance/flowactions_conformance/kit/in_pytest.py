@@ -1,4 +1,4 @@
-"""The checks as tests of pytest: all that are selected run together, once, and each test says what came of its own."""
+"""The checks as tests of pytest: all selected checks run together, once, and each test reports the result of its check."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def conformance_suite(
 
         @pytest.mark.parametrize("check", known, ids=lambda check: check.name)
         def test(self, check: Check, report: Report, request: pytest.FixtureRequest) -> None:
-            """Say what came of the check."""
+            """Report the result of the check."""
             result = next(each for each in report.results if each.id == check.id)
             request.node.user_properties += [("profile", check.profile), ("clause", check.clause)]
             node = request.node

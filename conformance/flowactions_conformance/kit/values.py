@@ -14,7 +14,6 @@ def _word(draw: Random) -> str:
     return "".join(draw.choices(string.ascii_lowercase, k=draw.randint(3, 8)))
 
 
-ACCENTS: Final = ("é", "ü", "ñ", "å", "ọ̃")
 IDS: Final[Mapping[str, Draw]] = {
     "digits with leading zeros": lambda draw: f"00{draw.randint(1, 999_999)}",
     "capitals": lambda draw: f"{_word(draw).title()}{_word(draw).upper()}",

@@ -111,7 +111,7 @@ async def doubled_next_runs_once(trial: Trial) -> None:
     trial.expect(
         len(trial.reached("behind")) <= 1,
         "a node ran more than once with four next at the same time",
-        expected="once at the most",
+        expected="at most once",
         actual=trial.ran(),
     )
     trial.expect(
@@ -197,7 +197,7 @@ async def does_not_trust_the_client(trial: Trial) -> None:
         turn = await attempt(trial, client.turn, trial.of_host(trial.id(claimed)))
         if turn is None:
             continue
-        # A host whose clients do not name their step goes on by one.
+        # If a host's clients do not name their step, each call moves the run on by one step.
         skipped = {"b": ["before-c-1", "before-c-2"], "c": ["before-d"], "d": ["end"]}
         trial.expect(
             not turn.done and trial.ran()[len(before) :] != skipped[claimed],
@@ -222,7 +222,7 @@ async def does_not_trust_the_client(trial: Trial) -> None:
     ),
 )
 async def runs_are_apart(trial: Trial) -> None:
-    """Runs of a flow side by side, also of one user, do not touch each other, and eager flows beside them stay eager."""
+    """Several runs of a flow at once, also of one user, do not affect each other; an eager flow beside them stays eager."""
     paced = trial.flow(
         trial.step("a"), trial.probe("node"), trial.step("b"), trial.probe("end"), pacing="deferred"
     )
@@ -272,7 +272,7 @@ def _who(trial: Trial) -> list[tuple[str, str]]:
     ),
 )
 async def failed_steps_are_repeated(trial: Trial) -> None:
-    """A recorded node whose plugin fails keeps nobody: the user goes on, and the node runs again."""
+    """A recorded node whose plugin fails does not stop the user, who continues; the node runs again."""
     flow = trial.flow(
         trial.step("a"),
         trial.probe("crashes", crash="once"),
@@ -302,7 +302,7 @@ async def failed_steps_are_repeated(trial: Trial) -> None:
     ),
 )
 async def goes_on_when_the_flow_is_edited(trial: Trial) -> None:
-    """A run whose flow is edited goes on: what was recorded runs as it was, once, no step is shown twice, and it ends."""
+    """A run whose flow is edited continues to its end: recorded nodes run once, unchanged, and no step is shown twice."""
     await trial.seed(_flow(trial, "old"))
     client = await Client.opened(trial, _flow(trial, "old"))
     await client.go_to(0)

@@ -161,7 +161,7 @@ class Running(ABC):
         """
 
     async def echoes(self) -> bool:
-        """Return whether the probe's echo route answers, whatever it answers."""
+        """Return whether the probe's echo route answers, with any answer."""
         url = f"{self.env.base_url}{self.about.prefix}{ROUTES}/echo"
         async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=ECHO_SECONDS) as client:
             try:
@@ -399,7 +399,7 @@ def load_factory(name: str) -> Factory:
         name: ``package.module:attribute``.
 
     Raises:
-        DriverFault: there is none; the message says what is missing.
+        DriverFault: the factory was not found; the message says what is missing.
     """
     module, separator, attribute = name.partition(":")
     if not separator or not module or not attribute:
