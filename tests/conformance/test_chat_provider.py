@@ -451,13 +451,6 @@ def test_events_are_signed_as_published() -> None:
     )
 
 
-def test_two_providers_share_nothing() -> None:
-    """State belongs to an instance."""
-    one, two = FakeChatProvider(), FakeChatProvider([sample_workspace("Globex", "T00GLOBEX")])
-    one.state.post(one.state.workspaces[0], "C", "#c", "hi")
-    assert (len(one.messages), len(two.messages)) == (1, 0)
-
-
 async def test_a_limited_workspace_refuses_what_is_too_much(run: Running) -> None:
     """A list's limit is for the workspace, a message's for its channel; after the announced time, calls succeed again."""
     now = [1_700_000_000.0]

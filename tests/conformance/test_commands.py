@@ -105,11 +105,6 @@ class TestRun:
             sys.path.remove(str(tmp_path))
         assert "NOT PROVED: no check ran" in capsys.readouterr().out
 
-    def test_colours_are_for_terminals(self, capsys: pytest.CaptureFixture[str]) -> None:
-        """A file or a pipe gets none."""
-        main(["run", "no_such_package.testing:make_host"])
-        assert "\x1b" not in capsys.readouterr().out
-
 
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_is_told(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:

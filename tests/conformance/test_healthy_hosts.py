@@ -16,7 +16,6 @@ HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
     "fastapi": "tests.conformance.hosts.fastapi_host:make_host_of_its_own",
     "engine": "tests.conformance.hosts.engine.testing:make_host",
-    "lazy": "tests.conformance.hosts.lazy_host:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
     "single": "tests.conformance.hosts.single_host:make_host",
@@ -54,7 +53,6 @@ README = [
 CI = [
     Combination("reference", "postgresql", ("DURABILITY-3", "SCALE-2", *sorted(LONG))),
     Combination("fastapi", "sqlite", ("PACING-2", "PACING-4", "TASK-3")),
-    Combination("lazy", "sqlite", ("PACING-2", "PACING-11")),
     Combination("odd", "sqlite", ("HTTP", "PACING-2", "PACING-4", "PACING-6", "PACING-11")),
     Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "PACING-5")),
     Combination("single", "sqlite", ("AUTH", "EAGER-9", "HTTP-10")),

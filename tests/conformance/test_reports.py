@@ -11,7 +11,7 @@ import pytest
 
 from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Status
 from flowactions_conformance.kit.registry import PROFILES
-from flowactions_conformance.kit.report.summary import headline, profiles
+from flowactions_conformance.kit.report.summary import headline
 from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, Paint, report_text
 from flowactions_conformance.kit.report.written import page, write_report
 from flowactions_conformance.kit.runner import run_checks
@@ -254,11 +254,6 @@ class _Tags(HTMLParser):
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
         self.targets += [value or "" for name, value in attrs if name == "href"]
-
-
-def test_the_profiles_of_a_report_are_all_there_are() -> None:
-    """Also those of which nothing was run."""
-    assert [each.name for each in profiles(a_report())] == list(PROFILES)
 
 
 @pytest.mark.ci

@@ -13,7 +13,6 @@ import httpx
 
 from flowactions_conformance.kit.hosts.hosting import IN_PROCESS, OPTIONAL
 from flowactions_conformance.kit.hosts.limits import Late
-from flowactions_conformance.kit.hosts.output import without_provoked
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
     CommonCause,
@@ -117,7 +116,7 @@ class Trial(Parts):
 
     def logged(self) -> tuple[str, ...]:
         """Return the newest lines that the host has printed and logged, if it has answered a server error."""
-        lines = without_provoked([line for _, line in self._logged]) if self._saw_server_error else []
+        lines = [line for _, line in self._logged if line] if self._saw_server_error else []
         return tuple(lines[-SHOWN_LOGGED:])
 
     def _printed(self, lines: Sequence[str]) -> None:
