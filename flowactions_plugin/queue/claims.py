@@ -297,7 +297,7 @@ class ClaimStore:
             probe: whether they are claimed although their destination is paused.
         """
         asked = [{**due._asdict(), "probe": probe} for due in asks]
-        if self.database.sql.one_writer:
+        if not self.database.sql.is_server:
             rows = await self._claim(CLAIM_LANE, asked)
         else:
             rows = await self._claim(CLAIM_LANES, [{"asked": self.database.sql.json_rows(asked)}])

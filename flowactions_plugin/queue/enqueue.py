@@ -275,7 +275,7 @@ class Outbox:
             if connection is None:
                 committed()
             else:
-                self.database.after_commit(connection, committed)
+                self.database.transactions.after_commit(connection, committed)
         return item.first
 
     def statements(self, delivery: NewDelivery, key: KeyUse | None, paramstyle: str) -> list[tuple[str, Any]]:
@@ -301,7 +301,7 @@ class Outbox:
 
         claimed: Collection[str | None] | None = None
         try:
-            if self.database.sql.one_writer or not any(item.key or item.rate for item in group.items):
+            if not self.database.sql.is_server or not any(item.key or item.rate for item in group.items):
                 claimed = await self.database.in_transaction(write, group.deadline)
             else:
                 claimed = await self._write_keyed(group, write)
