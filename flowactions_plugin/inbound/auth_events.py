@@ -224,7 +224,7 @@ class AuthEvents:
             )
             try:
                 # A SAVEPOINT cannot be released when the handler has ignored an error, or has ended the transaction.
-                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
+                async with asyncio.timeout(HANDLER_SECONDS), self._database.transactions.lent(transaction):
                     await ask(self._host, "auth_event", Any, event)
             except Exception as exc:
                 if code_of(exc) in CONFLICTS:

@@ -87,7 +87,7 @@ class Dispatcher:
     async def dispatch(self, firing: Firing, transaction: Transaction | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
-            with self._outbox.database.using(transaction):
+            with self._outbox.database.transactions.using(transaction):
                 occasion = Occasion("firing", firing.firing_id)
                 delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
                 await self._outbox.write(delivery, transaction)

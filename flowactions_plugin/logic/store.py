@@ -118,7 +118,11 @@ def _locking(sql: Dialect) -> Executable:
         "times": "[]",
         "updated_at": sql.now(),
     }
-    return sql.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(enqueue_rates.c.times)
+    inserted = sql.insert(enqueue_rates).values(values)
+    kept = inserted.on_conflict_do_update(
+        index_elements=["organization_id", "agent_id"], set_={"updated_at": sql.now()}
+    )
+    return kept.returning(enqueue_rates.c.times)
 
 
 def _counting(_sql: Dialect) -> Executable:

@@ -81,7 +81,7 @@ class Pacing:
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
-        with self.database.using(transaction):
+        with self.database.transactions.using(transaction):
             try:
                 if isinstance(walk.pacing, Deferred):
                     return await self._record(walk, node, walk.pacing.next_step_id, transaction)
@@ -127,7 +127,7 @@ class Pacing:
         then how that ended. When its process is killed, `recover` goes on where it stopped. Without the host's
         transaction, what could not be read or run is repeated here, and the host moves on.
         """
-        with self.database.using(transaction):
+        with self.database.transactions.using(transaction):
             step = step_of(walk, step_id)
             if transaction is not None:
                 try:

@@ -188,8 +188,8 @@ class NodeRunner:
             if _delivery(action) is not None:
                 result: object = await action.write(connection)
             else:
-                seconds = LONE_WRITE_SECONDS if self._database.sql.one_writer else WRITE_SECONDS
-                async with asyncio.timeout(seconds), self._database.lent(connection) as given:
+                seconds = LONE_WRITE_SECONDS if not self._database.sql.is_server else WRITE_SECONDS
+                async with asyncio.timeout(seconds), self._database.transactions.lent(connection) as given:
                     result = await action.write(given)
             return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)
         except (NodeFailed, StorageUnavailable, TransactionInvalid):

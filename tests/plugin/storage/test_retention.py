@@ -16,7 +16,6 @@ from flowactions_plugin.storage.retention import (
     BATCH,
     DAY_MS,
     DOUBLING_SECONDS,
-    LEAST_PAUSE_SECONDS,
     Prune,
     Pruning,
     pause_after,
@@ -153,7 +152,7 @@ def test_retention_takes_a_share_of_the_time() -> None:
     assert pause_after(0.1, 0) == pytest.approx(0.9)
     assert pause_after(1.0, DOUBLING_SECONDS) == pytest.approx(4.0)
     assert pause_after(1.0, 10**6) == pytest.approx(1.0)
-    assert pause_after(0.0, 10**6) == LEAST_PAUSE_SECONDS
+    assert pause_after(0.0, 10**6) == 0.02
 
 
 async def test_the_pause_after_a_batch_is_by_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,8 +22,6 @@ from sqlalchemy.engine import make_url
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.urls import (
     asyncpg_arguments,
     parse_database_url,
@@ -34,8 +29,7 @@ from flowactions_plugin.storage.urls import (
     secrets_of,
     sqlite_path,
 )
-
-SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+from tests.outages import Door, a_database, parsed
 
 
 def arguments(url: str) -> tuple[Any, ...]:
@@ -119,7 +113,7 @@ class TestPostgreSQL:
     def test_an_invalid_url_is_refused_at_load(self, url: str, told: str) -> None:
         """The message says what is required."""
         with pytest.raises(SettingsInvalid, match="FLOWACTIONS_DATABASE_URL must") as raised:
-            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+            parsed(url)
         assert told in str(raised.value)
 
     @given(
@@ -147,7 +141,7 @@ class TestPostgreSQL:
         """Whatever it is, and whichever part of the URL it becomes without encoding."""
         told = ""
         try:
-            read_settings({"FLOWACTIONS_DATABASE_URL": form.format(secret)})
+            parsed(form.format(secret))
         except SettingsInvalid as exc:
             told = str(exc)
         assert "MARKER" not in told
@@ -185,7 +179,7 @@ class TestSQLite:
     def test_an_in_memory_url_is_refused(self, url: str) -> None:
         """Each connection would have its own database."""
         with pytest.raises(SettingsInvalid, match="each connection would have a database of its own"):
-            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+            parsed(url)
 
     @pytest.mark.parametrize(
         ("url", "told"),
@@ -200,7 +194,7 @@ class TestSQLite:
     def test_an_invalid_url_is_refused_at_load(self, url: str, told: str) -> None:
         """The message says what is required."""
         with pytest.raises(SettingsInvalid, match=told):
-            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+            parsed(url)
 
     def test_paths_of_sqlite(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Relative to the working directory, absolute, or in the home directory."""
@@ -217,12 +211,16 @@ class TestSQLite:
 
 
 class Certificates:
-    """A certificate authority and a server certificate for 127.0.0.1, in files."""
+    """A certificate authority and a server certificate for 127.0.0.1, in files.
+
+    Attributes:
+        context: of a server with the certificate.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.authority = directory / "authority.pem"
         self.stranger = directory / "stranger.pem"
-        self.server = directory / "server.pem"
+        server = directory / "server.pem"
         key, authority = _signed("an authority", None)
         self.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
         self.stranger.write_bytes(_signed("a stranger", None)[1].public_bytes(serialization.Encoding.PEM))
@@ -230,7 +228,9 @@ class Certificates:
         private = own.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        self.server.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+        server.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.load_cert_chain(server)
 
 
 def _signed(name: str, signer: Any) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
@@ -254,67 +254,6 @@ def _signed(name: str, signer: Any) -> tuple[ec.EllipticCurvePrivateKey, x509.Ce
     return key, made.sign(signing, hashes.SHA256())
 
 
-class TlsDoor:
-    """A port of PostgreSQL's that speaks TLS as a server with ssl=on does, for one that was built without it.
-
-    Attributes:
-        plain: how many connections came without TLS.
-        encrypted: how many with it.
-    """
-
-    def __init__(self, url: str, certificates: Certificates) -> None:
-        parsed = make_url(url)
-        self._socket = f"{parsed.query['host']}/.s.PGSQL.{parsed.port or 5432}"
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._context.load_cert_chain(certificates.server)
-        self.plain = self.encrypted = 0
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[int]:
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.add(task)
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await self._serve(reader, writer)
-            writer.close()
-
-        server = await asyncio.start_server(enter, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.readexactly(8)
-        if first == SSL_REQUEST:
-            writer.write(b"S")
-            await writer.drain()
-            await writer.start_tls(self._context)
-            self.encrypted += 1
-            first = b""
-        else:
-            self.plain += 1
-        inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket)
-        inner_writer.write(first)
-        try:
-            await asyncio.gather(pour(reader, inner_writer), pour(inner_reader, writer))
-        finally:
-            inner_writer.close()
-
-
-async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
 class TestConnecting:
     @pytest.fixture
     def certificates(self, tmp_path: Path) -> Certificates:
@@ -322,8 +261,7 @@ class TestConnecting:
 
     async def connected(self, url: str) -> str:
         """Connect as a URL says; gives the name that the server knows the connection by."""
-        parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
-        async with Database(parsed) as database, database.read() as connection:
+        async with a_database(url) as database, database.read() as connection:
             query = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
             return str((await connection.execute(text(query))).scalar_one())
 
@@ -342,11 +280,10 @@ class TestConnecting:
         self, postgres_url: str, certificates: Certificates, options: str, encrypted: bool
     ) -> None:
         """As the URL says."""
-        door = TlsDoor(postgres_url, certificates)
-        url = make_url(postgres_url)
-        async with door.opened() as port:
-            query = f"{options.format(authority=certificates.authority)}&application_name=shop%20worker"
-            name = await self.connected(f"postgresql://{url.username}@127.0.0.1:{port}/{url.database}?{query}")
+        door = Door(postgres_url, certificates.context)
+        query = f"{options.format(authority=certificates.authority)}&application_name=shop%20worker"
+        async with door.url(query) as url:
+            name = await self.connected(url)
         assert name == "shop worker"
         assert (door.plain == 0, door.encrypted > 0) == (encrypted, encrypted)
 
@@ -365,12 +302,10 @@ class TestConnecting:
         self, postgres_url: str, certificates: Certificates, options: str, told: str, tmp_path: Path
     ) -> None:
         """The message says why, without a part of the query."""
-        door = TlsDoor(postgres_url, certificates)
-        url = make_url(postgres_url)
-        async with door.opened() as port:
-            query = options.format(stranger=certificates.stranger, tmp=tmp_path)
+        door = Door(postgres_url, certificates.context)
+        async with door.url(options.format(stranger=certificates.stranger, tmp=tmp_path)) as url:
             with pytest.raises(StorageUnavailable, match=told) as raised:
-                await self.connected(f"postgresql://{url.username}@127.0.0.1:{port}/{url.database}?{query}")
+                await self.connected(url)
         assert str(tmp_path) not in str(raised.value)
         assert door.plain == 0
 
@@ -379,28 +314,20 @@ class TestConnecting:
     )
     async def test_a_value_that_the_driver_refuses_ends_the_start(self, option: str) -> None:
         """Waiting would change nothing. The message names the setting, and no value."""
-        url = read_settings(
-            {"FLOWACTIONS_DATABASE_URL": f"postgresql://u:p@127.0.0.1:9/d?{option}"}
-        ).database_url
         with pytest.raises(StorageUnavailable, match="the options of FLOWACTIONS_DATABASE_URL") as raised:
-            async with Database(url):
+            async with a_database(f"postgresql://u:p@127.0.0.1:9/d?{option}"):
                 pass
         assert "MARKER" not in str(raised.value)
 
     async def test_session_options_are_passed_on(self, postgres_url: str) -> None:
         """``options``, as providers use it for routing and limits."""
         url = f"{postgres_url}&options=-c%20statement_timeout%3D4321"
-        parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
-        async with Database(parsed) as database, database.read() as connection:
+        async with a_database(url) as database, database.read() as connection:
             assert (await connection.execute(text("SHOW statement_timeout"))).scalar_one() == "4321ms"
 
     async def test_a_password_with_special_characters_works(self, postgres_url: str) -> None:
         """The driver receives it decoded."""
         assert arguments("postgresql://u:%40%2F%3A%25@h/d")[2] == "@/:%"
-        parsed = make_url(postgres_url)
-        assert (
-            await self.connected(
-                f"postgresql://{parsed.username}:%40%2F@/{parsed.database}?host={parsed.query['host']}"
-            )
-            == ""
-        )
+        url = make_url(postgres_url)
+        with_password = f"postgresql://{url.username}:%40%2F@/{url.database}?host={url.query['host']}"
+        assert await self.connected(with_password) == ""
