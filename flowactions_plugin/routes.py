@@ -17,7 +17,7 @@ from flowactions_plugin.http.auth import RouteGuard
 from flowactions_plugin.inbound.auth_events import AuthEvents, Verifier
 from flowactions_plugin.inbound.routes import auth_events_router
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.logic.enqueue import Enqueuer
+from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.logic.routes import logic_router
 from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.operations.port import Operations
@@ -44,7 +44,7 @@ class RouteContext(NamedTuple):
         is_running: whether the lifespan is open.
         chat: the chat part, or the error because of which its routes answer 503.
         insights: what routes and operator pages search and show.
-        enqueuer: takes logic-webhook calls.
+        logic: takes logic-webhook calls.
         auth_events: processes the auth provider's events.
         database: what the operator pages show and change.
         keys: the idempotency keys of callers.
@@ -58,7 +58,7 @@ class RouteContext(NamedTuple):
     is_running: Callable[[], bool]
     chat: Chat | NotConfigured
     insights: Insights
-    enqueuer: Enqueuer
+    logic: LogicActions
     auth_events: AuthEvents
     database: Database
     keys: IdempotencyKeys
@@ -91,7 +91,7 @@ def build(context: RouteContext) -> Sequence[Router]:
         outbox_router(guard, context.insights, operations, context.keys),
         nodes_router(guard, context.actions),
         chat_router(host, guard, context.chat, dashboard_url, login_url, database, context.telemetry),
-        logic_router(host, guard, context.enqueuer),
+        logic_router(host, guard, context.logic),
         auth_events_router(
             guard,
             context.auth_events,

@@ -75,7 +75,7 @@ class Intake:
 
     async def acknowledge(self, event_id: str | None, event_type: str | None) -> None:
         """Record an authentic request of which nothing is done."""
-        await self._record_some("acknowledged", 200, event_type or "", None, (event_id, event_type))
+        await self._record("acknowledged", 200, event_type or "", None, (event_id, event_type))
 
     @asynccontextmanager
     async def refusing(self, event_id: str | None = None, event_type: str | None = None) -> AsyncIterator[None]:
@@ -91,24 +91,24 @@ class Intake:
         except NotAuthentic as exc:
             self.log_refusal(exc)
             self.count("refused")
-            await self._record_some("refused", 401, exc.cause, str(exc), event)
+            await self._record("refused", 401, exc.cause, str(exc), event)
             raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
         except NotConfigured as exc:
-            await self._record_some("refused", 503, "not configured", str(exc), event)
+            await self._record("refused", 503, "not configured", str(exc), event)
             raise
         except HTTPException as exc:
             if exc.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
                 reason = f"the body is larger than {size(EVENT_BYTES)}"
-                await self._record_some("refused", 413, "too large", reason, event)
+                await self._record("refused", 413, "too large", reason, event)
             raise
         except EventInvalid as exc:
             self.count("invalid")
-            await self._record("invalid", 400, str(exc), str(exc), event)
+            await self._record("invalid", 400, str(exc), str(exc), event, each=True)
             raise Problem("invalid_request", str(exc)) from None
         except HandlerFailed as exc:
             self.count("failed")
             why = _why(exc)
-            await self._record("failed", 500, why, why, event)
+            await self._record("failed", 500, why, why, event, each=True)
             raise
         except StorageUnavailable:
             self.count("failed")
@@ -138,12 +138,15 @@ class Intake:
         cause: str,
         reason: str | None,
         event: Event,
-        requests: int = 1,
+        *,
+        each: bool = False,
     ) -> None:
-        """Record a request; the answer to the provider does not depend on it."""
-        with suppress(StorageUnavailable):
-            answered = store.Answered(self._source, result, cause, status, *event, reason, requests)
-            await store.record_unprocessed(self._database, answered)
+        """Record a request, unless anybody may send many of its cause and has; the answer does not depend on it."""
+        more = 0 if each else self._recorded.admit(f"{result} {cause}")
+        if more is not None:
+            answered = store.Answered(self._source, result, cause, status, *event, reason, 1 + more)
+            with suppress(StorageUnavailable):
+                await store.record_unprocessed(self._database, answered)
 
 
 def _why(exc: HandlerFailed) -> str:

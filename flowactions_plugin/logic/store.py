@@ -9,7 +9,7 @@ import msgspec
 from sqlalchemy import Executable, bindparam, select, update
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.queue.keys import IdempotencyKeys, api_key
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -17,7 +17,6 @@ from flowactions_plugin.storage.waiting import repeated
 
 LIMIT: Final = 60
 WINDOW_MS: Final = 60_000
-IDLE_MS: Final = 3600 * 1000
 
 TESTS: Final = ""
 """In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
@@ -51,13 +50,12 @@ def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
 
 
 class CallStore:
-    """The keys and rates of one database (§4.2, §8)."""
+    """The rates of one database (§4.2, §8)."""
 
-    def __init__(self, database: Database, keys: IdempotencyKeys) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._keys = keys
 
-    async def look_up(self, organization_id: str, agent_id: str, key: str) -> int | None:
+    async def look_up(self, use: KeyUse, agent_id: str) -> int | None:
         """Look a call up without a lock; the answer may be different when the call is counted.
 
         Returns:
@@ -65,10 +63,10 @@ class CallStore:
             within the window.
         """
         rate = select(enqueue_rates.c.times, self._database.now()).where(
-            enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
+            enqueue_rates.c.organization_id == use.organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
-            first = await self._keys.find(api_key(self._keys, organization_id, agent_id, key), connection)
+            first = await use.keys.find(use, connection)
             row = (await connection.execute(rate)).first()
         if first is not None:
             return None
@@ -96,10 +94,6 @@ class CallStore:
             counted = {"new_times": msgspec.json.encode(verdict.times).decode(), "counted_at": now}
             connection.execute(database.built(_counting), {**given, **counted})
         return verdict.wait_ms
-
-    async def prune_rates(self, limit: int) -> int:
-        """Forget agents that have not called for a while; give how many there were, about ``limit`` at the most."""
-        return await self._database.prune(enqueue_rates.c.updated_at, IDLE_MS, limit)
 
 
 def _times(text: str) -> Sequence[int]:

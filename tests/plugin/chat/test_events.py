@@ -17,10 +17,10 @@ from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
 from flowactions_plugin.errors import EventInvalid
-from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.schema import inbound_events
 from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.support import SmallHost, development, services_of, transport_of
 
@@ -394,7 +394,7 @@ class TestRevoking:
         database = services_of(run.host)._database
 
         async def prune(limit: int) -> int:
-            return await inbound_store.prune(database, 30 * DAY_MS, limit)
+            return await database.prune(inbound_events.c.received_at, 30 * DAY_MS, limit)
 
         assert await prune(100) == 0
         async with database.write() as connection:

@@ -368,29 +368,6 @@ class TestRecovery:
             assert await run.pacing.recover() == 1
         assert caplog.text.count("Telling.nodes_recovered failed") == 2
 
-    async def test_a_lease_from_the_future_is_none(self, run: Paced) -> None:
-        """A clock that was set back, or a spoilt row, does not keep a step running for ever."""
-        walk = a_walk()
-        await run.record(walk, "a")
-        await run.store.lease(step_of(walk, "s"))
-        await run.run("UPDATE flowactions_deferred SET held_until = 9000000000000000")
-        assert ran(await run.actions.advance(walk, "s")) == ["a"]
-
-    async def test_counters_at_their_end_block_nobody(self, run: Paced) -> None:
-        """A counter that cannot be raised ends its record, as one that was held too often."""
-        walk = a_walk()
-        for name in "ab":
-            await run.record(walk, name)
-        await run.run("UPDATE flowactions_deferred SET holds = 2147483647")
-        assert await run.actions.advance(walk, "s") == Advanced(
-            state="done", results=(await last_results(run, "b"),)
-        )
-
-
-async def last_results(run: Paced, name: str) -> NodeResult:
-    ((delivery_id,),) = await run.query("SELECT id FROM flowactions_outbox")
-    return NodeResult(node_id=name, status="queued", delivery_id=delivery_id)
-
 
 class TestInTheHostsTransaction:
     async def test_a_halt_belongs_to_the_hosts_transaction(self, database_url: str) -> None:
