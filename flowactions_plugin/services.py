@@ -176,7 +176,6 @@ class Services:
             self._insights,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
-            webhook_drafts.check,
         )
         webhooks = OwnWebhooks(self._outbox, self._keys)
         self.runtime: Runtime = PluginRuntime(self._pacing, webhooks, self.tests, host)
@@ -216,20 +215,18 @@ class Services:
         from flowactions_plugin import routes  # noqa: PLC0415  imports Litestar
 
         return routes.build(
-            routes.RouteContext(
-                host=self._host,
-                actions=self._actions,
-                settings=self._settings,
-                is_running=lambda: self._is_running,
-                chat=self._chat,
-                insights=self._insights,
-                logic=self._logic,
-                auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
-                database=self._database,
-                keys=self._keys,
-                telemetry=self._telemetry,
-                health=self._health,
-            )
+            self._host,
+            self._actions,
+            self._settings,
+            self._database,
+            is_running=lambda: self._is_running,
+            chat=self._chat,
+            insights=self._insights,
+            logic=self._logic,
+            auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
+            keys=self._keys,
+            telemetry=self._telemetry,
+            health=self._health,
         )
 
     async def _organization_deleted(

@@ -28,7 +28,6 @@ from flowactions_hookspecs import (
     UnsignedTestOrigin,
     Walk,
 )
-from flowactions_hookspecs.nodes import Check
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.directory import NOT_CHECKED
 from flowactions_plugin.chat.failures import advice
@@ -47,7 +46,7 @@ from flowactions_plugin.errors import (
     TooLarge,
 )
 from flowactions_plugin.host_answers import checked, failing, saved_node
-from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
@@ -76,14 +75,6 @@ TESTS_A_MINUTE: Final = 10
 
 RUN_SECONDS: Final = 30.0
 """How long a node of any type may run in a test."""
-
-TITLES: Final = {
-    "webhookUrl": "URL: ",
-    "webhookHeaders": "Headers: ",
-    "webhookBody": "Body: ",
-    SECRET_FIELD: "Signing secret: ",
-}
-"""Of the fields whose problems are told beside a test's outcome."""
 
 
 class WebhookDrafts:
@@ -236,7 +227,6 @@ class NodeTests:
         queries: where the deliveries of webhooks are.
         admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
         host: has the saved nodes.
-        check: finds what is wrong with the draft of a webhook.
         wait_seconds: how long the end of an attempt is waited for: its deadline, and some more to claim and write it.
     """
 
@@ -246,14 +236,12 @@ class NodeTests:
         queries: Insights,
         admit: Callable[[str], Awaitable[int]],
         host: Host,
-        check: Check,
         wait_seconds: float = 12.0,
     ) -> None:
         self._run = run
         self._queries = queries
         self._admit = admit
         self._host = host
-        self._check = check
         self._wait_seconds = wait_seconds
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
@@ -270,9 +258,7 @@ class NodeTests:
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
         node: Node = draft.node
         unsigned: str | None = "tests of this type of node are not signed."
-        problems: Sequence[ConfigProblem] = ()
         if node.type == WEBHOOK:
-            problems = await self._check(draft)
             node = replace(node, config={**node.config, RETRY_FIELD: False})
             try:
                 unsigned = await self._unsigned(walk, node)
@@ -281,7 +267,7 @@ class NodeTests:
                 return _failed("host_error", message)
         outcome = await self._outcome(walk, node, unsigned)
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
-        return replace(outcome, message=without_addresses(_told(problems, outcome), authored) or None)
+        return replace(outcome, message=reason_for_tenants(outcome.message or "", authored) or None)
 
     async def _unsigned(self, walk: Walk, node: Node) -> str | None:
         """Say why a webhook is sent unsigned; empty where nobody expects a signature; ``None``: it may be signed (§5.3.6)."""
@@ -375,19 +361,3 @@ class NodeTests:
 def _failed(reason: str, message: str) -> TestOutcome:
     """Return the outcome of a test that could not be made."""
     return TestOutcome(status="failed", reason=reason, message=message)
-
-
-def _told(problems: Sequence[ConfigProblem], outcome: TestOutcome) -> str:
-    """Say what the check and the outcome say. Of a test that was not sent, the errors are told alone, in full."""
-    was_sent = outcome.status != "skipped"
-    wanted = [each for each in problems if was_sent or each.severity == "error"]
-    told = []
-    for each in wanted[:3]:
-        title = TITLES.get(str(each.path[0]), "") if each.path else ""
-        said = f"{each.message.partition('. ')[0].removesuffix('.')}." if was_sent else each.message
-        told.append(f"{title}{said}")
-    if len(wanted) > 3:
-        told.append(f"{len(wanted) - 3} more: see the form.")
-    if outcome.message and (was_sent or not told):
-        told.append(outcome.message)
-    return " ".join(told)

@@ -86,7 +86,7 @@ class TestRefusals:
             (None, SIGNING_SECRET, "X-Slack-Request-Timestamp or X-Slack-Signature is missing"),
         ],
     )
-    async def test_each_cause_is_logged_once_a_minute_and_not_answered(
+    async def test_each_cause_is_logged_and_not_answered(
         self, run: ChatHost, at: int | None, secret: str, said: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A wrong secret and a wrong clock are distinguished, and neither secret nor signature is logged."""
@@ -95,9 +95,8 @@ class TestRefusals:
         headers = {"x-slack-signature": signed}
         if at is not None:
             headers["x-slack-request-timestamp"] = str(stamp)
-        for _ in range(5):
-            answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
-            assert answer.json()["detail"] == "The signature is missing, wrong or too old."
+        answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
+        assert answer.json()["detail"] == "The signature is missing, wrong or too old."
         (line,) = [record.getMessage() for record in caplog.records if record.name == "flowactions.chat"]
         assert line.startswith("POST /integrations/chat/events refused: ")
         assert said in line
