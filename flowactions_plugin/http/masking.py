@@ -112,25 +112,15 @@ def reason_for_tenants(text: str, authored: str) -> str:
 
     Args:
         text: the reason as it is stored.
-        authored: what the author wrote: addresses in it stay.
-    """
-    for inner, said in _INNER:
-        text = inner.sub(said, text)
-    return without_addresses(text, authored)
-
-
-def without_addresses(text: str, authored: str) -> str:
-    """Return a text without the network addresses that the author did not write: what a name resolves to here is not shown to authors.
-
-    Args:
-        text: for the author.
-        authored: what the author wrote.
+        authored: what the author wrote: addresses in it stay. What a name resolves to here is not shown.
     """
 
     def shown(found: re.Match[str]) -> str:
         address = _address(found[0])
         return found[0] if address is None or address in authored else "(an address)"
 
+    for inner, said in _INNER:
+        text = inner.sub(said, text)
     return _NUMBERS.sub(shown, text)
 
 

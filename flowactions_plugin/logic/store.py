@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from sqlalchemy import Executable, bindparam, select, update
@@ -22,31 +22,23 @@ TESTS: Final = ""
 """In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
 
 
-class Verdict(NamedTuple):
-    """Whether one more call is within the rate.
-
-    Attributes:
-        times: those that count from now on, this call among them when it is admitted; Unix milliseconds.
-        wait_ms: when the oldest ceases to count; 0 when the call is admitted.
-    """
-
-    times: Sequence[int]
-    wait_ms: int
-
-
-def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
+def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> tuple[Sequence[int], int]:
     """Decide on a call: in no stretch of a minute are more than ``limit`` admitted (§8).
 
     Args:
-        times: of the calls that were admitted, oldest first.
+        times: of the calls that were admitted, oldest first; Unix milliseconds.
         now: Unix milliseconds. A clock that was set back counts as standing still.
         limit: how many a minute admits.
+
+    Returns:
+        The times that count from now on, this call's among them when it is admitted; and how many milliseconds it has to wait, 0
+        when it is admitted.
     """
     now = max(now, times[-1]) if times else now
     recent = [time for time in times if time > now - WINDOW_MS]
     if len(recent) >= limit:
-        return Verdict(recent, recent[-limit] + WINDOW_MS - now)
-    return Verdict([*recent, now], 0)
+        return recent, recent[-limit] + WINDOW_MS - now
+    return [*recent, now], 0
 
 
 class CallStore:
@@ -70,7 +62,7 @@ class CallStore:
             row = (await connection.execute(rate)).first()
         if first is not None:
             return None
-        return 0 if row is None else admit(_times(row[0]), row[1]).wait_ms
+        return 0 if row is None else admit(_times(row[0]), row[1])[1]
 
     @repeated
     async def count_test(self, organization_id: str, limit: int) -> int:
@@ -89,11 +81,11 @@ class CallStore:
         times = _times(connection.execute(database.built(_locking), given).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
         now = database.time_on(connection)
-        verdict = admit(times, now, limit)
-        if verdict.wait_ms == 0:
-            counted = {"new_times": msgspec.json.encode(verdict.times).decode(), "counted_at": now}
+        counting, wait_ms = admit(times, now, limit)
+        if wait_ms == 0:
+            counted = {"new_times": msgspec.json.encode(counting).decode(), "counted_at": now}
             connection.execute(database.built(_counting), {**given, **counted})
-        return verdict.wait_ms
+        return wait_ms
 
 
 def _times(text: str) -> Sequence[int]:

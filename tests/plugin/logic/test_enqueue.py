@@ -412,16 +412,16 @@ class TestRate:
         now = 1_000_000
         for pause in pauses:
             now += pause
-            verdict = admit(times, now)
-            assert len(verdict.times) <= LIMIT
-            if verdict.wait_ms == 0:
-                times = list(verdict.times)
+            counting, wait_ms = admit(times, now)
+            assert len(counting) <= LIMIT
+            if wait_ms == 0:
+                times = list(counting)
                 admitted.append(times[-1])
             else:
-                assert 0 < verdict.wait_ms <= WINDOW_MS
-                later = max(now, times[-1]) + verdict.wait_ms
-                assert admit(times, later).wait_ms == 0
-                assert admit(times, later - 1).wait_ms > 0
+                assert 0 < wait_ms <= WINDOW_MS
+                later = max(now, times[-1]) + wait_ms
+                assert admit(times, later)[1] == 0
+                assert admit(times, later - 1)[1] > 0
         for first, last in zip(admitted, admitted[LIMIT:], strict=False):
             assert last - first >= WINDOW_MS
 

@@ -45,7 +45,7 @@ class TestWebhook:
     async def test_what_is_shown_is_what_leaves(self, run: Running, method: str, secret: str | None) -> None:
         """Method, URL, headers in their order and body are those of the request that a walk then sends."""
         run.host.secret = secret
-        config = {
+        config: dict[str, Any] = {
             "webhookUrl": f" {run.receiver.url}?a={{{{userId}}}} ",
             "webhookMethod": method,
             "webhookSecret": secret,

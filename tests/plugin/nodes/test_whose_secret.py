@@ -107,6 +107,10 @@ async def try_out(
     return await run.actions.test(NodeDraft(organization_id="acme", agent_id="agent-1", node=node), a_walk())
 
 
+async def has_ended(run: Running, times: int) -> None:
+    await until(lambda: len(run.host.finished) >= times)
+
+
 async def origins(run: Running) -> list[Any]:
     rows = (await run.client.get("/v1/webhooks/outbox")).json()["data"]
     return [(await run.row(row["id"]))["origin"] for row in rows]
@@ -234,7 +238,7 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
         run.receiver.answer = lambda number: status(500)
         outcome = await try_out(run, "never-saved", webhookSecret="typed")
         assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
-        await until(lambda: len(run.host.finished) >= 1)
+        await has_ended(run, 1)
         retries: list[tuple[str, dict[str, Any]]] = [
             (f"/{outcome.delivery_id}/retry", {}),
             ("/retry", {"all": True}),
@@ -242,13 +246,13 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
         for times, (path, body) in enumerate(retries, 2):
             answer = await run.client.post(f"/v1/webhooks/outbox{path}", json=body)
             assert answer.status_code in {200, 202}
-            await until(lambda times=times: len(run.host.finished) >= times)
+            await has_ended(run, times)
         assert [signature(request) for request in run.receiver.requests] == [None] * 3
         assert run.host.asked == []
         assert [each.origin for each in run.host.finished] == [MARKED] * 3
         assert (await try_out(run, "bare")).message == "The receiver answered 500."
-        await until(lambda: len(run.host.finished) >= 4)
-        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[union-attr]
+        await has_ended(run, 4)
+        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")
         assert [each["kind"] for each in await origins(run)] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text
@@ -268,7 +272,7 @@ async def test_a_host_that_cannot_tell_sends_nothing(run: Running) -> None:
     assert await origins(run) == []
     run.host.error = OriginGone()
     assert (await try_out(run, "signed")).message == f"{UNSIGNED}save the node first."
-    run.host.nodes["acme", "flow-1", "signed"] = "a node"  # type: ignore[assignment]
+    run.host.nodes["acme", "flow-1", "signed"] = "a node"
     assert (await try_out(run, "signed")).reason == "host_error"
     assert len(run.receiver.requests) == 1
 
