@@ -158,7 +158,7 @@ class Pacing:
                 extra={"event": "deferred.unreadable_now"},
             )
             raise
-        if lease.state != "leased":
+        if not lease.records:
             return Advanced(state=lease.state)
         return await self._run_all(step, lease, transaction)
 
@@ -220,7 +220,7 @@ class Pacing:
     async def _recover(self, step: Step) -> bool:
         """Run a step without its user, and notify the host; return whether anything was there to run."""
         lease = await self._lease(step)
-        if lease.state != "leased":
+        if not lease.records:
             return False
         run = printable(step.run_id)
         log.warning(
@@ -268,8 +268,8 @@ class Pacing:
             async with nullcontext() if transaction is not None else self._renewing(step, token):
                 complete = await self._run_in_order(lease, transaction, results)
             counts = retries = not complete
-            if not retries and not lease.blocked:
-                state = "done"
+            if complete:
+                state = lease.state
         except (StorageUnavailable, HostFailed) as exc:
             run = printable(step.run_id)
             log.error("run %s: deferred nodes wait: %s", run, exc, extra={"event": "deferred.waits"})  # noqa: TRY400

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from itertools import takewhile
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Deferred, Node, Walk
+from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.clock import new_token
 from flowactions_plugin.errors import LeaseLost
 from flowactions_plugin.log_text import printable
@@ -47,10 +48,6 @@ RENEW_SECONDS: Final = LEASE_SECONDS / 3
 
 MAX_LEASES: Final = 5
 """A node is dropped after so many leases in which its process ended or the node failed."""
-
-Nothing: TypeAlias = Literal["done", "running", "halted", "unavailable"]
-"""Why no record can be leased: nothing waits, somebody else leases them, the run was halted, or the first one is of a type
-that is not offered here or runs again only after a while."""
 
 
 class Step(NamedTuple):
@@ -91,27 +88,26 @@ class Lease(NamedTuple):
     """The answer to asking for a step's records.
 
     Attributes:
-        state: ``leased``, or why there are none.
-        records: those that the caller leases, in walk order.
-        blocked: whether behind them waits one of a type that is not offered here.
+        state: the step's, apart from the records.
+        records: those that the caller leases, in walk order; none: the state says why.
     """
 
-    state: Literal["leased"] | Nothing
+    state: AdvancedState
     records: Sequence[Record] = ()
-    blocked: bool = False
 
 
 class Found(NamedTuple):
     """What waits for a step.
 
     Attributes:
-        state: why nothing can be leased; ``None``: something can.
+        state: why nothing can be leased, ``unavailable`` if the first one is of a type that is not offered here or runs again
+            only after a while; ``None``: something can.
         first: the first record that can.
         last: the last one before the first of a type that is not offered here.
         others: those from there on.
     """
 
-    state: Nothing | None
+    state: AdvancedState | None
     first: int = 0
     last: int = 0
     others: Sequence[int] = ()
@@ -197,9 +193,7 @@ class DeferredStore:
                 # The user has got here: the recovery of a process that offers the type finds them.
                 told = update(deferred).where(deferred.c.id.in_(found.others), deferred.c.held_until.is_(None))
                 await connection.execute(told.values(held_until=self._database.now()))
-        if records:
-            return Lease("leased", records, blocked=bool(found.others))
-        return Lease("unavailable" if found.others else "done")
+        return Lease("unavailable" if found.others else "done", records)
 
     async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
         """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""

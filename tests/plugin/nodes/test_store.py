@@ -253,7 +253,7 @@ class TestTheDatabaseFails:
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
         for _ in range(MAX_LEASES):
-            assert (await run.store.lease(step_of(walk, "s"))).state == "leased"
+            assert (await run.store.lease(step_of(walk, "s"))).records
             await run.expire()
         assert sorted(
             await run.query("SELECT node_id, holds FROM flowactions_deferred WHERE ran_at IS NULL")
@@ -314,7 +314,7 @@ class TestTypesNotOffered:
             recorded = replace(walk, pacing=Deferred("s"))
             await both.reach(recorded, Node(id="f", type="fax"))
             await run.record(walk, "w")
-            assert (await both._store.lease(step_of(walk, "s"))).state == "leased"
+            assert (await both._store.lease(step_of(walk, "s"))).records
         plain = a_walk(run_id="plain")
         await run.record(plain, "w")
         await run.store.lease(step_of(plain, "s"))
