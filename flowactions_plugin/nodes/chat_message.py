@@ -34,8 +34,6 @@ NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
-"""For authors; operators find the missing setting with ``doctor`` and in the answers of the chat routes."""
-
 EMPTY_MESSAGE: Final = "The message is empty: write a text."
 
 ICON: Final = (
@@ -199,10 +197,9 @@ class ChatMessageNode:
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
         """Send the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
-        until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
         try:
-            failure = await self._send(walk, node, config, until)
+            failure = await self._send(walk, node, config, seconds_from_now(SEND_SECONDS))
         except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
             # Without the message and the traceback, which may hold what was sent.
             failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
@@ -224,8 +221,8 @@ class ChatMessageNode:
             log.error(  # noqa: TRY400
                 "the chat connection could not be read: %s", exc, extra={"event": "chat.connection_unreadable"}
             )
-            advice = "The database did not answer: try again later."
-            return _NotSent("send_failed", advice, "storage_unavailable")
+            said = "The database did not answer: try again later."
+            return _NotSent("send_failed", said, "storage_unavailable")
         if messenger is None or stored is None:
             return _NotSent("not_connected", NOT_CONNECTED)
         if not config.target:

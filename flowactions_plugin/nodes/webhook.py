@@ -153,16 +153,12 @@ def attempts_in_words(delays: Sequence[float], tick_seconds: float | None) -> st
     first = "at once" if tick_seconds is None else f"within {_span(tick_seconds)}"
     if not delays:
         return f"{number}: {first}."
-    if tick_seconds is None:
-        return f"{number}: {first}, then after {_listed(delays)} (about {_span(sum(delays))} in all)."
-    # The delay begins when an attempt ends, which is after its tick began; the first tick after the delay claims the row.
-    ticks = accumulate(int(delay / tick_seconds) + 1 for delay in delays)
-    return f"{number}: {first}, then about {_listed([each * tick_seconds for each in ticks])} after the first."
-
-
-def _listed(seconds: Sequence[float]) -> str:
-    *others, last = map(_span, seconds)
-    return f"{', '.join(others)} and {last}" if others else last
+    if tick_seconds is not None:
+        # The delay begins when an attempt ends, which is after its tick began; the first tick after the delay claims the row.
+        delays = [(int(delay / tick_seconds) + 1) * tick_seconds for delay in delays]
+    *others, last = map(_span, accumulate(delays))
+    later = f"{', '.join(others)} and {last}" if others else last
+    return f"{number}: {first}, then about {later} after the first."
 
 
 def _span(seconds: float) -> str:
