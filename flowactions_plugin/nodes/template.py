@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -36,10 +36,12 @@ _OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _CHAT_LOOK_AHEAD: Final = 1 << 16
 """Characters of a message that are put together to see whether what is open at the cut is closed behind it."""
 
-_ENTITY: Final = re.compile("&(?:amp|lt|gt);")
-_LINK: Final = re.compile(
-    r"<(?:[@#!]|[A-Za-z][A-Za-z0-9+.-]{0,30}:)[^<>|\n]{1,3000}+(?:\|(?P<label>[^<>\n]*+))?+>"
-)
+_LINK: Final = r"<(?:[@#!]|[A-Za-z][A-Za-z0-9+.-]{0,30}:)[^<>|\n]{1,3000}+(?P<label>\|[^<>\n]*+)?+>"
+_CHAT_MARK: Final = re.compile(rf"```|`|&(?:amp|lt|gt);|{_LINK}|(?<![^\W_])[*_~](?=\S)")
+_CHAT_CLOSER: Final = {"```": re.compile("(?P<closer>```)"), "`": re.compile("(?P<closer>`)")} | {
+    mark: re.compile(rf"```.*?```|`[^`\n]+`|{_LINK}|(?<=\S)(?P<closer>\{mark})(?![^\W_])") for mark in "*_~"
+}
+"""What closes markup. In code and links, ``*``, ``_`` and ``~`` are text."""
 
 _RUN_THEN_SPECIAL = re.compile(
     r"""
@@ -231,32 +233,71 @@ def place(before: str) -> tuple[int, int]:
 def chat_message(text: str, variables: Variables) -> str:
     """Make the text of a chat message: substitute, trim, cut to 4000 characters (§2.1).
 
-    Substituted values are escaped, so an end user can neither ping people nor fake a link. A code block or the label of a link
-    that the cut would leave open is closed; a link or an entity that it would split is left out. What is far behind the cut is
-    not put together.
+    Substituted values are escaped, so an end user can neither ping people nor fake a link. Markup that the cut would
+    leave open is closed, and a link or an entity that it would split is left out. What is far behind the cut is not put
+    together.
     """
     text = _chat_head(text, variables)
-    at, closing = CHAT_MESSAGE_LENGTH, ""
-    if len(text) <= at:
+    if len(text) <= CHAT_MESSAGE_LENGTH:
         return text
-    link = _LINK.match(text, max(0, text.rfind("<", 0, at)))
-    if link is not None and link.end() > at:
-        if -1 < link.start("label") < at - 1:
-            closing = ">"
+    spans = _spans_at(text, CHAT_MESSAGE_LENGTH)
+    at = CHAT_MESSAGE_LENGTH
+    while True:
+        around = [span for span in spans if span.start < at < span.end]
+        closing = "".join(span.mark for span in reversed(around))
+        if split := [span for span in around if not span.inner_start < at <= span.inner_end]:
+            at = min(span.start if at <= span.inner_start else span.inner_end for span in split)
+        elif at + len(closing) > CHAT_MESSAGE_LENGTH:
+            at -= 1
+        elif around and around[-1].mark in "*_~" and text[at - 1].isspace():
+            at -= 1  # behind white space, the mark would close nothing
         else:
-            at = link.start()
-    elif text.count("```", 0, at) % 2 and "```" in text[at - 2 :]:
-        closing = "```"
-    at -= len(closing)
-    entity = _ENTITY.match(text, max(0, text.rfind("&", 0, at)))
-    if entity is not None and entity.end() > at:
-        at = entity.start()
-    return text[:at] + closing
+            return text[:at] + closing
 
 
 def is_chat_message_cut(text: str, variables: Variables) -> bool:
     """Return whether `chat_message` leaves something out of a text because it is too long."""
     return len(_chat_head(text, variables)) > CHAT_MESSAGE_LENGTH
+
+
+class _Span(NamedTuple):
+    """Markup, by its places in a text: a cut is possible outside, and inside where ``mark`` then closes it."""
+
+    start: int
+    inner_start: int
+    inner_end: int
+    end: int
+    mark: str
+
+
+def _spans_at(text: str, cut: int) -> list[_Span]:
+    """Return the markup that is open at a place or ends just before it; what is never closed is text.
+
+    Each kind of markup searches a part of the text once, so that it takes time in proportion to the text.
+    """
+    spans: list[_Span] = []
+    searched: dict[str, int] = {}
+    code_end = 0
+    for found in _CHAT_MARK.finditer(text):
+        start, mark = found.start(), found[0]
+        if start >= cut:
+            break
+        span = None
+        if mark[0] in "<&":
+            inner = found.start("label") + 1 or found.end() - 1
+            span = _Span(start, inner, found.end() - 1, found.end(), ">")
+        elif start >= max(code_end, searched.get(mark, 0)):
+            inner, line_end = start + len(mark), -1 if mark == "```" else text.find("\n", start)
+            searched[mark] = len(text) if line_end < 0 else line_end
+            closers = _CHAT_CLOSER[mark].finditer(text, inner, searched[mark])
+            close = next((end.start() for end in closers if end["closer"] and end.start() > inner), None)
+            if close is not None:
+                span = _Span(start, inner, close, close + len(mark), mark)
+                searched[mark] = span.end
+                code_end = span.end if mark[0] == "`" else code_end
+        if span is not None and span.end > cut - 8:  # what ends earlier is whole, also where marks are added
+            spans.append(span)
+    return spans
 
 
 def _chat_head(text: str, variables: Variables) -> str:
