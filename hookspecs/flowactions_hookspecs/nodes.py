@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from flowactions_hookspecs.base import ContractStruct
+from flowactions_hookspecs.base import AsyncConnection, ContractStruct
 from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-else:
-    # Aliases are made at run time, and the contract imports no SQLAlchemy.
-    AsyncConnection = Any
 
 PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
 

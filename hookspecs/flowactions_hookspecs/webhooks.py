@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from flowactions_hookspecs.base import ContractStruct
+from flowactions_hookspecs.base import AsyncConnection, ContractStruct
 from flowactions_hookspecs.origins import Origin
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
     from flowactions_hookspecs.nodes import NodeResult
 else:
-    # The contract imports no SQLAlchemy, and nodes.py imports this module.
-    AsyncConnection = NodeResult = Any
+    # nodes.py imports this module.
+    NodeResult = Any
 
 
 class Header(ContractStruct, frozen=True, kw_only=True):
