@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host, PickerChoice, PickerPage
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused, advice
@@ -196,7 +195,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
     if stored is None:
         return Response(CardAnswer(None))
     agents = await ask(host, "agents_using", Sequence[Agent], organization_id, NODE_TYPE)
-    missing = list(missing_scopes(stored))
+    missing = list(stored.missing)
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)
     hint = advice(reason) if reason else advice("missing_scope") if missing else None

@@ -48,10 +48,7 @@ class Connections:
         workspace, its token is revoked. Of installs of several workspaces at the same time, the first that is stored
         stands; the others change nothing, and their tokens are revoked then.
 
-        Args:
-            flow: the tenant, and the user who connected.
-            installation: the token, and what the provider said about it.
-            seen: the organization's connection when the install began, before its code was exchanged.
+        ``seen`` is the organization's connection when the install began, before its code was exchanged.
 
         Raises:
             ChatRefused: the provider does not accept the token, or has revoked it meanwhile; ``connected_meanwhile``:

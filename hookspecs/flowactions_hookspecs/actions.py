@@ -33,7 +33,8 @@ from flowactions_hookspecs.nodes import (
     plugin_failed,
 )
 from flowactions_hookspecs.origins import LogicActionRef, PluginOrigin
-from flowactions_hookspecs.webhooks import OutboundWebhook, PreparedWebhook, Receipt
+from flowactions_hookspecs.runtime import PreparedWebhook
+from flowactions_hookspecs.webhooks import OutboundWebhook, Receipt
 
 if TYPE_CHECKING:
     from litestar.types import ControllerRouterHandler

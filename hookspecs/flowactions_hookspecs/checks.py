@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from types import UnionType
 from typing import Final
 
-from flowactions_hookspecs.drafts import NodeDraft
 from flowactions_hookspecs.logic import Firing
-from flowactions_hookspecs.nodes import Deferred, Eager, Node, Walk
+from flowactions_hookspecs.nodes import Deferred, Eager, Node, NodeDraft, Walk
 from flowactions_hookspecs.origins import (
     ExperienceTriggerRef,
     FlowNodeOrigin,

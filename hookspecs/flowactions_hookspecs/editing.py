@@ -10,10 +10,10 @@ import msgspec
 
 from flowactions_hookspecs.checks import check_draft
 from flowactions_hookspecs.core import Core
-from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview, TestOutcome
+from flowactions_hookspecs.drafts import ConfigProblem, Preview, TestOutcome
 from flowactions_hookspecs.errors import AgentNotFound
 from flowactions_hookspecs.hooks import returned
-from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeType, Walk
+from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeDraft, NodeType, Walk
 
 log = logging.getLogger("flowactions")
 

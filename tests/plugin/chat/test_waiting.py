@@ -255,7 +255,7 @@ class TestDirectChannels:
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The oldest is forgotten first."""
-        monkeypatch.setattr("flowactions_plugin.chat.messenger.MAX_OPENED", 1)
+        monkeypatch.setattr("flowactions_plugin.chat.messenger.MOST_REMEMBERED", 1)
         run.provider.faults["conversations.open"].append(Fault(503))
         for member in ("U000GRACE", "U000GRACE", "U000LINUS", "U000GRACE", "U000GRACE"):
             await run.message(chatActionType="dm", chatUserId=member)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.egress.attempt import Outcome, Request, Response, retry_after
-from flowactions_plugin.egress.sender import Sender
-from tests.sending import Message, validate
+from flowactions_plugin.egress.attempt import Request, Response, retry_after
+from tests.sending import attempt
 
 NOW = 1_700_000_000.0
 
@@ -39,6 +38,4 @@ async def test_retry_after_counts_on_429_and_503(status: int, expected: float | 
 
         async def aclose(self) -> None: ...
 
-    outcome = await Sender(Answers(), validate, lambda: NOW, lambda: 0.0).send(Message(), None)
-    assert isinstance(outcome, Outcome)
-    assert outcome.retry_after == expected
+    assert (await attempt(Answers(), now=NOW)).retry_after == expected

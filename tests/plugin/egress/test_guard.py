@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
 from flowactions_plugin.egress.host_transport import HostTransport
-from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
 from tests.loopback import listening
@@ -34,7 +32,7 @@ from tests.plugin.egress.addresses import (
 )
 from tests.queueing import Queue, a_schedule
 from tests.recorder import recorder
-from tests.sending import Message
+from tests.sending import attempt
 
 
 @pytest.mark.parametrize(("rule", "address"), words(EVERYWHERE))
@@ -257,9 +255,7 @@ async def test_an_international_name_is_dialled_in_a_labels() -> None:
         url = receiver.url.replace("127.0.0.1", "bücher.example")
         ours = OutboundTransport(guarding, 1)
         for transport in (ours, HostTransport(httpx.MockTransport(answer))):
-            sender = Sender(transport, guarding.validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(Message(url=url), None)
-            assert isinstance(outcome, Outcome)
+            outcome = await attempt(transport, url, guarding.validate)
             assert (outcome.status_code, outcome.error) == (200, None)
         await ours.aclose()
         name = f"xn--bcher-kva.example:{url.rpartition(':')[2].partition('/')[0]}"
@@ -288,11 +284,9 @@ async def test_path_and_query_are_sent_as_authored(url: str, target: str) -> Non
         here = url.replace("http://example.com", receiver.url.removesuffix("/hook"))
         transport = OutboundTransport(guard(development=True), 5)
         try:
-            sender = Sender(transport, guard(development=True).validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(Message(url=here), None)
+            outcome = await attempt(transport, here, guard(development=True).validate)
         finally:
             await transport.aclose()
-        assert isinstance(outcome, Outcome)
         assert (outcome.status_code, outcome.error) == (200, None)
         assert receiver.requests[0].line == f"POST {target} HTTP/1.1"
 

@@ -177,9 +177,8 @@ class TestResolver:
                     assert isinstance(outcome, Aborted)
                     assert (outcome.cause, outcome.reason[-7:]) == ("resources", "threads")
             for made in (transport, named):
-                outcome = await Sender(made, guard.validate, lambda: 0.0, lambda: 0.0).send(
-                    Message(url="http://localhost:1/"), None
-                )
+                sender = Sender(made, guard.validate, lambda: 0.0, lambda: 0.0)
+                outcome = await sender.send(Message(url="http://localhost:1/"), None)
                 assert "refused" in str(outcome) or "cannot be reached" in str(outcome)
         finally:
             await transport.aclose()
