@@ -24,8 +24,6 @@ from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
 
-NODE_TYPE: Final = "chat_message"
-
 ASKED_AGAIN: Final = "The chat provider is asked about the token again at least once an hour: if it accepts it, you need not reconnect."
 
 NO_PRIVATE_CHANNELS: Final = (
@@ -194,7 +192,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
     stored = await connections.get(organization_id)
     if stored is None:
         return Response(CardAnswer(None))
-    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, NODE_TYPE)
+    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, "chat_message")
     missing = list(stored.missing)
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)

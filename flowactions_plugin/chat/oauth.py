@@ -29,7 +29,6 @@ STATIC_CODE: Final = "static-bot-token"
 """The synthetic code that stands for the static bot token (§4.1.2)."""
 
 STATE_PURPOSE: Final = "chat oauth state"
-COOKIE_PREFIX: Final = "flowactions_chat_"
 
 
 class OAuthFailed(FlowActionsError):
@@ -181,7 +180,7 @@ class OAuthInstaller:
 
 def cookie_name(flow_id: str) -> str:
     """Return the name of a flow's cookie. Each flow has its own, so that two tabs work at the same time."""
-    return COOKIE_PREFIX + hashlib.sha256(flow_id.encode()).hexdigest()[:16]
+    return f"flowactions_chat_{hashlib.sha256(flow_id.encode()).hexdigest()[:16]}"
 
 
 def _fingerprint(cookie: str) -> str:

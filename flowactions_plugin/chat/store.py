@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.chat.app import in_order, read_scopes, write_scopes
+from flowactions_plugin.chat.app import in_order, read_scopes
 from flowactions_plugin.errors import ConnectionChanged
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.database import Database, Transaction
@@ -205,7 +205,7 @@ class ConnectionStore:
             noted = (await transaction.execute(query)).scalar_one_or_none()
             if noted is None:
                 return
-            changed = write_scopes(change(read_scopes(noted)))
+            changed = ",".join(change(read_scopes(noted)))
             if changed != noted:
                 same = update(chat_connections).where(*_installed_as(stored))
                 await transaction.execute(same.values(missing_scopes=changed))

@@ -114,7 +114,7 @@ class Sender:
             self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         code = failure.status_code if isinstance(failure, SendFailed) else None
-        if code is not None and 200 <= code < 300:
+        if code is not None and 200 <= code < 300:  # a delivery, although its headers are above the limits
             progress.notes += (HEADERS_NOT_KEPT,)
             failure, response = None, Response(code, {}, b"")
         answer = response or progress.response

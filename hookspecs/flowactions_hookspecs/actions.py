@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from flowactions_hookspecs.base import AsyncConnection
 from flowactions_hookspecs.checks import (
@@ -128,12 +128,12 @@ class FlowActions(Editing):
         """Return the one object that ``factory`` made for this host, making it at the first call.
 
         A plugin stores its data for a host here, not at module level, so that two hosts in one process are
-        independent.
-
-        Args:
-            factory: ``factory(host, actions)``; called once.
+        independent. The factory is called once, as ``factory(host, actions)``.
         """
-        return self._core.state(factory, self.host, self)
+        states = self._core.states
+        if factory not in states:
+            states[factory] = factory(self.host, self)
+        return cast("T", states[factory])
 
     @asynccontextmanager
     async def lifespan(self, app: object = None, *, tasks: bool = True) -> AsyncIterator[None]:  # noqa: ARG002  frameworks pass it

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -61,7 +61,7 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
         self._calls: set[Future[Any]] = set()
-        self._states: dict[object, object] = {}
+        self.states: dict[object, object] = {}
         self._route_handlers: Sequence[ControllerRouterHandler] | None = None
 
     def load(self, plugins: Iterable[object], arguments: Callable[[str], Mapping[str, object]]) -> None:
@@ -109,12 +109,6 @@ class Core:
     def _prefixed(self, node_type: NodeType) -> NodeType:
         pickers = {field: f"{self.prefix}{path}" for field, path in node_type.pickers.items()}
         return msgspec.structs.replace(node_type, pickers=pickers)
-
-    def state(self, factory: Callable[..., T], *arguments: object) -> T:
-        """Return the one object that ``factory`` made, making it at the first call."""
-        if factory not in self._states:
-            self._states[factory] = factory(*arguments)
-        return cast("T", self._states[factory])
 
     @asynccontextmanager
     async def lifespan(self, *, tasks: bool) -> AsyncIterator[None]:
