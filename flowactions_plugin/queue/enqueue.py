@@ -173,7 +173,7 @@ class Outbox:
         """
         with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
             try:
-                destination = await self._guard.check(webhook.url)
+                destination, _ = await self._guard.look_up(webhook.url)
                 delivery, dropped = self.serialize(webhook, destination.url, destination.key)
             except TooLarge as exc:
                 self.count_refusal(exc)

@@ -163,11 +163,8 @@ class TestVerifying:
             answer = await run.browser.post(EVENTS, content=body, headers=sent)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), headers
 
-    async def test_several_secrets_count_while_one_is_replaced(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_several_secrets_count_while_one_is_replaced(self, tmp_path: Path) -> None:
         """What one of them has signed is taken, and nothing else (§5.4)."""
-        monkeypatch.chdir(tmp_path)
         for named, answered in (
             (f"new, {SIGNING_SECRET}", 200),
             (f"{SIGNING_SECRET},old", 200),
@@ -182,11 +179,8 @@ class TestVerifying:
         assert answer.status_code == 413
         assert answer.headers["content-type"].startswith("application/problem+json")
 
-    async def test_without_a_secret_the_answer_names_the_setting(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_without_a_secret_the_answer_names_the_setting(self, database_url: str) -> None:
         """Without the provider's settings or its signing secret: 503 (§5.5)."""
-        monkeypatch.chdir(tmp_path)
         without = chat_settings(database_url, "http://127.0.0.1:1")
         del without["CHAT_SIGNING_SECRET"]
         for settings, named in (
