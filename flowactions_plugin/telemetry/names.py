@@ -144,7 +144,7 @@ BLOCKED: Final = Metric(
     "gauge",
     "s",
     "For how long a delivery has waited without an attempt because something fails here: a method of the host, or the egress"
-    " proxy. 0: none waits so. Among the 2,500 that are due first.",
+    " proxy. 0: none waits so. Among the 10,000 that are due first.",
 )
 IN_FLIGHT: Final = Metric(
     "flowactions.worker.in_flight",
