@@ -31,7 +31,6 @@ from flowactions_plugin.housekeeper import Entry, Housekeeper
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.insights.gauges import Gauges
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
@@ -139,8 +138,7 @@ class Services:
         self._retention = Retention(database)
         self._statistics = StatisticsStore(database)
         self._health = Health(database, lambda: self._is_running)
-        status = QueueStatus.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
-        self._insights = Insights.of(database, settings, status)
+        self._insights = Insights.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
 
         # Chat, or the error that says which setting is missing.
         self._chat = build_chat(settings, database, actions.prefix)
@@ -241,7 +239,7 @@ class Services:
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
-        gauges = Gauges(self._telemetry.meters, self._insights.status, lambda: self._delivery.load)
+        gauges = Gauges(self._telemetry.meters, self._insights, lambda: self._delivery.load)
         task = BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
         return [*([] if self._settings.host_worker == "off" else self._delivery_tasks()), task]
 

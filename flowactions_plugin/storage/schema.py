@@ -127,6 +127,7 @@ _index(outbox, "organization", "organization_id", "id")
 _index(outbox, "undelivered", "organization_id", "status", "id", where=UNDELIVERED)
 FAILED: Final = text("error_class IS NOT NULL")
 """Rows whose last attempt has failed."""
+_index(outbox, "failed_id", "id", where=FAILED)
 _index(outbox, "failed", "organization_id", "error_class", "id", where=FAILED)
 # On PostgreSQL compared as bytes: by a language's rules, or with the row's id beside, it would cost a delivery more (decision 33).
 Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_ops={"event_id": "varchar_pattern_ops"})

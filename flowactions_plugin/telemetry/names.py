@@ -132,7 +132,7 @@ BLOCKED: Final = _gauge(
     "outbox.blocked_age",
     "s",
     "For how long a delivery has waited without an attempt because something fails here: a method of the host, or the egress"
-    " proxy. 0: none waits so. Among the 2,500 that are due first.",
+    " proxy. 0: none waits so. Among the 10,000 that are due first.",
 )
 IN_FLIGHT: Final = _gauge(
     "worker.in_flight",

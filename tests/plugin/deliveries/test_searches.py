@@ -30,9 +30,10 @@ SEARCHES = {
         "undelivered",
     ),
     "error class": (
-        f"organization_id = 'acme' AND error_class = 'timeout' AND {FAILED} AND id < '{LAST}'",
+        f"organization_id = 'globex' AND error_class = 'timeout' AND {FAILED} AND id < '{LAST.replace('3', '9')}'",
         "failed",
     ),
+    "dead of all": (f"{FAILED} AND status = 'dead' AND id < '{LAST}'", "failed_id"),
     "key": (
         f"idempotency_key = 'k-7' AND idempotency_key IS NOT NULL AND id < '{LAST}'",
         "key",

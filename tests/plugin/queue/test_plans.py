@@ -25,7 +25,7 @@ from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.schema import destinations, inbound_events, inbound_requests
+from flowactions_plugin.storage.schema import inbound_events, inbound_requests
 from tests.bulk import copy, fill
 from tests.costs import Watched
 from tests.pausing import ACME, MAYA
@@ -210,14 +210,12 @@ async def _asked(queries: Insights, call: Callable[[Insights], Awaitable[Any]], 
 WATCHED: dict[str, Callable[[Insights], Awaitable[Any]]] = {
     "events": lambda queries: queries.inbound(Scope(), None, None, 50),
     "later events": lambda queries: queries.inbound(Scope(), None, "500.auth.e7", 50),
-    "a host": lambda queries: queries.status.destinations_named(Scope(), "h77.example", 20),
-    "a host of one organization": lambda queries: queries.status.destinations_named(Scope("o7"), "h77", 20),
     "prune": lambda queries: queries._database.prune(inbound_requests.c.last_at, 10**9, 500),
 }
 
 
 @pytest.mark.ci
-async def test_inbound_events_and_hosts_are_looked_up_by_an_index(database_url: str) -> None:
+async def test_inbound_events_are_looked_up_by_an_index(database_url: str) -> None:
     """Of 30,000 rows each; no statement reads a table, but in the order of an index, from which a page is taken."""
     database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
     each = range(30_000)
@@ -230,16 +228,6 @@ async def test_inbound_events_and_hosts_are_looked_up_by_an_index(database_url: 
             request = {"provider": "chat", "status_code": 500, "result": "failed", "requests": 1}
             requests = [{**request, "cause": f"r{i}", "first_at": i, "last_at": i} for i in each]
             await connection.execute(insert(inbound_requests), requests)
-            hosts = [
-                {
-                    "organization_id": f"o{i % 500}",
-                    "destination": f"https://h{i}.example:443",
-                    "failures_in_row": 0,
-                    "updated_at": i,
-                }
-                for i in each
-            ]
-            await connection.execute(insert(destinations), hosts)
         async with database.write() as connection:
             await connection.exec_driver_sql("ANALYZE")
         watched, queries = Watched(database), Insights(database)

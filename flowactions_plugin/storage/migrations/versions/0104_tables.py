@@ -2,7 +2,7 @@
 
 Until the first release, a change of the tables edits this revision and gives it the next number.
 
-Revision ID: 0103
+Revision ID: 0104
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from uuid import uuid4
 from alembic import op
 from sqlalchemy import text
 
-revision = "0103"
+revision = "0104"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -57,6 +57,8 @@ CREATE INDEX ix_flowactions_outbox_lane ON flowactions_outbox (lane, next_attemp
     WHERE status IN ('pending', 'retrying');
 CREATE INDEX ix_flowactions_outbox_undelivered ON flowactions_outbox (organization_id, status, id)
     WHERE status <> 'delivered';
+CREATE INDEX ix_flowactions_outbox_failed_id ON flowactions_outbox (id)
+    WHERE error_class IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_failed ON flowactions_outbox (organization_id, error_class, id)
     WHERE error_class IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_failed_destination ON flowactions_outbox (destination, id)
