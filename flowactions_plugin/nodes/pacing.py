@@ -183,14 +183,17 @@ class Pacing:
                 if step in self._pending:  # unless a call of the host has run it meanwhile
                     await self._recover(step)
 
+    async def _stop_repeating(self) -> None:
+        if self._repeating is not None:
+            self._repeating.cancel()
+            await asyncio.wait({self._repeating})
+            self._repeating = None
+
     async def aclose(self) -> None:
         """End the repeating, with a last attempt."""
-        if self._repeating is None:
-            return
-        self._repeating.cancel()
-        await asyncio.wait({self._repeating})
-        self._repeating = None
+        await self._stop_repeating()
         await self._repeat()
+        await self._stop_repeating()  # what the last attempt has begun
         if self._pending:
             log.error(
                 "%s steps could not be read until the end of this process: their nodes do not run",
