@@ -7,6 +7,7 @@ config says. Its code is the reason of the node's result.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -214,4 +215,8 @@ def _body(
     for unknown in faults.unknown_tokens(text):
         if wrong is None or (unknown.line, unknown.column) != (wrong.line, wrong.column):
             yield unknown
-    yield from faults.tokens_in_keys(text) if invalid is None else [invalid]
+    if invalid is not None:
+        yield invalid
+        return
+    yield from faults.tokens_in_keys(text)
+    yield from islice(faults.repeated_keys(text), faults.MOST_OF_A_RULE)

@@ -27,6 +27,10 @@ MOST_OF_A_RULE: Final = 20
 
 _TYPOGRAPHIC_QUOTES: Final = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u2018\u2019\u201a\u201b\u2032"
 _BLANKS: Final = " \t\r\n"
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0000-\U000e0fff]"
+)
+"""Characters without a sign that Python calls printable: fillers, blanks and selectors of variants."""
 
 _KNOWN_TOKEN: Final = re.compile(
     r"\b((?:xox[abeoprs]-|xapp-|[rs]k_(?:live|test)_|gh[oprsu]_|github_pat_|glpat-|whsec_)[\w.\-+/=]{8,}"
@@ -60,6 +64,8 @@ _LIKE_A_VARIABLE: Final = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*+"(?=([ \t\r\n]*+:)?)|[{}]', re.DOTALL)
+"""A text of JSON, with a group if it is a name, or a brace."""
 
 
 def fault(text: str, offset: int, code: str, message: str) -> ConfigProblem:
@@ -105,7 +111,7 @@ def invisible(text: str, code: str = "invisible_character") -> Iterator[ConfigPr
     """Find the first character that nobody sees, blanks at the ends excepted."""
     begins = len(text) - len(text.lstrip(_BLANKS))
     for at, each in enumerate(text.strip(_BLANKS), begins):
-        if not each.isprintable():
+        if not each.isprintable() or _INVISIBLE.match(each):
             yield fault(text, at, code, f"This is an invisible character (U+{ord(each):04X}). Remove it.")
             return
 
@@ -185,6 +191,24 @@ def _variable_near(text: str, offset: int) -> tuple[str, int] | None:
         if found is not None and found[1] not in VARIABLES:
             return _no_variable(found), start
     return None
+
+
+def repeated_keys(text: str) -> Iterator[ConfigProblem]:
+    """Find the names that stand twice in one object of a body that is valid JSON; each place of them after the first."""
+    objects: list[set[str]] = []
+    for part in _JSON_PART.finditer(as_json_of_same_length(text)[0]):
+        if part[0] == "{":
+            objects.append(set())
+        elif part[0] == "}":
+            objects.pop()
+        elif part[1] is not None:
+            written = text[part.start() : part.end()]
+            name = json.loads(written) if written.startswith('"') else written
+            if name in objects[-1]:
+                shown = without_surrogates(f"{name[:NAME_LENGTH]}{'…' if len(name) > NAME_LENGTH else ''}")
+                said = f'This object has the name "{shown}" twice. Receivers read only one of them. Remove one.'
+                yield fault(text, part.start(), "duplicate_key", said)
+            objects[-1].add(name)
 
 
 def unknown_tokens(text: str) -> Iterator[ConfigProblem]:

@@ -245,17 +245,17 @@ class Pacing:
 
     async def _lease(self, step: Step, transaction: Transaction | None = None) -> Lease:
         """Release what this process may still lease of a step, and lease it again; then it is no longer pending."""
-        held, token = self._pending.get(step), new_token()
+        earlier, token = self._pending.get(step), new_token()
         try:
             async with self.database.answering():
-                if held:
-                    await self._store.release(step, held, transaction)
-                    held = ""
+                if earlier:
+                    await self._store.release(step, earlier, transaction)
+                    earlier = ""
                 lease = await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost. In a host's transaction, the host decides.
             if transaction is None:
-                self._repeat_later(step, held or token)
+                self._repeat_later(step, earlier or token)
             raise
         self._pending.pop(step, None)
         return lease

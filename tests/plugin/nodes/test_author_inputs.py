@@ -129,7 +129,7 @@ WRONG = [
             unseen,
             error=False,
         )
-        for unseen in "\u00ad\u202e"
+        for unseen in "\u00ad\u202e\u3164\ufe0f"
     ),
     url(f"  {URL}\u200b ", "invisible_character", "(U+200B)", "\u200b", error=False),
     body('{"name": “Ada”}', '“ is a typographic quote. Write " in its place.', 1, 10),
@@ -168,6 +168,7 @@ WRONG = [
     ),
     body('{"a": "{{name}}"}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE}", 1, 8, "unknown_token"),
     body('{"a": "{userId}"}', "{userId} is not a variable: write {{userId}}.", 1, 8, "unknown_token"),
+    body('{"a": 1, "b": {"a": 2}, "a": 3}', 'This object has the name "a" twice', 1, 25, "duplicate_key"),
     body('{"{{userId}}": 1}', "not substituted in a key", 1, 3, "token_not_substituted"),
     Input(
         "webhookBody", f'"{"x" * 1_048_576}"', "body_too_large", "The body is larger than 1,024 KB.", error=True
@@ -204,6 +205,7 @@ WRONG = [
     secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
     secret('s3cret"', "secret_has_quotes", "begins or ends with a quote"),
     secret("“s3cret", "secret_has_quotes", "begins or ends with a quote"),
+    secret("s3cret\u2800key", "secret_has_spaces", "invisible character"),
     *(
         secret(written, "secret_not_base64", "libraries refuse it. Copy it again")
         for written in (
