@@ -21,7 +21,6 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
-from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import timer
@@ -43,7 +42,7 @@ from flowactions_plugin.operations.retention import Retention, prune_actions, pr
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.prepared import OwnWebhooks
-from flowactions_plugin.queue.rules import Timing, attempts_of, delays
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import settings_of
@@ -60,8 +59,6 @@ if TYPE_CHECKING:
     from litestar import Router
 
 log = logging.getLogger("flowactions")
-
-CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 STOP_SECONDS = 18.0
 """How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
@@ -150,21 +147,11 @@ class Services:
 
         # Nodes. The types of all plugins are known when all are loaded.
         chat_drafts, webhook_drafts = ChatDrafts(self._chat), WebhookDrafts(self._outbox, self._delivery.guard)
-        schedule = settings.retry_schedule
+        chat_node = chat_message.ChatMessageNode(messenger, telemetry)
         self._nodes = (
-            chat_message.node_type(
-                chat_message.ChatMessageNode(messenger, telemetry),
-                CHAT_PICKERS,
-                messenger is not None,
-                chat_drafts.check,
-                chat_drafts.preview,
-            ),
+            chat_message.node_type(chat_node, chat_drafts.check, chat_drafts.preview),
             webhook.node_type(
-                webhook.WebhookNode(self._outbox),
-                webhook_drafts.check,
-                webhook_drafts.preview,
-                delays(attempts_of(schedule, webhook.ATTEMPTS_WITH_RETRY), schedule),
-                tick_seconds=settings.tick_seconds if settings.delivery == "scheduled" else None,
+                webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview, settings
             ),
         )
         self._deferred = DeferredStore(database, lambda: actions.node_types)

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Check, MakePreview
+from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import (
     UNEXPECTED,
@@ -139,13 +140,7 @@ def _schema() -> dict[str, Any]:
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}
 
 
-def node_type(
-    node: ChatMessageNode,
-    pickers: dict[str, str],
-    available: bool,
-    check: Check,
-    preview: MakePreview,
-) -> NodeType:
+def node_type(node: ChatMessageNode, check: Check, preview: MakePreview) -> NodeType:
     """Describe the node type to the flow editor, with the routes of its fields' pickers, and whether chat can be used here."""
     return NodeType(
         name=NAME,
@@ -155,10 +150,10 @@ def node_type(
         icon=ICON,
         config_schema=_schema(),
         ui_schema=UI_SCHEMA,
-        pickers=pickers,
+        pickers={"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH},
         template_variables=VARIABLES,
-        available=available,
-        unavailable_reason=None if available else NOT_SET_UP,
+        available=node.is_available,
+        unavailable_reason=None if node.is_available else NOT_SET_UP,
         reach=node.reach,
         check=check,
         preview=preview,
@@ -193,6 +188,7 @@ class ChatMessageNode:
 
     def __init__(self, messenger: Messenger | None, telemetry: Telemetry | None = None) -> None:
         self._messenger = messenger
+        self.is_available = messenger is not None
         self._meters = (telemetry or Telemetry()).meters
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from flowactions_hookspecs import ConfigProblem, Header
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.errors import BodyInvalid, HeadersTooLarge, TooLarge
-from flowactions_plugin.log_text import size
 from flowactions_plugin.nodes import faults
 from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConfig
 from flowactions_plugin.nodes.config import read_config, read_item
@@ -24,7 +23,6 @@ from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     Variables,
     chat_message,
-    interpolate_json,
     is_chat_message_cut,
     without_surrogates,
 )
@@ -46,9 +44,6 @@ from flowactions_plugin.queue.rules import (
 
 SAMPLE: Final = {"userId": "x", "content": "x"}
 """Values for a check without a walk: short, and not empty."""
-
-LONG: Final = {"userId": "x" * 255, "content": "x" * CHAT_MESSAGE_LENGTH}
-"""Values as long as an end user may well write."""
 
 MOST_PROBLEMS: Final = 100
 
@@ -220,17 +215,8 @@ def _body(
     for unknown in faults.unknown_tokens(text):
         if wrong is None or (unknown.line, unknown.column) != (wrong.line, wrong.column):
             yield unknown
-    yield from _valid_body(text, limit) if invalid is None else [invalid]
-
-
-def _valid_body(text: str, limit: int) -> Iterator[ConfigProblem]:
-    """Find what is hardly meant in a body that is JSON."""
+    if invalid is not None:
+        yield invalid
+        return
     yield from faults.tokens_in_keys(text)
     yield from islice(faults.repeated_keys(text), faults.MOST_OF_A_RULE)
-    if "{{" not in text:
-        return
-    try:
-        interpolate_json(text, LONG, limit)
-    except TooLarge:
-        message = f"With long values, the body is larger than {size(limit)}, and nothing is sent then."
-        yield warning("body_may_be_too_large", message)

@@ -183,14 +183,17 @@ class Pacing:
                 if step in self._pending:  # unless a call of the host has run it meanwhile
                     await self._recover(step)
 
+    async def _stop_repeating(self) -> None:
+        if self._repeating is not None:
+            self._repeating.cancel()
+            await asyncio.wait({self._repeating})
+            self._repeating = None
+
     async def aclose(self) -> None:
         """End the repeating, with a last attempt."""
-        if self._repeating is None:
-            return
-        self._repeating.cancel()
-        await asyncio.wait({self._repeating})
-        self._repeating = None
+        await self._stop_repeating()
         await self._repeat()
+        await self._stop_repeating()  # what the last attempt has begun
         if self._pending:
             log.error(
                 "%s steps could not be read until the end of this process: their nodes do not run",
@@ -242,17 +245,17 @@ class Pacing:
 
     async def _lease(self, step: Step, transaction: Transaction | None = None) -> Lease:
         """Release what this process may still lease of a step, and lease it again; then it is no longer pending."""
-        held, token = self._pending.get(step), new_token()
+        earlier, token = self._pending.get(step), new_token()
         try:
             async with self.database.answering():
-                if held:
-                    await self._store.release(step, held, transaction)
-                    held = ""
+                if earlier:
+                    await self._store.release(step, earlier, transaction)
+                    earlier = ""
                 lease = await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost. In a host's transaction, the host decides.
             if transaction is None:
-                self._repeat_later(step, held or token)
+                self._repeat_later(step, earlier or token)
             raise
         self._pending.pop(step, None)
         return lease

@@ -211,6 +211,7 @@ class TestTheDatabaseFails:
                 if not fails:
                     monkeypatch.undo()
             monkeypatch.undo()
+            assert "_keep_repeating" not in repr(asyncio.all_tasks())
             assert ("1 steps could not be read until the end" in caplog.text) is fails
             assert [ran(advanced) for _, _, advanced in run.host.told] == ([] if fails else [["a"]])
             caplog.clear()

@@ -40,6 +40,7 @@ from tests.support import SmallHost, a_walk, development, services_of, transport
 from tests.waiting import until
 
 SECRET = "the-saved-secret"
+TYPED = "typed-by-its-author"
 UNSIGNED = "The test was sent unsigned: "
 MARKED = UnsignedTestOrigin(organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="never-saved")
 
@@ -162,7 +163,7 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
         ("of-another", url, "save the node first."),
         ("of-another-type", url, "save the node first."),
     ):
-        outcome = await try_out(run, node_id, address, webhookSecret="typed")
+        outcome = await try_out(run, node_id, address, webhookSecret=TYPED)
         assert (outcome.status, outcome.message) == ("delivered", UNSIGNED + why), node_id
         assert signature(run.receiver.requests[-1]) is None
         outcome = await try_out(run, node_id, address)
@@ -177,7 +178,7 @@ async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
     config = {"webhookUrl": run.receiver.url, "webhookSecret": ""}
     run.host.nodes["acme", "flow-1", "bare"] = Node(id="bare", type="webhook", config=config)
     for typed, why in (
-        ("new", f"{UNSIGNED}the saved node has no signing secret. Save the node first."),
+        (TYPED, f"{UNSIGNED}the saved node has no signing secret. Save the node first."),
         ("", None),
     ):
         outcome = await try_out(run, "bare", webhookSecret=typed)
@@ -196,7 +197,7 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
     run.host.save("moved", f"{url}/elsewhere")
     for node_id in ("signed", "moved", "never-saved"):
         told = []
-        for typed in (SECRET, "a-guess", ""):
+        for typed in (SECRET, TYPED, ""):
             node = Node(id=node_id, type="webhook", config={"webhookUrl": url, "webhookSecret": typed})
             draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
             outcome = await try_out(run, node_id, webhookSecret=typed)
@@ -218,12 +219,12 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
 async def test_an_unsaved_webhook_is_sent_unsigned(run: Running) -> None:
     """First comes the answer, then why it was not signed; of one that is not sent, why."""
     body = '{"a": "{{name}}", "b": 1, "b": 2}'
-    outcome = await try_out(run, "never-saved", webhookBody=body, webhookSecret="typed")
+    outcome = await try_out(run, "never-saved", webhookBody=body, webhookSecret=TYPED)
     assert (outcome.status, outcome.message) == ("delivered", f"{UNSIGNED}save the node first.")
     (request,) = run.receiver.requests
     assert (request.body, signature(request)) == (body.encode(), None)
     run.receiver.answer = lambda number: status(500)
-    outcome = await try_out(run, "never-saved", webhookSecret="typed")
+    outcome = await try_out(run, "never-saved", webhookSecret=TYPED)
     assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
     outcome = await try_out(run, "never-saved", "ftp://x")
     assert (outcome.status, outcome.message) == ("skipped", "The URL must start with http:// or https://.")
@@ -236,7 +237,7 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
     """The host is never asked for its secret: not for the test, not when it is retried, by itself or with others."""
     async with running(SavingHost(development(database_url)), [Forwarding()]) as run:
         run.receiver.answer = lambda number: status(500)
-        outcome = await try_out(run, "never-saved", webhookSecret="typed")
+        outcome = await try_out(run, "never-saved", webhookSecret=TYPED)
         assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
         await has_ended(run, 1)
         retries: list[tuple[str, dict[str, Any]]] = [
