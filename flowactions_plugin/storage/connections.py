@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
 from flowactions_plugin.storage.outages import ADVICE, code_of
-from flowactions_plugin.storage.sqlite import Deadline, prepare_connection, restore_wait, shorten_wait
+from flowactions_plugin.storage.sqlite import Deadline, restore_wait, shorten_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
 T = TypeVar("T")
@@ -92,9 +92,12 @@ class Engines:
             self.current = self.shared
         elif self._is_sqlite:
             self.current = create_async_engine(
-                self._url, hide_parameters=True, pool_timeout=sqlite.WAIT_SECONDS
+                self._url,
+                hide_parameters=True,
+                pool_timeout=sqlite.WAIT_SECONDS,
+                connect_args={"timeout": sqlite.WAIT_SECONDS},
             )
-            event.listen(self.current.sync_engine, "connect", prepare_connection)
+            event.listen(self.current.sync_engine, "connect", stop_once)
             self.thread = SQLiteThread(self._url)
         else:
             self.current = postgresql.own_engine(self._url, statement_seconds, connections)
@@ -110,11 +113,6 @@ class Engines:
         if self.thread is not None:
             self.thread.close()
             self.thread = None
-
-    async def switch_to_wal(self, deadline: Deadline) -> None:
-        """Set the journal mode of the plugin's own SQLite file; see `sqlite.switch_to_wal`."""
-        if self.shared is None and self._is_sqlite and self.current is not None:
-            await asyncio.to_thread(sqlite.switch_to_wal, self.current, deadline)
 
     @asynccontextmanager
     async def connect(self, options: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncConnection]:
@@ -134,7 +132,7 @@ class Engines:
         except DBAPIError:
             # A failed statement of SQLite's leaves a cursor behind. The thread that collects it waits until the
             # connection is idle, which does not happen while it waits for a lock.
-            if self.shared is None and self._is_sqlite:
+            if self.thread is not None:
                 # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
                 await shielded(_roll_back_and_close(connection))
             raise
@@ -184,16 +182,14 @@ class Engines:
 
     async def _check_out(self) -> AsyncConnection:
         """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first."""
-        found = None if self._turn.locked() else await self._spare()
-        if found is not None:
+        if not self._turn.locked() and (found := await self._spare()) is not None:
             return found
         try:
             async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
                 while True:
                     self._returned.clear()
                     await self._give_back()
-                    found = await self._spare()
-                    if found is not None:
+                    if (found := await self._spare()) is not None:
                         return found
                     self.unlisten.set()
                     with suppress(TimeoutError):
@@ -234,8 +230,11 @@ class SQLiteThread:
     """
 
     def __init__(self, url: URL) -> None:
-        self.engine = create_engine(url.set(drivername="sqlite+pysqlite"), hide_parameters=True)
-        event.listen(self.engine, "connect", prepare_connection)
+        self.engine = create_engine(
+            url.set(drivername="sqlite+pysqlite"),
+            hide_parameters=True,
+            connect_args={"timeout": sqlite.WAIT_SECONDS},
+        )
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
         try:
             # Now: work for a thread that cannot start would stay in its queue, and run after its caller was told that it failed.

@@ -306,7 +306,7 @@ class Database:
         async with self._translated(is_own=True):
             await self._prepare(deadline)
             if self._engines.thread is not None:
-                async with self.transactions.writer.turn(deadline):
+                async with self.transactions.turn(deadline):
                     return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
                 if not self.sql.is_server or not self._engines.reads_committed:
@@ -483,7 +483,8 @@ class Database:
     @asynccontextmanager
     async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
         self._make_file()
-        await self._engines.switch_to_wal(deadline)
+        if self._engines.thread is not None:
+            await asyncio.to_thread(sqlite.switch_to_wal, self._url, deadline)
         async with self.transactions.begin(deadline) as transaction:
             await lock_schema(transaction)
             yield transaction

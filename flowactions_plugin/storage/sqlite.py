@@ -24,12 +24,13 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
+from flowactions_plugin.errors import StorageMisplaced
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.urls import sqlite_path
 from flowactions_plugin.storage.waiting import shielded
@@ -107,48 +108,21 @@ class Deadline:
         return max(0.0, self._at - time.monotonic())
 
 
-class Writer:
-    """A lock for this process's writers. Waiting here is fair; SQLite polls instead."""
+def stop_once(connection: Any, _record: object) -> None:
+    """Have a new connection of aiosqlite stop its thread once; a listener for SQLAlchemy's ``connect``.
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+    SQLAlchemy stops it beside a close that is under way, when their caller is cancelled. That close stops it again, and waits for
+    an answer of a thread that has ended: an event loop that ends then would wait for ever.
+    """
+    driver = connection.driver_connection
+    stop: Any = getattr(driver, "stop", None)
 
-    @asynccontextmanager
-    async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
-        """Hold the lock while the block runs.
+    def once() -> Any:
+        driver.stop = lambda: None
+        return stop()
 
-        Raises:
-            StorageUnavailable: others have held the lock until the deadline.
-        """
-        try:
-            async with asyncio.timeout(deadline.left):
-                await self._lock.acquire()
-        except TimeoutError:
-            raise StorageUnavailable(
-                f"the database failed: it is locked: others were writing for {WAIT_SECONDS:g} s",
-                code="SQLITE_BUSY",
-            ) from None
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-
-def prepare_connection(connection: Any, record: Any) -> None:
-    """Set the busy timeout of a new connection, and have it stop once; a listener for SQLAlchemy's ``connect``."""
-    timeout = int(WAIT_SECONDS * 1000)
-    with closing(connection.cursor()) as cursor:
-        cursor.execute(f"PRAGMA busy_timeout = {timeout}")
-    record.info[BUSY_TIMEOUT] = timeout
-    driver: Any = getattr(connection, "driver_connection", None)
-    if (stop := getattr(driver, "stop", None)) is not None:
-        # SQLAlchemy stops the thread of aiosqlite beside a close that is under way, when their caller is cancelled. That
-        # close stops it again, and waits for an answer of a thread that has ended: an event loop would never end.
-        def stop_once() -> Any:
-            driver.stop = lambda: None
-            return stop()
-
-        driver.stop = stop_once
+    if stop is not None:
+        driver.stop = once
 
 
 @asynccontextmanager
@@ -208,8 +182,8 @@ async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> N
         raise
 
 
-def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
-    """Set the journal mode, which is stored in the file.
+def switch_to_wal(url: URL, deadline: Deadline) -> None:
+    """Set the journal mode of the plugin's own file, in which it is stored.
 
     On a new file, processes that do this at the same time can deadlock. So each waits only briefly for the lock, closes
     its connection, and tries again.
@@ -218,13 +192,13 @@ def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
         StorageMisplaced: the directory does not exist.
         sqlite3.Error: the file cannot be used, or others kept it locked.
     """
-    file = sqlite_path(engine.url)
+    file = sqlite_path(url)
     if file is not None and not file.parent.is_dir():
         raise StorageMisplaced(
             f"the directory {file.parent} of the SQLite database {file.name} does not exist: make it, or have "
             "FLOWACTIONS_DATABASE_URL name another"
         )
-    (path,), given = engine.dialect.create_connect_args(engine.url)
+    (path,), given = url.get_dialect()().create_connect_args(url)
     options: dict[str, Any] = {**given, "timeout": 0.05}
     while True:
         try:

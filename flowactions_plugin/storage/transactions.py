@@ -20,12 +20,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from flowactions_hookspecs import TransactionInvalid
-from flowactions_plugin.errors import TransactionEnded
-from flowactions_plugin.storage import waiting
+from flowactions_plugin.errors import StorageUnavailable, TransactionEnded
+from flowactions_plugin.storage import sqlite, waiting
 from flowactions_plugin.storage.connections import OWN_SCHEMA, Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import code_of
-from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, Writer, begin_immediate, waiting_until
+from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
 from flowactions_plugin.storage.waiting import committing, shielded
 
@@ -57,12 +57,10 @@ class Transactions:
         engines: give the connections of the plugin's own transactions; a host's are of the same database.
         sql: the dialect.
 
-    Attributes:
-        writer: the turn of this process's writers on SQLite.
     """
 
     def __init__(self, engines: Engines, sql: Dialect) -> None:
-        self.writer = Writer()
+        self._writer = asyncio.Lock()
         self._engines = engines
         self._sql = sql
         self._in_use: set[SyncConnection] = set()
@@ -81,6 +79,24 @@ class Transactions:
             event.remove(self._listening.pop(), "handle_error", self._keep)
 
     @asynccontextmanager
+    async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Hold the lock of this process's writers on SQLite: waiting here is fair, where SQLite polls.
+
+        Raises:
+            StorageUnavailable: others have held the lock until the deadline.
+        """
+        try:
+            async with asyncio.timeout(deadline.left):
+                await self._writer.acquire()
+        except TimeoutError:
+            busy = f"the database failed: it is locked: others were writing for {sqlite.WAIT_SECONDS:g} s"
+            raise StorageUnavailable(busy, code="SQLITE_BUSY") from None
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    @asynccontextmanager
     async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
         """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit.
 
@@ -92,7 +108,7 @@ class Transactions:
         calls: list[Call] = []
         is_hosts = as_host and self._engines.shared is not None
         options = {} if is_hosts else {**self._engines.own_options, CALLS: calls}
-        turn = nullcontext() if self._sql.is_server else self.writer.turn(deadline)
+        turn = nullcontext() if self._sql.is_server else self.turn(deadline)
         async with turn, self._engines.connect(options) as opened:
             if self._sql.is_server:
                 await opened.begin()
@@ -341,7 +357,6 @@ async def _give_up(connection: AsyncConnection) -> None:
     """Invalidate a host's connection whose transaction cannot be repaired; the server may be gone, so nothing is waited for."""
     with suppress(Exception):
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        if connection.dialect.name != "sqlite" and hasattr(driver, "terminate"):
-            driver.terminate()
+        driver.terminate()  # as asyncpg has it
     with suppress(Exception):
         await shielded(connection.invalidate())

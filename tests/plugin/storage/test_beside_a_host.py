@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import metadata
+from tests.commanding import command
 from tests.outages import a_database, a_role, execute, parsed
 from tests.support import SmallHost, a_walk, development, services_of
 
@@ -202,6 +202,12 @@ async def test_a_schema_for_each_tenant_is_the_hosts_own_business(postgres_url: 
             assert (await actions.reach(a_walk(run_id="joined"), NODE, transaction)).status == "queued"
             await transaction.execute(MEMBERS.insert().values(name="after"))
         database = services_of(host)._database
+        async with (
+            engine.begin() as transaction,
+            database.write(transaction) as joined,
+            database.transactions.lent(joined) as given,  # as the `write` of a plugin gets it
+        ):
+            assert len((await given.execute(select(metadata.tables["flowactions_outbox"]))).all()) == 2
         async with database.write(as_host=True) as transaction, database.transactions.lent(transaction):
             await transaction.execute(MEMBERS.insert().values(name="lent"))
             assert (await actions.reach(a_walk(run_id="lent"), NODE, transaction)).status == "queued"
@@ -268,7 +274,7 @@ async def test_a_start_that_cannot_make_the_tables_names_the_schemas(
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "EUC_JP"])
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_database_that_cannot_store_all_characters_is_refused(
-    postgres_url: str, encoding: str, shared: bool
+    postgres_url: str, encoding: str, shared: bool, tmp_path: Path
 ) -> None:
     """At start, by migrate and by doctor, with the reason; and nothing was made in it."""
     name = f"flowactions_{uuid4().hex}"
@@ -283,25 +289,13 @@ async def test_a_database_that_cannot_store_all_characters_is_refused(
         with pytest.raises(StorageUnavailable, match=said):
             await a_database(url, engine=engine).migrate()
         if not shared:
-            asked = await asyncio.to_thread(doctor, url)
-            assert "which cannot store every character" in asked
-            assert "host, user and password" not in asked
+            asked = await command("doctor", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=url)
+            assert "which cannot store every character" in asked.out
+            assert "host, user and password" not in asked.out + asked.err
     finally:
         if engine is not None:
             await engine.dispose()
         await execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def doctor(url: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "flowactions_plugin.cli", "doctor"],
-        env={**os.environ, "FLOWACTIONS_DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.stdout + done.stderr
 
 
 async def test_tables_that_are_gone_are_looked_for_in_the_schemas_of_the_url(postgres_url: str) -> None:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import inspect
 import ssl
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asyncpg.connect_utils import _parse_connect_dsn_and_args
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -29,6 +23,7 @@ from flowactions_plugin.storage.urls import (
     secrets_of,
     sqlite_path,
 )
+from tests.authority import inner_authority
 from tests.outages import Door, a_database, parsed
 
 
@@ -210,54 +205,14 @@ class TestSQLite:
             assert sqlite_path(make_url(parse_database_url(url))) == path
 
 
-class Certificates:
-    """A certificate authority and a server certificate for 127.0.0.1, in files.
-
-    Attributes:
-        context: of a server with the certificate.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.authority = directory / "authority.pem"
-        self.stranger = directory / "stranger.pem"
-        server = directory / "server.pem"
-        key, authority = _signed("an authority", None)
-        self.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-        self.stranger.write_bytes(_signed("a stranger", None)[1].public_bytes(serialization.Encoding.PEM))
-        own, certificate = _signed("127.0.0.1", (key, authority))
-        private = own.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        server.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.load_cert_chain(server)
-
-
-def _signed(name: str, signer: Any) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    signing, issuer = (key, subject) if signer is None else (signer[0], signer[1].subject)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
-    )
-    if signer is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ip_address(name))])
-        made = made.add_extension(names, critical=False)
-    return key, made.sign(signing, hashes.SHA256())
-
-
 class TestConnecting:
     @pytest.fixture
-    def certificates(self, tmp_path: Path) -> Certificates:
-        return Certificates(tmp_path)
+    def door(self, postgres_url: str, tmp_path: Path) -> Door:
+        """A port of the server's with TLS; its authority and another one are in files."""
+        (tmp_path / "stranger.pem").write_text(inner_authority(tmp_path)[0])
+        authority, context = inner_authority(tmp_path)
+        (tmp_path / "authority.pem").write_text(authority)
+        return Door(postgres_url, context)
 
     async def connected(self, url: str) -> str:
         """Connect as a URL says; gives the name that the server knows the connection by."""
@@ -271,17 +226,16 @@ class TestConnecting:
             ("sslmode=disable", False),
             ("sslmode=prefer", True),
             ("sslmode=require&channel_binding=require&connect_timeout=5", True),
-            ("sslmode=verify-ca&sslrootcert={authority}", True),
-            ("sslmode=verify-full&sslrootcert={authority}", True),
+            ("sslmode=verify-ca&sslrootcert={tmp}/authority.pem", True),
+            ("sslmode=verify-full&sslrootcert={tmp}/authority.pem", True),
             ("ssl=true", True),
         ],
     )
     async def test_tls_options_and_application_name_reach_the_server(
-        self, postgres_url: str, certificates: Certificates, options: str, encrypted: bool
+        self, door: Door, options: str, encrypted: bool, tmp_path: Path
     ) -> None:
         """As the URL says."""
-        door = Door(postgres_url, certificates.context)
-        query = f"{options.format(authority=certificates.authority)}&application_name=shop%20worker"
+        query = f"{options.format(tmp=tmp_path)}&application_name=shop%20worker"
         async with door.url(query) as url:
             name = await self.connected(url)
         assert name == "shop worker"
@@ -290,7 +244,7 @@ class TestConnecting:
     @pytest.mark.parametrize(
         ("options", "told"),
         [
-            ("sslmode=verify-full&sslrootcert={stranger}", "certificate verify failed"),
+            ("sslmode=verify-full&sslrootcert={tmp}/stranger.pem", "certificate verify failed"),
             ("sslmode=verify-full&sslrootcert=system", "certificate verify failed"),
             (
                 "sslmode=verify-full&sslrootcert={tmp}/not-there.pem",
@@ -299,11 +253,10 @@ class TestConnecting:
         ],
     )
     async def test_a_server_with_an_untrusted_certificate_is_refused(
-        self, postgres_url: str, certificates: Certificates, options: str, told: str, tmp_path: Path
+        self, door: Door, options: str, told: str, tmp_path: Path
     ) -> None:
         """The message says why, without a part of the query."""
-        door = Door(postgres_url, certificates.context)
-        async with door.url(options.format(stranger=certificates.stranger, tmp=tmp_path)) as url:
+        async with door.url(options.format(tmp=tmp_path)) as url:
             with pytest.raises(StorageUnavailable, match=told) as raised:
                 await self.connected(url)
         assert str(tmp_path) not in str(raised.value)
