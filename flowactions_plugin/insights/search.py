@@ -20,6 +20,7 @@ from flowactions_plugin.insights.fields import FIELDS, RANGES
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Counted, Page
 from flowactions_plugin.insights.views import delivery_of
+from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, outbox
@@ -40,9 +41,6 @@ LIST_COLUMNS: Final = tuple(
     column for column in outbox.c if column.name not in {"body", "headers", "delivered_response"}
 )
 
-
-SKEW_MS: Final = 60_000
-"""By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
 
 Conditions: TypeAlias = Sequence[ColumnElement[bool] | TextClause]
 

@@ -23,7 +23,7 @@ from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.resend import send_one_again
 from flowactions_plugin.operators.scope import Scope
-from tests.browser.driving import SCHEMES, SIZES, operator_pages, overflow, violations
+from tests.browser.driving import SCHEMES, SIZES, WIDTHS, operator_pages, overflow, violations
 from tests.browser.rows import DESTINATIONS, fill
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
@@ -103,12 +103,14 @@ async def look(page: Page, axe: str, name: str) -> list[tuple[str, ...]]:
     """Return what is wrong with a page that is open: wide and narrow, light and dark, with what it folds away."""
     wrong: list[tuple[str, ...]] = []
     await page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+    for width in WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 860})
+        if wider := await overflow(page):
+            wrong.append((name, str(width), f"{wider} pixels too wide"))
     for width, height in SIZES:
         await page.set_viewport_size({"width": width, "height": height})
         for scheme in SCHEMES:
             await page.emulate_media(color_scheme=scheme)
-            if wider := await overflow(page):
-                wrong.append((name, str(width), f"{wider} pixels too wide"))
             rules = () if (width, scheme) in WHOLLY else ("color-contrast",)
             wrong += [(name, str(width), scheme, *each) for each in await violations(page, axe, rules)]
     return wrong
