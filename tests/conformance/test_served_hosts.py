@@ -99,9 +99,9 @@ class TestRun:
         self, place: ServedAt, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Two runs would take each other's webhooks."""
-        monkeypatch.setattr(hand_over, "HAND_OVER_SECONDS", 5.0)
         bench = Bench(place.environ[PROBE_TOKEN])
         async with borrowed(place.environ, bench.control) as listeners, bench.serving(listeners):
+            monkeypatch.setattr(hand_over, "HAND_OVER_SECONDS", 1.0)
             second = await checked(place, "LOAD-1")
         gone = await checked(place._replace(environ={**place.environ, DESK: "/no/such/desk"}), "LOAD-1")
         for report in (second, gone):
