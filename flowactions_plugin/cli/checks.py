@@ -79,10 +79,9 @@ class Checks:
         """Make a check; an error of it is its result."""
         try:
             await check
-        except FlowActionsError as exc:
-            self.add(name, "failed", str(exc))
         except Exception as exc:  # noqa: BLE001  the other checks are still made
-            self.add(name, "failed", f"the check failed unexpectedly: {summary(exc)}")
+            is_ours = isinstance(exc, FlowActionsError)
+            self.add(name, "failed", str(exc) if is_ours else f"the check failed unexpectedly: {summary(exc)}")
 
 
 async def check_egress(checks: Checks, context: CommandContext, url: str, name: str = "egress") -> None:

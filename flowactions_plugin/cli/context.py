@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_hookspecs.host_check import check_host
 from flowactions_plugin.cli.frame import summary
-from flowactions_plugin.errors import CannotRun, SchemaNewer, SchemaOutdated
+from flowactions_plugin.errors import CannotRun, SchemaOutdated
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor
@@ -73,12 +73,8 @@ async def opened(host: str | None) -> AsyncIterator[CommandContext]:
 
 
 @asynccontextmanager
-async def opened_database(database: Database, *, newer: bool = False) -> AsyncIterator[None]:
+async def opened_database(database: Database) -> AsyncIterator[None]:
     """Open a database for a command. Unlike a host, it neither creates nor upgrades tables.
-
-    Args:
-        database: not open yet.
-        newer: whether the command works on tables of a later release, too.
 
     Raises:
         CannotRun: there is no such file.
@@ -93,14 +89,9 @@ async def opened_database(database: Database, *, newer: bool = False) -> AsyncIt
             f"no tables yet, the file {missing} does not exist: the worker or 'flowactions migrate' makes them; if you expect "
             "tables, set FLOWACTIONS_DATABASE_URL or name the host with --host"
         )
-    try:
-        before, wanted = await database.migrate(dry=True)
-    except SchemaNewer:
-        if not newer:
-            raise
-    else:
-        if before != wanted:
-            raise SchemaOutdated(outdated(before, wanted))
+    before, wanted = await database.migrate(dry=True)
+    if before != wanted:
+        raise SchemaOutdated(outdated(before, wanted))
     async with AsyncExitStack() as stack:
         stack.push_async_exit(database)
         await database.open(required=True)

@@ -84,19 +84,13 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     if as_json:
         write_json(Tables(revision=before if check else wanted, before=before, wanted=wanted))
     elif check:
-        line(
-            f"tables at revision {before}, this release at {wanted}"
-            if before
-            else f"no tables yet, this release at {wanted}"
-        )
+        line(f"{f'tables at revision {before}' if before else 'no tables yet'}, this release at {wanted}")
     elif before == wanted:
         line(f"tables at {wanted}")
+    elif before is None:
+        line(f"created the tables (revision {wanted})")
     else:
-        line(
-            f"upgraded the tables from revision {before} to {wanted}"
-            if before
-            else f"created the tables (revision {wanted})"
-        )
+        line(f"upgraded the tables from revision {before} to {wanted}")
     return FAILED if check and before != wanted else DONE
 
 
@@ -108,10 +102,10 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
         FAILED: "no key opens some token, and the message names its organization; or, with --check, something is "
         "to be done; or it failed",
     },
+    opens=True,
 )
-@host_option()
 @click.option("--check", is_flag=True, help="Change nothing; exit 1 if tokens must be encrypted again.")
-async def reseal(host: str | None, check: bool, as_json: bool) -> int:
+async def reseal(context: CommandContext, check: bool, as_json: bool) -> int:
     """Encrypt every stored token with the newest encryption key.
 
     Run it after you have put a new key before the others in FLOWACTIONS_ENCRYPTION_KEYS. Then you can remove the older
@@ -120,14 +114,10 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     from flowactions_plugin.chat import tokens
     from flowactions_plugin.chat.service import keys_of
     from flowactions_plugin.chat.store import ConnectionStore
-    from flowactions_plugin.cli.context import context_of, opened_database
     from flowactions_plugin.cli.documents import Tokens
 
-    async with context_of(host) as context:
-        keys = keys_of(context.settings, context.database)
-        # A database that it made itself has no token, and would look like one in which all have the newest key.
-        async with opened_database(context.database, newer=True):
-            done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
+    keys = keys_of(context.settings, context.database)
+    done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
     if as_json:
         write_json(Tokens(changed=done.changed, current=done.current, unreadable=list(done.broken), dry=check))
     else:

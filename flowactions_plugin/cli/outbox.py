@@ -1,8 +1,8 @@
-"""``flowactions outbox``: deliveries, as an operator sees them."""
+"""``flowactions outbox``: deliveries, as an operator sees them; and ``status``: how they stand."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from flowactions_plugin.cli.context import CommandContext
     from flowactions_plugin.insights.results import Attempt, Bucket, Delivery, FailingOrigin, Found
-
-MOST_RESENT: Final = 5
-"""How many deliveries are named that were sent again from one."""
 
 
 @click.group("outbox", context_settings=SETTINGS, no_args_is_help=False)
@@ -144,6 +141,8 @@ async def show_status(context: CommandContext, organization: str | None, as_json
     for each in overview.findings:
         if each.about != "deliveries":
             line(f"{each.about:12} {each.words}")
+            if each.advice:
+                line(f"{'':12} -> {each.advice}")
     _titled(
         overview.workers,
         {
@@ -183,10 +182,6 @@ async def show_status(context: CommandContext, organization: str | None, as_json
         status(
             "flows and nodes: counted among the latest thousand dead deliveries, and as many that are tried again"
         )
-    if not alive:
-        status(
-            "no worker is alive: start the host, or 'flowactions worker' if the host does not deliver by itself"
-        )
     return DONE if alive else FAILED
 
 
@@ -207,8 +202,7 @@ def _totals(buckets: Sequence[Bucket]) -> str:
 
 def show_delivery(found: Found) -> None:
     """Print a delivery; every text of it is escaped."""
-    row, ids = found.row, [each.id for each in found.resent_as]
-    more = f", and {len(ids) - MOST_RESENT:,} before" if len(ids) > MOST_RESENT else ""
+    row = found.row
     times = "once" if row.reclaims == 1 else f"{row.reclaims} times"
     line(found.why)
     line()
@@ -222,7 +216,7 @@ def show_delivery(found: Found) -> None:
         "origin": "a test of a draft, sent unsigned" if row.is_unsigned_test else None,
         "event": f"{row.event_type}  {row.event_id}",
         "resent from": row.resent_from,
-        "resent as": ids and ", ".join(ids[:MOST_RESENT]) + more,
+        "resent as": ", ".join(each.id for each in found.resent_as),
         "key": row.idempotency_key,
         "enqueued": short(row.created_at),
         "due": short(row.next_attempt_at),

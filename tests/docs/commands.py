@@ -16,7 +16,6 @@ import msgspec
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import COMMON_EXITS, TABLES_EXITS, Command
-from flowactions_plugin.insights.fields import FIELDS
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Attempt, Delivery, DeliveryDetail
 from tests.docs import generated
@@ -33,9 +32,6 @@ SHORT = {
     "Share.number": "how many deliveries it has",
 }
 """Fields of structs whose docstring is one line."""
-
-FILTER = [f"--{each.name}" for each in FIELDS if each.name not in {"status", "id"}]
-"""The options by which commands select deliveries, in their order."""
 
 ROUTES = "[the routes of the outbox](http.md)"
 SHARED_EXITS = {**COMMON_EXITS, **TABLES_EXITS}
@@ -145,10 +141,7 @@ def _lines() -> Iterator[str]:
     yield " · ".join(f"[`{name.removeprefix('flowactions ')}`](#{_anchor(name)})" for name in every)
     yield from ("", "### Options of several commands", "")
     yield "`Also` below names those that a command has."
-    yield from _table("option", [row for name, row in shared.items() if name not in FILTER])
-    yield from ("", "### Filter", "")
-    yield "Which deliveries: those that meet all of these."
-    yield from _table("option", [shared[name] for name in FILTER])
+    yield from _table("option", [*shared.values()])
     yield from ("", "### Exit statuses", "")
     yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. A command with another meaning says so."
     yield from _table(
@@ -207,10 +200,7 @@ def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
         yield from ("", _text(part))
     options = _options(command)
     yield from _table("option", [row for row in options if row not in shared])
-    names = [_name(row) for row in options if row in shared]
-    filtered = {*FILTER} <= {*names}
-    also = ", ".join(f"`{each}`" for each in names if not (filtered and each in FILTER))
-    also = f"[the filter](#filter), {also}" if filtered else also
+    also = ", ".join(f"`{_name(row)}`" for row in options if row in shared)
     document = document_of(command)
     writes = f" `--json` writes a [{document.__name__}](#{document.__name__.lower()})." if document else ""
     if also:

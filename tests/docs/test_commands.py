@@ -4,7 +4,7 @@ import click
 import pytest
 
 from flowactions_plugin.cli.commands import flowactions
-from tests.docs.commands import COMMAND, PAGE, commands, render
+from tests.docs.commands import COMMAND, PAGE, commands, document_of, render
 
 NAMED = dict(commands())
 
@@ -22,6 +22,14 @@ def test_a_command_explains_itself(name: str) -> None:
     for option in command.params:
         if isinstance(option, click.Option):
             assert (option.help or "").endswith((".", "…")), option.name
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_command_with_json_has_a_document(name: str) -> None:
+    """The option and the documented struct come together."""
+    command = NAMED[name]
+    has_option = any("--json" in option.opts for option in command.params)
+    assert has_option == (document_of(command) is not None)
 
 
 def test_every_group_explains_itself() -> None:

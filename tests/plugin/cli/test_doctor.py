@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -42,6 +43,14 @@ async def made(check: Callable[..., Awaitable[object]], database: Database, **se
     checks = Checks()
     await check(checks, CommandContext(None, read_settings(settings), database))
     return checks.found
+
+
+async def put(queue: Queue, **values: Any) -> str:
+    """Store a delivery of now with these values; give its id."""
+    before, row_id = await queue.put(), new_id(queue.database.clock())
+    changed = update(schema.outbox).where(schema.outbox.c.id == before).values(id=row_id, **values)
+    await queue.run(changed)
+    return row_id
 
 
 def settings_of(run: ChatHost, **changes: str) -> Mapping[str, str]:
@@ -104,9 +113,7 @@ async def test_rows_that_nobody_claims_are_a_status_of_their_own(
     settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}
     quiet = await command("doctor", "--json", cwd=tmp_path, **settings)
     assert (quiet.code, quiet.document["verdict"], results(quiet)["deliveries"]) == (0, "no_worker", "warning")
-    row_id = await queue.put(id=new_id(queue.database.clock()))
-    ago = schema.outbox.c.next_attempt_at - 60_000
-    await queue.run(update(schema.outbox).where(schema.outbox.c.id == row_id).values(next_attempt_at=ago))
+    await put(queue, next_attempt_at=int(await queue.database.time() * 1000) - 60_000)
     stalled = await command("doctor", "--json", cwd=tmp_path, **settings)
     assert (stalled.code, stalled.document["verdict"], stalled.document["exitStatus"]) == (4, "stalled", 4)
     assert results(stalled)["deliveries"] == "failed"
@@ -123,15 +130,14 @@ async def test_deliveries_that_wait_for_the_host_are_told(
     """Each reason once, since when; a failure where it concerns several organizations. What has ended waits no more."""
     reasons = ("no secret: SECRET_A", "no secret: SECRET_A", "no secret: SECRET_B", "ended")
     for number, reason in enumerate(reasons):
-        row_id = await queue.put(id=new_id(queue.database.clock()))
-        values = {
-            "error_class": "waits",
-            "last_error": reason,
-            "organization_id": f"org-{number}",
-            "waiting_since": None if reason == "ended" else 3000 - 1000 * number,
-            "status": "dead" if reason == "ended" else "pending",
-        }
-        await queue.run(update(schema.outbox).where(schema.outbox.c.id == row_id).values(**values))
+        await put(
+            queue,
+            error_class="waits",
+            last_error=reason,
+            organization_id=f"org-{number}",
+            waiting_since=None if reason == "ended" else 3000 - 1000 * number,
+            status="dead" if reason == "ended" else "pending",
+        )
     ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     waiting = [check for check in ended.document["checks"] if check["name"] == "waiting"]
     assert [(check["result"], check["message"]) for check in waiting] == [

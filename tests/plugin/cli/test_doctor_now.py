@@ -28,7 +28,7 @@ from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
-from tests.plugin.cli.test_doctor import KEY, made
+from tests.plugin.cli.test_doctor import KEY, made, put
 from tests.queueing import Queue, claimed
 from tests.rings import sampled
 
@@ -268,14 +268,6 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
             ("failed", "organization acme: token_revoked"),
             ("failed", "organization globex: invalid_auth"),
         ]
-
-
-async def put(queue: Queue, **values: Any) -> str:
-    """Store a delivery of now with these values; give its id."""
-    before, row_id = await queue.put(), new_id(queue.database.clock())
-    changed = update(schema.outbox).where(schema.outbox.c.id == before).values(id=row_id, **values)
-    await queue.run(changed)
-    return row_id
 
 
 @sampled(

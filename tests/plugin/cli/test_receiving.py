@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +15,7 @@ import pytest
 from flowactions_plugin.cli import main
 from flowactions_plugin.cli.receiver import NOT_FORWARDED, verify
 from flowactions_plugin.egress.signature import sign
-from tests.commanding import ROOT, command
+from tests.commanding import ROOT, command, running
 from tests.loopback import listening
 from tests.recorder import recorder, status
 from tests.rings import sampled
@@ -71,21 +69,12 @@ class Listening:
 @asynccontextmanager
 async def listen(*options: str, **settings: str) -> AsyncIterator[Listening]:
     """Run the command; killed at the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "flowactions_plugin.cli", "listen", "--port", "0", *options),
-        cwd=ROOT,
-        env={**os.environ, **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    running = Listening(process)
-    try:
-        await running.until_it_listens()
-        yield running
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    pipe = asyncio.subprocess.PIPE
+    arguments = ("listen", "--port", "0", *options)
+    async with running(*arguments, cwd=ROOT, stdout=pipe, stderr=pipe, **settings) as process:
+        started = Listening(process)
+        await started.until_it_listens()
+        yield started
 
 
 async def test_what_is_sent_is_received_and_verified(tmp_path: Path) -> None:
