@@ -173,7 +173,7 @@ async def _many(context: CommandContext, asked: Asked) -> int:
     if action.finished_at is None:
         begins = f" begins at {moment(action.starts_at)};" if action.state == "waiting" else ""
         status(f"action {action.id}{begins} to stop it: flowactions outbox stop {action.id}")
-        if any(worker.state == "alive" for worker in await context.insights.status.workers()):
+        if any(worker.state == "alive" for worker in await context.insights.workers()):
             action = await _follow(context.insights, scope, action)
         else:
             status(

@@ -47,7 +47,7 @@ async def list_destinations(
     from flowactions_plugin.operators.scope import Scope
 
     scope = Scope(organization)
-    found = await context.insights.status.destinations(scope, limit + 1, None)
+    found = await context.insights.destinations(scope, limit + 1, None)
     paused = await context.insights.pauses(scope, limit=limit + 1)
     rows, more = found[:limit], len(found) > limit
     pauses, more_pauses = paused[:limit], len(paused) > limit

@@ -34,7 +34,7 @@ from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import read_settings, settings_of
 from flowactions_plugin.storage.migrations import head
 from flowactions_plugin.storage.postgresql import OPEN_SECONDS
-from flowactions_plugin.watch.writes import try_writing
+from flowactions_plugin.watch.readiness import try_writing
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -213,7 +213,7 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         if "workers" not in about:
             now = int(await context.database.time() * 1000)
             checks.add("workers", "ok", workers_words(overview.workers, now))
-        failing = frozenset(each.destination for each in await insights.status.failing(NAMED))
+        failing = frozenset(each.destination for each in await insights.failing(NAMED))
         for last in (False, True):
             if last:
                 await _nodes(checks, insights, overview, failing)
@@ -226,8 +226,7 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
         return None
     verdict = overview.verdict
     if "deliveries" not in about:
-        due = f"{overview.due}{'' if overview.due_exact else '+'}"
-        words = f"{verdict.state}: {verdict.reason} (due {due}, dead {overview.dead})"
+        words = f"{verdict.state}: {verdict.reason} (due {overview.due}, dead {overview.dead})"
         checks.add("deliveries", "ok", words)
     return verdict.state
 

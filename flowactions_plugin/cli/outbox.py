@@ -130,9 +130,8 @@ async def show_status(context: CommandContext, organization: str | None, as_json
     if as_json:
         write_json(overview)
         return DONE if alive else FAILED
-    more = "" if overview.due_exact else "+"
     line(f"{'verdict':12} {overview.verdict.state}: {overview.verdict.reason}")
-    line(f"{'due':12} {overview.due:,}{more}, the oldest for {duration(overview.oldest_due_ms / 1000)}")
+    line(f"{'due':12} {overview.due}, the oldest for {duration(overview.oldest_due_ms / 1000)}")
     line(f"{'waiting':12} {overview.waiting}")
     line(f"{'dead':12} {overview.dead}")
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")
