@@ -246,7 +246,7 @@ def test_phases_add_up_to_the_attempt() -> None:
         after(seconds)
     progress.enter("making the TLS handshake")
     after(8)
-    progress.sending(lambda: "waiting for the answer")
+    progress.sending()
     after(16)
     progress.sent()
     after(32)
