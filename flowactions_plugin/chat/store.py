@@ -368,7 +368,7 @@ def usable_of(team_id: str) -> ColumnElement[bool]:
     return and_(chat_connections.c.team_id == team_id, or_(ACTIVE, ASKED_AGAIN))
 
 
-def troubled(since: int) -> ColumnElement[bool]:
+def troubled(since: int | ColumnElement[int]) -> ColumnElement[bool]:
     """Return the condition of connections that are revoked, or failed to send since then, in Unix milliseconds."""
     return or_(chat_connections.c.status != "active", chat_connections.c.last_error_at >= since)
 
