@@ -103,6 +103,8 @@ def is_one_statement(database: Database, items: Sequence[Item]) -> bool:
         return False
     if not any(each.key for each in items):
         return True
+    if any(each.key and each.key.key != each.row.get("idempotency_key") for each in items):
+        return False  # what is sent again has its own key, and the row that of the first one
     return database.sql.is_server and all(each.size <= MOST_CLAIMED_BYTES for each in items)
 
 
