@@ -74,7 +74,7 @@ class Dispatcher:
         """
         action = await self._action(ref)
         if action is None:
-            raise ActionUnusable("unknown_action", "No webhook action stands at this place.")
+            raise ActionUnusable("unknown_action", "The reference names no webhook action.")
         try:
             delivery = await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except EgressRefused as exc:

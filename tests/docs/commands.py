@@ -241,7 +241,8 @@ def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
     if also:
         yield from ("", f"Also: {also}.{writes}")
     own = {code: text for code, text in command.exits.items() if SHARED_EXITS.get(code) != text}
-    yield from _table("exit status", [f"| {code} | {_text(text)} |" for code, text in sorted(own.items())])
+    if own:
+        yield from ("", "Exit status:", "", *(f"- {code}: {_text(text)}" for code, text in sorted(own.items())))
 
 
 def _name(row: str) -> str:

@@ -94,13 +94,13 @@ class Finding(NamedTuple):
 def texts() -> Iterator[tuple[str, str]]:
     """Give what is checked, by file: README and pages, docstrings of the contract, and what plugin and kit say while they run.
 
-    The changelog is history; the behaviour pages are the specification's. Help of commands and descriptions of routes are on
-    pages of the reference.
+    The changelog is history. Help of commands and descriptions of routes are on pages of the reference.
     """
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith("docs/reference/behaviour/"):
-            yield name, path.read_text()
+    for path in [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]:
+        yield path.relative_to(ROOT).as_posix(), path.read_text()
     for path in sorted((ROOT / "hookspecs" / "flowactions_hookspecs").rglob("*.py")):
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         found = [

@@ -72,7 +72,7 @@ class _Page(HTMLParser):
 def not_built(site: Path) -> list[Path]:
     """Give the Markdown files of the documentation that are no page of the site."""
     pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "CHANGELOG.md"]
-    assert len(pages) > 80
+    assert len(pages) > 75
     return [page for page in pages if not (site / page.relative_to(ROOT).with_suffix(".html")).exists()]
 
 
