@@ -100,7 +100,7 @@ WRONG = [
     url("example.com/hooks", "blocked_url", "must start with http:// or https://", "example"),
     url('"https://192.88.98.1/"', "blocked_url", "must start with http:// or https://", '"'),
     url(" \n example.org/hooks", "blocked_url", "must start with http:// or https://", "example"),
-    url("https://192.88.98.1/a b", "blocked_url", "holds a space", " "),
+    url("https://192.88.98.1/a b", "blocked_url", "contains a space", " "),
     url("https://ada:secret@192.88.98.1/", "blocked_url", "must not contain a user name or password", "ada"),
     url("https://192.88.98.1:99999/", "blocked_url", "port must be from 1 to 65535", "99999"),
     url("http://https://192.88.98.1/", "blocked_url", "not well formed", "https"),
