@@ -6,6 +6,7 @@ directory: so links of the pages to each other, to CHANGELOG.md or to source fil
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
@@ -24,7 +25,9 @@ project = PROJECT["name"]
 release = PROJECT["version"]
 author = copyright = f"the authors of {project}"  # noqa: A001  Sphinx's name
 
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_member_order = "bysource"
+nitpick_ignore_regex = [("py:.*", ".*")]  # types of annotations: links between pages are those of Markdown
 root_doc = "docs/index"
 include_patterns = ["docs/**", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
 exclude_patterns = [
@@ -58,11 +61,22 @@ BEHAVIOUR = "docs/reference/behaviour/README"
 WITH_CONTENTS = ("docs/index", BEHAVIOUR)
 """Pages whose links to other pages are the table of contents below them."""
 
-INDEX_OF_CLAUSES = """
+ADDED = {
+    BEHAVIOUR: ("Where the code and the tests cite each clause", "clauses", "render"),
+    "docs/reference/commands": ("JSON documents", "commands", "documents"),
+    "docs/reference/conformance": ("All checks", "checks", "render"),
+    "docs/reference/log-events": ("All events", "log_events", "render"),
+}
+"""Pages below which the site has what is made of the code, so that git has no copy: heading, module of `tests.docs`, function."""
 
-## Where the code and the tests cite each clause
-
+DRIVER = """
+```{eval-rst}
+.. automodule:: flowactions_conformance.kit.under_test
+   :members:
+   :exclude-members: Wire
+```
 """
+"""Below the page on what a host author writes for the kit."""
 
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)")
@@ -102,13 +116,15 @@ def leave_out_decisions(_app: Any, docname: str, source: list[str]) -> None:
         source[0] = f"---\norphan: true\n---\n\n{source[0]}"
 
 
-def add_index(_app: Any, docname: str, source: list[str]) -> None:
-    """Put the index of clauses below the list of the behaviour pages: it is made of the code, so git has no copy of it."""
-    if docname == BEHAVIOUR:
+def add_what_is_made_of_the_code(_app: Any, docname: str, source: list[str]) -> None:
+    """Put tables below their pages: the index of clauses, the checks of the kit and its driver, log events, documents of ``--json``."""
+    if docname in ADDED:
+        heading, module, function = ADDED[docname]
         sys.path.insert(0, str(ROOT))
-        from tests.docs import clauses  # noqa: PLC0415  a site of other pages has no such module
-
-        source[0] += INDEX_OF_CLAUSES + clauses.render()
+        made = getattr(importlib.import_module(f"tests.docs.{module}"), function)()
+        source[0] += f"\n\n## {heading}\n\n{made}"
+    elif docname == "docs/reference/driver":
+        source[0] += DRIVER
 
 
 def _others(folder: Path, listed: set[str]) -> list[str]:
@@ -146,7 +162,7 @@ def setup(app: Any) -> dict[str, bool]:
     """Connect the functions above."""
     app.add_search_language(SearchWithStatuses)
     app.connect("source-read", add_contents)
-    app.connect("source-read", add_index)
+    app.connect("source-read", add_what_is_made_of_the_code)
     app.connect("source-read", leave_out_decisions)
     app.connect("doctree-read", find_targets)
     return {"parallel_read_safe": True}

@@ -51,7 +51,7 @@ def parse_destination(url: str) -> Destination:
     if len(url) > MAX_URL_LENGTH:
         raise EgressRefused(f"The URL is longer than {MAX_URL_LENGTH} characters.")
     if forbidden := _FORBIDDEN_IN_URL.search(url):
-        raise _refused("The URL holds a space, a control character or a backslash.", forbidden.start())
+        raise _refused("The URL contains a space, a control character or a backslash.", forbidden.start())
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in {"http", "https"}:
@@ -59,7 +59,7 @@ def parse_destination(url: str) -> Destination:
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     begins = len(scheme) + len(separator)
     if "@" in authority:
-        raise _refused("The URL may not hold a user name or password.", begins)
+        raise _refused("The URL must not contain a user name or password.", begins)
     try:
         host, port = _host_and_port(authority)
     except EgressRefused as exc:

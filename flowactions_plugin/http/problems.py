@@ -25,7 +25,7 @@ TITLES: Final = {
     "not_found": (404, "Not found"),
     "method_not_allowed": (405, "The method is not allowed"),
     "invalid_request": (400, "The request cannot be used"),
-    "unknown_action": (400, "No action stands here"),
+    "unknown_action": (400, "No such webhook action"),
     "blocked_url": (400, "The action's URL is not allowed"),
     "body_too_large": (400, "The webhook's body is too large"),
     "headers_too_large": (400, "The action's headers are too large"),

@@ -136,7 +136,7 @@ class LogicActions:
             with failing(self._host, "logic_action", QuestionRequired):
                 answer = await ask(self._host, "logic_action", LogicAction | None, ref)
             if answer is None:
-                raise ActionUnusable("unknown_action", "No webhook action stands at this place.")
+                raise ActionUnusable("unknown_action", "The reference names no webhook action.")
             action = cast("LogicAction", answer)
             return await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except QuestionRequired as exc:

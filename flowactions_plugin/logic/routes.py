@@ -165,7 +165,7 @@ def _ref(call: LogicWebhookCall, organization_id: str, agent_id: str, experience
         if given[name] is not None
     ]
     if id_fault(experience_id):
-        raise Problem("unknown_action", "No webhook action stands at this place.")
+        raise Problem("unknown_action", "The request names no webhook action.")
     if errors:
         raise Problem("invalid_request", "The ids do not go with the source.", errors)
     where = {"organizationId": organization_id, "agentId": agent_id, "experienceId": experience_id}

@@ -41,7 +41,7 @@ class Mistake(NamedTuple):
 URLS = [
     Mistake("", "The URL is missing"),
     Mistake("http://10.1.2.3/hooks", "Requests to 10.1.2.3 are not allowed (private)", "10.1.2.3"),
-    Mistake("https://ada:secret@example.com/", "may not hold a user name or password", "ada:secret"),
+    Mistake("https://ada:secret@example.com/", "must not contain a user name or password", "ada:secret"),
     Mistake(f"{FINE}/{{{{userId}}}}", "{{userId}} is not substituted here", "{{userId}}"),
 ]
 BODIES = [

@@ -16,6 +16,7 @@ from tests.crash import staging
 from tests.crash.page_host import RUN, Pages
 from tests.crash.staging import KEY, Stage, staged
 from tests.crash.workers import Field, field_on
+from tests.docs import log_events
 from tests.waiting import until
 
 pytestmark = pytest.mark.ci
@@ -444,7 +445,7 @@ def test_alerts_and_log_events_of_the_runbook_exist() -> None:
     text = RUNBOOK.read_text()
     known = (RUNBOOK.parents[1] / "observability" / "alerts.yaml").read_text()
     assert all(f"alert: {name}\n" in known for name in re.findall(r"`(Flowactions\w+)`", text))
-    events = (RUNBOOK.parents[1] / "reference" / "log-events.md").read_text()
+    events = log_events.render()
     named = re.findall(r"`([a-z_]+\.[a-z_]+)`", text)
     assert len(named) > 5
     assert [name for name in named if f"| `{name}` |" not in events] == []

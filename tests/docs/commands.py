@@ -1,4 +1,7 @@
-"""The generated part of the page of commands, made from their declarations: ``python -m tests.docs.commands --write``."""
+"""The generated part of the page of commands, made from their declarations: ``python -m tests.docs.commands --write``.
+
+What they write as JSON is described below the page on the site; ``python -m tests.docs.commands --json`` prints it.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,26 @@ SHORT = {
     "Share.number": "how many deliveries it has",
 }
 """Fields of structs whose docstring is one line."""
+
+FILTER = frozenset(
+    [
+        "--organization",
+        "--agent",
+        "--destination",
+        "--type",
+        "--event-id",
+        "--key",
+        "--flow",
+        "--node",
+        "--error",
+        "--code",
+        "--from",
+        "--before",
+        "--ended-from",
+        "--ended-before",
+    ]
+)
+"""Options that all commands on many deliveries have."""
 
 ROUTES = "[the routes of the outbox](http.md)"
 SHARED_EXITS = {**COMMON_EXITS, **TABLES_EXITS}
@@ -131,6 +154,18 @@ def render() -> str:
     return generated.between_marks(PAGE, _lines())
 
 
+def documents() -> str:
+    """Describe what `--json` writes, a section for each struct."""
+    lines = ["What `--json` writes, and what these documents contain. `[]` marks a list."]
+    every = dict(commands()).values()
+    for kind in _with_inner(document for each in every if (document := document_of(each)) is not None):
+        lines += ["", f"### {kind.__name__}", "", *_described_here(kind)]
+        stored = ", ".join(f"`{each.mark}`" for each in own_fields(kind) if each.text == AS_STORED)
+        if stored:
+            lines += ["", f"As in {ROUTES}: {stored}."]
+    return "\n".join(lines) + "\n"
+
+
 def _lines() -> Iterator[str]:
     every = dict(commands())
     shared: dict[str, str] = {}  # by option; another meaning of the same name belongs to its command
@@ -139,9 +174,11 @@ def _lines() -> Iterator[str]:
             shared.setdefault(_name(row), row)
     yield ""
     yield " · ".join(f"[`{name.removeprefix('flowactions ')}`](#{_anchor(name)})" for name in every)
-    yield from ("", "### Options of several commands", "")
-    yield "`Also` below names those that a command has."
-    yield from _table("option", [*shared.values()])
+    yield from ("", "### The filter", "")
+    yield "These options select deliveries. `Also` below names them as *the filter*."
+    yield from _table("option", [row for name, row in shared.items() if name in FILTER])
+    yield from ("", "### Other options of several commands")
+    yield from _table("option", [row for name, row in shared.items() if name not in FILTER])
     yield from ("", "### Exit statuses", "")
     yield "0, 1, 2 and 130 are those of every command, 3 of every command on deliveries. A command with another meaning says so."
     yield from _table(
@@ -149,15 +186,6 @@ def _lines() -> Iterator[str]:
     )
     for name, command in every.items():
         yield from _entry(name, command, {*shared.values()})
-    yield from ("", "### JSON documents", "")
-    yield "What `--json` writes, and what these documents contain. `[]` marks a list."
-    documents = [document for each in every.values() if (document := document_of(each)) is not None]
-    for kind in _with_inner(documents):
-        yield from ("", f"#### {kind.__name__}")
-        yield from ("", *_described_here(kind))
-        stored = ", ".join(f"`{each.mark}`" for each in own_fields(kind) if each.text == AS_STORED)
-        if stored:
-            yield from ("", f"As in {ROUTES}: {stored}.")
     yield ""
 
 
@@ -200,13 +228,21 @@ def _entry(name: str, command: Command, shared: set[str]) -> Iterator[str]:
         yield from ("", _text(part))
     options = _options(command)
     yield from _table("option", [row for row in options if row not in shared])
-    also = ", ".join(f"`{_name(row)}`" for row in options if row in shared)
+    names = [_name(row) for row in options if row in shared]
+    also = ", ".join(f"`{each}`" for each in names if each not in FILTER or not set(names) >= FILTER)
+    if set(names) >= FILTER:
+        also = f"the filter, {also}"
     document = document_of(command)
-    writes = f" `--json` writes a [{document.__name__}](#{document.__name__.lower()})." if document else ""
+    writes = (
+        f" `--json` writes {'an' if document.__name__[0] in 'AO' else 'a'} `{document.__name__}`."
+        if document
+        else ""
+    )
     if also:
         yield from ("", f"Also: {also}.{writes}")
     own = {code: text for code, text in command.exits.items() if SHARED_EXITS.get(code) != text}
-    yield from _table("exit status", [f"| {code} | {_text(text)} |" for code, text in sorted(own.items())])
+    if own:
+        yield from ("", "Exit status:", "", *(f"- {code}: {_text(text)}" for code, text in sorted(own.items())))
 
 
 def _name(row: str) -> str:
@@ -246,4 +282,7 @@ def _text(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.run(COMMAND, __doc__, PAGE, render))
+    if "--json" in sys.argv:
+        sys.stdout.write(documents())
+    else:
+        sys.exit(generated.run(COMMAND, __doc__, {PAGE: render}))

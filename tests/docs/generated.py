@@ -1,10 +1,10 @@
-"""The command of a page that is made from the code: compares it, or writes it anew."""
+"""The command of files that are made from the code: compares them, or writes them again."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 BEGIN, END = "<!-- generated -->\n", "<!-- end of what is generated -->\n"
@@ -16,21 +16,21 @@ def between_marks(page: Path, lines: Iterator[str]) -> str:
     return f"{before}{BEGIN}{chr(10).join(lines)}\n{END}{rest.partition(END)[2]}"
 
 
-def run(command: str, about: str | None, page: Path, render: Callable[[], str]) -> int:
-    """Runs the command; returns its exit status.
+def run(command: str, about: str | None, files: Mapping[Path, Callable[[], str]]) -> int:
+    """Run the command; return its exit status.
 
     Args:
-        command: as it is called to write, for example ``python -m tests.docs.checks --write``.
+        command: as it is called to write, for example ``python -m tests.docs.commands --write``.
         about: its description.
-        page: the page.
-        render: makes the page's text.
+        files: what makes the text of each.
     """
     parser = argparse.ArgumentParser(prog=command.removesuffix(" --write"), description=about)
-    parser.add_argument("--write", action="store_true", help="write the page anew")
+    parser.add_argument("--write", action="store_true", help="write the files again")
     if parser.parse_args().write:
-        page.write_text(render())
+        for path, render in files.items():
+            path.write_text(render())
         return 0
-    if not page.exists() or page.read_text() != render():
-        sys.stdout.write(f"the page is out of date: {command}\n")
-        return 1
-    return 0
+    old = [path.name for path, render in files.items() if not path.exists() or path.read_text() != render()]
+    if old:
+        sys.stdout.write(f"out of date: {', '.join(old)}: {command}\n")
+    return 1 if old else 0

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from flowactions_conformance.kit.requirements import frozen
-from tests.docs.checks import PAGE as CHECKS
 from tests.docs.fences import FENCE, ROOT
 
 LONGEST: Final = 30
@@ -96,17 +94,13 @@ class Finding(NamedTuple):
 def texts() -> Iterator[tuple[str, str]]:
     """Give what is checked, by file: README and pages, docstrings of the contract, and what plugin and kit say while they run.
 
-    The changelog is history; the behaviour pages are the specification's, and the titles of the kit's requirements are frozen.
-    Help of commands and descriptions of routes are on pages of the reference.
+    The changelog is history. Help of commands and descriptions of routes are on pages of the reference.
     """
-    titles = [each["title"] for each in frozen()["required"].values()]
-    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith("docs/reference/behaviour/"):
-            text = path.read_text()
-            for title in titles if path == CHECKS else []:
-                text = text.replace(title, "")
-            yield name, text
+    for path in [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
+    ]:
+        yield path.relative_to(ROOT).as_posix(), path.read_text()
     for path in sorted((ROOT / "hookspecs" / "flowactions_hookspecs").rglob("*.py")):
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
         found = [

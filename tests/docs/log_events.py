@@ -1,8 +1,12 @@
-"""The reference page of log events, read from the calls in the code."""
+"""The table of log events, read from the calls in the code: ``python -m tests.docs.log_events`` prints it.
+
+The site has it below its page on them.
+"""
 
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,7 +21,6 @@ LEVELS: Final = {
     "exception": "error",
     "critical": "critical",
 }
-COMMAND = "python -m tests.docs.observability --write"
 
 
 class LogCall(NamedTuple):
@@ -81,23 +84,14 @@ def _logger(tree: ast.Module) -> str:
 
 
 def render() -> str:
-    """Makes the page."""
-    return "\n".join(_lines()) + "\n"
-
-
-def _lines() -> Iterator[str]:
-    yield "# Log events"
-    yield ""
-    yield (
-        "Each record of the loggers `flowactions` and `flowactions.…` has an attribute `event`: a name that stays the same when\n"
-        "the wording of the line changes. A formatter that writes records as JSON can show it, and alerts on logs should use it\n"
-        "([how](../how-to/watch.md#logs)). What is `%s` in a line is filled in. This page is generated:\n"
-        f"`{COMMAND}`."
-    )
-    yield ""
-    yield "| event | level | logger | line |"
-    yield "|---|---|---|---|"
+    """Make the table."""
     rows = {(call.event, call.level, call.logger, call.text) for call in calls()}
+    lines = ["| event | level | logger | line |", "|---|---|---|---|"]
     for event, level, logger, text in sorted(rows):
         shown = text.replace("|", "\\|") if text not in {"%s", "what"} else "(the error)"
-        yield f"| `{event}` | {level} | `{logger}` | {shown} |"
+        lines.append(f"| `{event}` | {level} | `{logger}` | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

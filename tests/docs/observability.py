@@ -1,18 +1,17 @@
-"""What is made from the metrics and log events of the code: ``python -m tests.docs.observability --write``.
+"""What is made from the metrics of the code: ``python -m tests.docs.observability --write``.
 
-Two reference pages, the alert rules and the dashboard.
+The reference page, the alert rules and the dashboard.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from flowactions_plugin.telemetry.names import METRICS
-from tests.docs import alerts, dashboard, log_events
+from tests.docs import alerts, dashboard, generated
 
 DOCS = Path(__file__).parents[2] / "docs"
 COMMAND = "python -m tests.docs.observability --write"
@@ -57,25 +56,10 @@ def _unit(unit: str) -> str:
 
 FILES: Final[Mapping[Path, Callable[[], str]]] = {
     DOCS / "reference" / "metrics.md": metrics_page,
-    DOCS / "reference" / "log-events.md": log_events.render,
     DOCS / "observability" / "alerts.yaml": alerts.render,
     DOCS / "observability" / "dashboard.json": dashboard.render,
 }
 
 
-def main() -> int:
-    """Runs the command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog=COMMAND.removesuffix(" --write"), description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the files anew")
-    if parser.parse_args().write:
-        for path, render in FILES.items():
-            path.write_text(render())
-        return 0
-    old = [path.name for path, render in FILES.items() if not path.exists() or path.read_text() != render()]
-    if old:
-        sys.stdout.write(f"out of date: {', '.join(old)}: {COMMAND}\n")
-    return 1 if old else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(generated.run(COMMAND, __doc__, FILES))

@@ -1,7 +1,6 @@
 """Evaluates the part of PromQL that the alert rules use, over series that were recorded.
 
-It takes the text of the rules as Prometheus would, so that a rule with a wrong name, label or bracket fails here. Where
-``promtool`` is installed, a test has it confirm the results.
+It takes the text of the rules as Prometheus would, so that a rule with a wrong name, label or bracket fails here.
 """
 
 from __future__ import annotations

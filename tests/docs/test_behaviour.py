@@ -98,13 +98,3 @@ def test_the_index_leads_to_every_section() -> None:
     assert {page: title for title, page, _ in rows} == {
         name: title and title[1] for name, title in titles.items()
     }
-
-
-def test_the_problems_named_exist() -> None:
-    """Each code and status of §7.3 is one of the routes' page."""
-    told = re.findall(r"^\|.*\| (\d{3}) \| `(\w+)` \|", (BEHAVIOUR / "7-errors.md").read_text(), re.MULTILINE)
-    http = (ROOT / "docs/reference/http.md").read_text()
-    assert told
-    assert set(told) <= {
-        (status, code) for code, status in re.findall(r"^\| `(\w+)` \| (\d{3}) \|", http, re.MULTILINE)
-    }

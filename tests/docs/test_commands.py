@@ -4,14 +4,9 @@ import click
 import pytest
 
 from flowactions_plugin.cli.commands import flowactions
-from tests.docs.commands import COMMAND, PAGE, commands, document_of, render
+from tests.docs.commands import commands, document_of, documents
 
 NAMED = dict(commands())
-
-
-def test_the_page_is_current() -> None:
-    """Every command, option, exit status and JSON field stands on the page as it is declared."""
-    assert PAGE.read_text() == render(), COMMAND
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -29,7 +24,9 @@ def test_a_command_with_json_has_a_document(name: str) -> None:
     """The option and the documented struct come together."""
     command = NAMED[name]
     has_option = any("--json" in option.opts for option in command.params)
-    assert has_option == (document_of(command) is not None)
+    document = document_of(command)
+    assert has_option == (document is not None)
+    assert document is None or f"### {document.__name__}\n" in documents()
 
 
 def test_every_group_explains_itself() -> None:

@@ -3,21 +3,11 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
-
 from flowactions_plugin.telemetry.names import METRICS
 from tests.docs.alerts import RULES
 from tests.docs.dashboard import queries
 from tests.docs.log_events import calls
-from tests.docs.observability import COMMAND, DOCS, FILES
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_the_files_are_current(path: object) -> None:
-    """They are what the code gives."""
-    for each, render in FILES.items():
-        if each == path:
-            assert each.read_text() == render(), COMMAND
+from tests.docs.observability import DOCS
 
 
 def test_every_log_call_has_an_event() -> None:

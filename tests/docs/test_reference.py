@@ -7,9 +7,12 @@ import pytest
 from litestar.routes import HTTPRoute
 
 import flowactions_hookspecs
-from flowactions_hookspecs import FlowActions, Host, OutboundWebhook, spec
+from flowactions_hookspecs import FlowActions, FlowActionsError, Host, OutboundWebhook, spec
+from flowactions_hookspecs import errors as of_contract
+from flowactions_plugin import errors as of_plugin
 from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS, TRANSIENT
 from flowactions_plugin.http.problems import TITLES
+from flowactions_plugin.insights.fields import ERRORS
 from flowactions_plugin.settings.model import READERS
 from tests.support import SmallHost, app_with_routes
 
@@ -34,6 +37,28 @@ def test_every_problem_is_documented_with_its_status() -> None:
     assert {code: int(status) for code, status in rows} == {
         code: status for code, (status, _) in TITLES.items()
     }
+
+
+def test_every_kind_of_failure_is_documented() -> None:
+    """Those by which deliveries can be searched; statuses by their first digit."""
+    text = (
+        (DOCS / "reference/errors.md")
+        .read_text()
+        .partition("## Why an attempt failed")[2]
+        .partition("\n## ")[0]
+    )
+    assert re.findall(r"^\| `(\w+)` \| \w", text, re.MULTILINE) == ["http_4xx", *ERRORS]
+
+
+def test_no_exception_is_missing_in_a_tree() -> None:
+    """The trees above the errors of the contract and of the plugin name every class, with a meaning."""
+    for module in (of_contract, of_plugin):
+        named = re.findall(r"─ (\w+)(?:, a \w+,| {2,})\S", module.__doc__ or "")
+        assert {
+            name
+            for name, kind in vars(module).items()
+            if isinstance(kind, type) and issubclass(kind, FlowActionsError) and name != "FlowActionsError"
+        } <= {*named}
 
 
 def test_every_chat_code_is_documented_with_its_advice() -> None:

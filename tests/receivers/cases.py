@@ -251,4 +251,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(generated.run(COMMAND, __doc__, PAGE, render))
+    sys.exit(generated.run(COMMAND, __doc__, {PAGE: render}))

@@ -102,7 +102,7 @@ async def prepare_tables(transaction: AsyncConnection, *, by_host: bool) -> bool
 
 
 def upgrade(connection: Connection) -> bool:
-    """Bring the tables to `head`, within the caller's transaction, and return whether there were none; one call at a time in a process."""
+    """Upgrade the tables to `head` in the caller's transaction, one call at a time in a process; return whether none were there (§9)."""
     from alembic import command  # noqa: PLC0415
 
     revision, config, its_log = current(connection), _config(), logging.getLogger("alembic")

@@ -1,4 +1,4 @@
-"""What Alembic executes to run the revisions that it has chosen (§9)."""
+"""What Alembic executes to run the revisions that it has chosen."""
 
 from __future__ import annotations
 

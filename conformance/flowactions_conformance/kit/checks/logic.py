@@ -90,7 +90,7 @@ async def destination_is_not_the_clients(trial: Trial) -> None:
     profile="logic",
     clause="contract: What a host provides (logic_action); http: Problems (unknown_action); spec 4.2",
     causes=(
-        "logic_action raises LookupError or IndexError: return None where no action stands",
+        "logic_action raises LookupError or IndexError: return None where no action exists",
         "logic_action does not look at the experience, the group or the index",
         "another organization's or agent's experience is found: look it up by all ids of the reference",
     ),
