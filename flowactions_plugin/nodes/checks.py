@@ -97,6 +97,7 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
         message = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
         found.append(_problem(Fault("text_cut", message), "chatMessageText"))
     found += _problems(faults.unknown_tokens(text), "chatMessageText")
+    found += _problems(faults.other_markup(text), "chatMessageText")
     return bounded(found)
 
 

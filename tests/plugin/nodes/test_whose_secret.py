@@ -40,6 +40,7 @@ from tests.support import SmallHost, a_walk, development, services_of, transport
 from tests.waiting import until
 
 SECRET = "the-saved-secret"
+TYPED = "typed-by-its-author"
 UNSIGNED = "The test was sent unsigned: "
 MARKED = UnsignedTestOrigin(organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="never-saved")
 
@@ -177,7 +178,7 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
         ("of-another", url, "save the node first."),
         ("of-another-type", url, "save the node first."),
     ):
-        outcome = await run.test(node_id, address, webhookSecret="typed")
+        outcome = await run.test(node_id, address, webhookSecret=TYPED)
         assert (outcome.status, outcome.message) == ("delivered", UNSIGNED + why), node_id
         assert signature(run.receiver.requests[-1]) is None
         outcome = await run.test(node_id, address)
@@ -192,7 +193,7 @@ async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
     config = {"webhookUrl": run.receiver.url, "webhookSecret": ""}
     run.host.nodes["acme", "flow-1", "bare"] = Node(id="bare", type="webhook", config=config)
     for typed, why in (
-        ("new", f"{UNSIGNED}the saved node has no signing secret. Save the node first."),
+        (TYPED, f"{UNSIGNED}the saved node has no signing secret. Save the node first."),
         ("", None),
     ):
         outcome = await run.test("bare", webhookSecret=typed)
@@ -211,7 +212,7 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
     run.host.save("moved", f"{url}/elsewhere")
     for node_id in ("signed", "moved", "never-saved"):
         told = []
-        for typed in (SECRET, "a-guess", ""):
+        for typed in (SECRET, TYPED, ""):
             node = Node(id=node_id, type="webhook", config={"webhookUrl": url, "webhookSecret": typed})
             draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
             outcome = await run.test(node_id, webhookSecret=typed)
@@ -234,7 +235,7 @@ async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run
     """First come the problems of the draft, each with its field in a sentence, then the answer, then why it was not signed."""
     headers = [{"key": "Host", "value": "x"}]
     body = '{"a": "{{name}}", "b": 1, "b": 2}'
-    outcome = await run.test("never-saved", webhookBody=body, webhookHeaders=headers, webhookSecret="typed")
+    outcome = await run.test("never-saved", webhookBody=body, webhookHeaders=headers, webhookSecret=TYPED)
     problems = (
         'Headers: We set Host. Body: {{name}} is not a variable. Body: This object has the name "b" twice. '
     )
@@ -243,7 +244,7 @@ async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run
     assert (request.body, signature(request)) == (body.encode(), None)
     run.receiver.answer = lambda number: status(500)
     many = [*headers, *({"key": f"x-{number}", "value": "{{x}}"} for number in range(4))]
-    outcome = await run.test("never-saved", webhookHeaders=many, webhookSecret="typed")
+    outcome = await run.test("never-saved", webhookHeaders=many, webhookSecret=TYPED)
     assert outcome.message is not None
     assert outcome.message.endswith(
         f" 2 more: see the form. The receiver answered 500. {UNSIGNED}save the node first."
@@ -260,7 +261,7 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
     """The host is never asked for its secret: not for the test, not when it is retried, by itself or with others."""
     async with running(database_url) as run:
         run.receiver.answer = lambda number: status(500)
-        outcome = await run.test("never-saved", webhookSecret="typed")
+        outcome = await run.test("never-saved", webhookSecret=TYPED)
         assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
         await run.has_ended(1)
         retries: list[tuple[str, dict[str, Any]]] = [
