@@ -82,12 +82,16 @@ WHERE id = ANY (ARRAY(
 RETURNING {{columns}}"""
 """Claim the oldest rows of all lanes of ``asked``, on PostgreSQL."""
 
-CLAIM_LANE: Final = f"""
+CLAIM_EACH: Final = f"""
 UPDATE flowactions_outbox SET {_SETS}
-WHERE rowid IN ({_OLDEST.format(lane=":lane", since=":since", rows=":rows", now="{now}")})
-  AND (:probe OR {_UNPAUSED.format(row="flowactions_outbox")})
+WHERE rowid IN (
+    SELECT oldest.rowid
+    FROM ({{asked}}) AS asked
+    CROSS JOIN flowactions_outbox AS oldest
+    WHERE oldest.rowid IN ({_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")})
+      AND (asked.probe OR {_UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
-"""Claim the oldest rows of one lane, on SQLite."""
+"""Claim the oldest rows of all lanes of ``asked``, of each as many, on SQLite."""
 
 ASKED: Final = {
     "lane": "bigint",
@@ -296,12 +300,17 @@ class ClaimStore:
             asks: of which lanes, and how many of each.
             probe: whether they are claimed although their destination is paused.
         """
+        sql = self.database.sql
         asked = [{**due._asdict(), "probe": probe} for due in asks]
-        if self.database.sql.one_writer:
-            rows = await self._claim(CLAIM_LANE, asked)
+        if sql.one_writer:
+            by_rows: dict[int, list[dict[str, Any]]] = {}
+            for each in asked:
+                by_rows.setdefault(each["rows"], []).append(each)
+            given = [{"asked": sql.json_rows(alike), "rows": rows} for rows, alike in by_rows.items()]
+            claimed = await self._claim(CLAIM_EACH, given)
         else:
-            rows = await self._claim(CLAIM_LANES, [{"asked": self.database.sql.json_rows(asked)}])
-        return sorted(rows, key=lambda row: (row.due_at, row.id))
+            claimed = await self._claim(CLAIM_LANES, [{"asked": sql.json_rows(asked)}])
+        return sorted(claimed, key=lambda row: (row.due_at, row.id))
 
     async def _claim(self, written: str, asked: Sequence[Mapping[str, Any]]) -> list[ClaimedDelivery]:
         """Claim what a statement finds with each of its parameters, in one transaction."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from flowactions_plugin.queue.claimed import ClaimedDelivery
@@ -72,7 +73,7 @@ class ContinuousClaims:
         self._scan_at = 0.0
         self._return_at = 0.0
         self._claimed_at = 0.0
-        self._has_heard = False
+        self._heard = asyncio.Event()
         self._woken = asyncio.Event()
         self.lease_seconds = timing.lease_seconds
 
@@ -81,7 +82,7 @@ class ContinuousClaims:
     def enqueued(self, due: Due) -> None:
         """Claim soon: this process has written a row that is due in a lane."""
         self._lanes.learn(due)
-        self._has_heard = True
+        self._heard.set()
         self._woken.set()
 
     def wake(self, lanes: Iterable[int] | None = None) -> None:
@@ -92,7 +93,7 @@ class ContinuousClaims:
         """
         if lanes is None or not self._lanes.heard_of(lanes):
             self._next_look = 0.0
-        self._has_heard = True
+        self._heard.set()
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
@@ -119,8 +120,8 @@ class ContinuousClaims:
         clock = asyncio.get_running_loop().time
         if self._tasks:
             await asyncio.sleep(self._claimed_at + SHORT_PACE_SECONDS - clock())
-            if self._lanes.total.waiting > 2 * BEGUN_AT_ONCE and not self._has_heard:
-                await asyncio.sleep(self._claimed_at + PACE_SECONDS - clock())
+            if self._lanes.total.waiting > 2 * BEGUN_AT_ONCE:
+                await _until(self._heard, self._claimed_at + PACE_SECONDS - clock())
         if clock() >= self._return_at:
             await self._return_waiting()
             self._return_at = clock() + HELD_SECONDS
@@ -131,7 +132,8 @@ class ContinuousClaims:
         if not self._claims_all:
             return HELD_SECONDS
         await self._look()
-        self._claimed_at, self._has_heard = clock(), False
+        self._claimed_at = clock()
+        self._heard.clear()
         asks = self._lanes.asks()
         if not asks:
             return max(0.0, self._next_look - clock())
@@ -162,11 +164,7 @@ class ContinuousClaims:
 
     async def wait(self, seconds: float) -> None:
         """Wait for so long, or until there is reason to claim earlier."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
+        await _until(self._woken, seconds)
         self._woken.clear()
 
     async def quiesce(self) -> None:
@@ -233,3 +231,11 @@ class ContinuousClaims:
 
 def _lane(values: Mapping[str, Any]) -> Due:
     return Due(values["lane"], values["organization_id"], values["destination"])
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, for so long at the most."""
+    if seconds > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await event.wait()

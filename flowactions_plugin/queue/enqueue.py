@@ -17,7 +17,14 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
-from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, statements_of, write_items
+from flowactions_plugin.queue.items import (
+    MOST_CLAIMED_BYTES,
+    Claimant,
+    Item,
+    is_one_statement,
+    statements_of,
+    write_items,
+)
 from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse, waiting_for_keys
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import (
@@ -297,12 +304,16 @@ class Outbox:
         reserved = [item.claim for item in group.items if item.claim is not None]
 
         def write(connection: Connection) -> Collection[str | None]:
-            return write_items(self.database, connection, group.begin(), lease_seconds)
+            # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
+            lock_ms = GROUP_LOCK_MS if len(group.items) > 1 else 0
+            return write_items(self.database, connection, group.begin(), lease_seconds, lock_ms)
 
         claimed: Collection[str | None] | None = None
         try:
             if self.database.sql.one_writer or not any(item.key or item.rate for item in group.items):
                 claimed = await self.database.in_transaction(write, group.deadline)
+            elif is_one_statement(self.database, group.items):
+                claimed = await waiting_for_keys(self.database.in_transaction(write, group.deadline))
             else:
                 claimed = await self._write_keyed(group, write)
         except Exception as exc:
@@ -323,7 +334,6 @@ class Outbox:
         """Write a group in a transaction of several statements."""
         async with self.database.write(deadline=group.deadline) as connection:
             if len(group.items) > 1:
-                # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
                 await self.database.limit_lock_waits(connection, GROUP_LOCK_MS)
             return await waiting_for_keys(connection.run_sync(write))
 

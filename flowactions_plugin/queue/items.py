@@ -9,8 +9,11 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Executable,
+    FromClause,
     Integer,
+    Select,
     Text,
+    and_,
     bindparam,
     case,
     cast,
@@ -21,7 +24,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
-from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.keys import KEY_COLUMNS, FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -35,7 +38,7 @@ RATE_BYTES: Final = 32 * 1024
 
 _GIVEN: Final = (*(name for name in NewDelivery.__struct_fields__ if name != "body"), "flow_id", "node_id")
 _TYPES: Final[Mapping[str, type[Any]]] = {
-    **dict.fromkeys((*_GIVEN, "body", "token"), Text),
+    **dict.fromkeys((*_GIVEN, "body", "token", "caller"), Text),
     "lane": BigInteger,
     "max_attempts": Integer,
 }
@@ -94,19 +97,33 @@ class Claimant(Protocol):
         """
 
 
+def is_one_statement(database: Database, items: Sequence[Item]) -> bool:
+    """Return whether `write_items` takes one statement for items, which then need no transaction around it."""
+    if any(each.rate for each in items):
+        return False
+    if not any(each.key for each in items):
+        return True
+    return database.sql.is_server and all(each.size <= MOST_CLAIMED_BYTES for each in items)
+
+
 def write_items(
-    database: Database, connection: Connection, items: Sequence[Item], lease_seconds: float = 0.0
+    database: Database,
+    connection: Connection,
+    items: Sequence[Item],
+    lease_seconds: float = 0.0,
+    lock_ms: int = 0,
 ) -> Collection[str | None]:
     """Use the keys of items, count them, and write the rows of those whose key was free.
 
-    A row that is written again is the same row. Items with neither keys nor rates take one statement. Locks are taken in the order
-    of keys, so that two transactions do not wait for each other.
+    A row that is written again is the same row. Locks are taken in the order of keys, so that two transactions do not wait for
+    each other.
 
     Args:
         database: where.
-        connection: of a transaction.
+        connection: of a transaction, or one that commits each statement if it takes only one.
         items: what is written; `Item.first` is set.
         lease_seconds: how long the claims of those hold that have one.
+        lock_ms: how long one statement with keys waits for a lock; 0: as long as the caller.
 
     Returns:
         The tokens of the rows that are claimed.
@@ -114,6 +131,8 @@ def write_items(
     Raises:
         Exception: what a rate has raised; nothing may be committed then.
     """
+    if any(each.key for each in items) and is_one_statement(database, items):
+        return _write_keyed(database, connection, items, lease_seconds, lock_ms)
     if any(each.key or each.rate for each in items):
         items = sorted(items, key=lambda each: each.key[1:] if each.key else ())
         _use_keys(connection, items)
@@ -190,15 +209,36 @@ def _given_as(name: str) -> ColumnElement[Any]:
     return cast(given, kind) if name == "body" else given  # PostgreSQL would take NULL as text
 
 
+def _uses(items: Sequence[Item]) -> list[tuple[KeyUse, FirstUse]]:
+    """Return the keys of those items that have one, each with its row."""
+    return [
+        (each.key, FirstUse(each.row["id"], each.row["event_id"])) for each in items if each.key is not None
+    ]
+
+
 def _use_keys(connection: Connection, items: Sequence[Item]) -> None:
     """Use the keys of those items that have one, in one statement for all."""
-    keyed = [each for each in items if each.key is not None]
-    uses = [
-        (each.key, FirstUse(each.row["id"], each.row["event_id"])) for each in keyed if each.key is not None
-    ]
+    uses = _uses(items)
     if uses:
+        keyed = [each for each in items if each.key is not None]
         for item, first in zip(keyed, uses[0][0].keys.use_all(connection, uses), strict=True):
             item.first = first
+
+
+def _write_keyed(
+    database: Database, connection: Connection, items: Sequence[Item], lease_seconds: float, lock_ms: int
+) -> Collection[str | None]:
+    """Use the keys of items and write their rows, on PostgreSQL in one statement."""
+    uses = _uses(items)
+    keys = uses[0][0].keys
+    statement = database.built(_enqueuing_keyed, keys, lease_seconds, lock_ms)
+    given = {"rows": database.sql.json_rows([_given(database.sql, each) or {} for each in items])}
+    written = {row.id: row for row in connection.execute(statement, {**given, **keys.given(uses)})}
+    for each in items:
+        row = written[each.row["id"]]
+        is_free = row.delivery_id is None or row.delivery_id == row.id
+        each.first = None if is_free else FirstUse(row.delivery_id, row.event_id)
+    return {row.claimed_by for row in written.values()}
 
 
 def _given(sql: Dialect, item: Item) -> dict[str, Any] | None:
@@ -209,7 +249,8 @@ def _given(sql: Dialect, item: Item) -> dict[str, Any] | None:
         if body is None:
             return None
     token = None if item.claim is None else item.claim.token
-    return {**{name: item.row.get(name) for name in _GIVEN}, "body": body, "token": token}
+    caller = None if item.key is None else item.key.caller
+    return {**{name: item.row.get(name) for name in _GIVEN}, "body": body, "token": token, "caller": caller}
 
 
 def _enqueuing(sql: Dialect) -> Executable:
@@ -222,6 +263,36 @@ def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
 
     A row to a paused destination is not claimed. The tokens are returned, ``None`` for a row that is not claimed.
     """
+    names, rows, row = _claimed_rows(sql, lease_seconds)
+    # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
+    rows = rows.where(row.c.id.is_not(None))
+    return sql.insert_unless_there(outbox).from_select(names, rows).returning(outbox.c.claimed_by)
+
+
+def _enqueuing_keyed(sql: Dialect, keys: IdempotencyKeys, lease_seconds: float, lock_ms: int) -> Executable:
+    """Build the same for rows with keys, which it uses: of each row, its id, the first use of its key, and its token are returned."""
+    names, rows, row = _claimed_rows(sql, lease_seconds)
+    used = keys.using(sql, lock_ms).returning(*KEY_COLUMNS).cte("used")
+
+    def is_its_key(of: FromClause) -> ColumnElement[bool]:
+        place = ("organization_id", "caller", "idempotency_key")
+        return and_(*(used.c[name] == of.c[name] for name in place))
+
+    rows = rows.select_from(row.outerjoin(used, is_its_key(row)))
+    rows = rows.where(used.c.delivery_id.is_(None) | (used.c.delivery_id == row.c.id))
+    written = (
+        sql.insert_unless_there(outbox)
+        .from_select(names, rows)
+        .returning(outbox.c.id, outbox.c.claimed_by)
+        .cte("written")
+    )
+    given = sql.values_table("rows", **_TYPES)
+    found = given.outerjoin(used, is_its_key(given)).outerjoin(written, written.c.id == given.c.id)
+    return select(given.c.id, used.c.delivery_id, used.c.event_id, written.c.claimed_by).select_from(found)
+
+
+def _claimed_rows(sql: Dialect, lease_seconds: float) -> tuple[list[str], Select[Any], FromClause]:
+    """Return the columns of new rows, a query of them from the parameter ``rows``, and what the query selects from."""
     given = sql.values_table("rows", **_TYPES)
     paused = select(pauses.c.destination).where(
         pauses.c.destination == given.c.destination,
@@ -236,9 +307,7 @@ def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
         name: value if isinstance(value, ColumnElement) else literal(value)
         for name, value in _constants(sql).items()
     }
-    # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
-    rows = select(*values.values()).where(row.c.id.is_not(None))
-    return sql.insert_unless_there(outbox).from_select([*values], rows).returning(outbox.c.claimed_by)
+    return [*values], select(*values.values()), row
 
 
 def _constants(sql: Dialect) -> dict[str, Any]:

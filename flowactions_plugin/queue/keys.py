@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, Insert, Text, case, select
+from sqlalchemy import Executable, Insert, Text, case, func, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
@@ -25,6 +25,8 @@ KEY_SECONDS: Final = 10.0
 
 _PLACE: Final = ("organization_id", "caller", "idempotency_key")
 _USE: Final = ("delivery_id", "event_id")
+KEY_COLUMNS: Final = tuple(enqueue_keys.c[*_PLACE, *_USE])
+"""A key, and the first use of it."""
 
 
 class FirstUse(NamedTuple):
@@ -109,16 +111,24 @@ class IdempotencyKeys:
 
     def _using_all(self, sql: Dialect) -> Executable:
         """Build the same statement as `using`. It returns the first use of each key."""
-        return self.using(sql).returning(*enqueue_keys.c[*_PLACE, *_USE])
+        return self.using(sql).returning(*KEY_COLUMNS)
 
-    def using(self, sql: Dialect) -> Insert:
-        """Build the statement that uses the keys of the parameter ``uses``."""
+    def using(self, sql: Dialect, lock_ms: int = 0) -> Insert:
+        """Build the statement that uses the keys of the parameter ``uses``.
+
+        Args:
+            sql: of the database.
+            lock_ms: how long it waits for a lock, on PostgreSQL, and its transaction afterwards; 0: without a limit.
+        """
         now = sql.now()
         given = sql.values_table(
             "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
         )
         # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
         rows = select(*given.c, now).where(given.c.key.is_not(None)).order_by(*given.c)
+        if lock_ms:
+            # It takes effect within the statement: all rows are read, and sorted, before the first is inserted.
+            rows = rows.where(func.set_config("lock_timeout", str(lock_ms), True).is_not(None))
         inserted = sql.insert(enqueue_keys).from_select([*_PLACE, *_USE, "created_at"], rows)
         is_old = enqueue_keys.c.created_at <= now - self._window_ms
         kept = {

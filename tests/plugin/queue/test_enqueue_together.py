@@ -353,6 +353,12 @@ def counted(database: Database) -> list[str]:
 async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str) -> None:
     """A host's open transaction has used one key: callers with other keys do not wait for it."""
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
+    errors: list[str | None] = []
+    event.listen(
+        engine.sync_engine,
+        "handle_error",
+        lambda context: errors.append(getattr(context.original_exception, "sqlstate", None)),
+    )
     async with a_database(postgres_url, engine=engine) as database:
         keyed = Keyed(database)
         async with engine.connect() as connection:
@@ -364,6 +370,7 @@ async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str
             calls = keyed.start([*"abc", "held", *"def"])
             await asyncio.gather(*calls[:3], *calls[4:])
             assert not calls[3].done()
+            assert errors == ["55P03"]  # the group has given up the lock, long before its callers would
             await connection.commit()
         assert (await calls[3]).delivery_id == "first"
     await engine.dispose()
