@@ -58,8 +58,8 @@ _IN_CLEAR: Final = (
 _OF_STANDARD_WEBHOOKS: Final = re.compile(r"(?:\b|_)wh(?:sec|sk|pk)[_-]", re.IGNORECASE)
 
 _MARKUP: Final = {
-    "bold": "The chat provider reads one star as bold: write *text*.",
-    "link": "The chat provider does not read this as a link: write <https://example.com|text>.",
+    "bold": "This is not bold here: write *text*.",
+    "link": "This is not a link here: write <https://example.com|text>.",
     "mention": "{0} notifies nobody: write <!{1}>.",
 }
 _OTHER_MARKUP: Final = re.compile(

@@ -189,7 +189,7 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
                 store_url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
                 store, port = Store(store_url), free_port()
                 async with store.open():
-                    hook = Sample(webhook_url=url_of(port), webhook_secret="s", channel_id="C00ORDERS")
+                    hook = Sample(webhook_url=url_of(port), webhook_secret="s" * 24, channel_id="C00ORDERS")
                     await load_sample(store, hook)
                 environment = {
                     DATABASE: store_url,

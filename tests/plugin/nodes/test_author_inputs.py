@@ -245,12 +245,12 @@ WRONG = [
     Input("chatMessageText", "x" * 4001, "text_cut", "cut at 4000 characters"),
     Input("chatMessageText", "Hello {{name}}", "unknown_token", VARIABLES_ARE, (1, 7)),
     Input("chatMessageText", "Hello\n{userId}", "unknown_token", "write {{userId}}", (2, 1)),
-    markup("**New order** from {{userId}}", "one star as bold: write *text*", 1),
-    markup("By **{{userId}}**: **{{content}}**", "one star as bold", 4),
+    markup("**New order** from {{userId}}", "This is not bold here: write *text*.", 1),
+    markup("By **{{userId}}**: **{{content}}**", "This is not bold here", 4),
     markup("See [order 7](https://example.com/7?a=b)", "write <https://example.com|text>", 5),
-    markup("Mail [Ada](mailto:ada@example.com).", "does not read this as a link", 6),
+    markup("Mail [Ada](mailto:ada@example.com).", "This is not a link here", 6),
     markup("@channel: an order", "@channel notifies nobody: write <!channel>.", 1),
-    markup("**Bold _and_ {{content}}**", "one star as bold", 1),
+    markup("**Bold _and_ {{content}}**", "This is not bold here", 1),
     markup("• one\n• two @everyone!", "@everyone notifies nobody: write <!everyone>.", 11)._replace(
         place=(2, 7)
     ),
