@@ -59,6 +59,7 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
     "editor-mistake": ("editor-mistake", 1280, "light"),
     "editor-phone-dark": ("editor", 390, "dark"),
     "editor-preview": ("editor-test", 1280, "light"),
+    "run": ("run", 1280, "light"),
 }
 """The pictures of the docs, by their file names: which page they show, how wide and in which scheme."""
 

@@ -196,7 +196,6 @@ CUT_OFF = """() => {
 async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, axe: str) -> None:
     """Wide and on a phone, light and dark: axe finds nothing, nothing is cut off, and no text widens the page."""
     await connect(page, demo)
-    await page.goto(f"{demo.host_url}/editor?flow=order-placed")
     wrong: list[tuple[str, ...]] = []
 
     async def look(name: str, width: int, scheme: str) -> None:
@@ -204,6 +203,13 @@ async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, ax
         assert await page.evaluate(CUT_OFF) == [], (name, width)
         wrong.extend((name, str(width), scheme, *each) for each in await violations(page, axe))
 
+    await page.goto(f"{demo.host_url}/run/order-placed?author")
+    await page.click("#start")
+    await expect(page.locator("#run .badge")).to_have_count(3)
+    for width, height in SIZES:
+        await page.set_viewport_size({"width": width, "height": height})
+        await look("run", width, "as it is")
+    await page.goto(f"{demo.host_url}/editor?flow=order-placed")
     for width, height in SIZES:
         for scheme in SCHEMES:
             await page.set_viewport_size({"width": width, "height": height})
