@@ -24,7 +24,7 @@ FlowActionsError (of the contract)
 │   ├── BodyTooLarge       its body
 │   └── HeadersTooLarge    its custom headers
 ├── ActionUnusable         a logic action cannot be enqueued; of logic.dispatch
-├── RateExceeded           an agent has made too many calls; of logic.enqueue
+├── RateExceeded           an agent has made too many calls; of logic.dispatch
 ├── ChatRefused            the chat provider refused or did not answer; of chat.failures
 │   └── AnswerTooLarge     its answer is larger than what is read
 ├── NotConnected           the organization has no chat connection

@@ -5,11 +5,6 @@ from __future__ import annotations
 import re
 from typing import Final
 
-MOST_CHARACTERS: Final = 200
-MOST_OF_A_MESSAGE: Final = 1000
-REASON_LENGTH: Final = 1000
-"""Characters of a stored reason at the most."""
-
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -35,7 +30,7 @@ def printable(text: object, *, message: bool = False) -> str:
         text: from outside.
         message: whether it is one for people, such as the reason of a failure.
     """
-    limit = MOST_OF_A_MESSAGE if message else MOST_CHARACTERS
+    limit = 1000 if message else 200
     shown = str(text)
     if len(shown) > limit:
         shown = f"{shown[:limit]}…"
@@ -67,7 +62,7 @@ def is_unicode(text: str) -> bool:
 
 
 def storable(text: str | None) -> str | None:
-    """Return a reason in a form that every database can store: it may quote what a receiver sent."""
+    """Return a reason in a form that every database can store, cut to 1000 characters: it may quote what a receiver sent."""
     if text is None:
         return None
-    return CONTROL.sub(" ", text[:REASON_LENGTH]).encode("utf-8", "replace").decode()
+    return CONTROL.sub(" ", text[:1000]).encode("utf-8", "replace").decode()

@@ -21,20 +21,16 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
-from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.housekeeper import Entry, Housekeeper
-from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.insights.gauges import Gauges
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.status import QueueStatus
-from flowactions_plugin.logic.dispatch import Dispatcher
-from flowactions_plugin.logic.enqueue import Enqueuer
+from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
 from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, ChatDrafts, NodeTests, WebhookDrafts
@@ -46,10 +42,11 @@ from flowactions_plugin.operations.retention import Retention, prune_actions, pr
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.prepared import OwnWebhooks
-from flowactions_plugin.queue.rules import Timing, attempts_of, delays
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import settings_of
+from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, Pruning
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -62,8 +59,6 @@ if TYPE_CHECKING:
     from litestar import Router
 
 log = logging.getLogger("flowactions")
-
-CHAT_PICKERS = {"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH}
 
 STOP_SECONDS = 18.0
 """How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
@@ -140,34 +135,23 @@ class Services:
         self._retention = Retention(database)
         self._statistics = StatisticsStore(database)
         self._health = Health(database, lambda: self._is_running)
-        status = QueueStatus.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
-        self._insights = Insights.of(database, settings, status)
+        self._insights = Insights.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
 
         # Chat, or the error that says which setting is missing.
         self._chat = build_chat(settings, database, actions.prefix)
         messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
 
         # Logic actions.
-        self._calls = CallStore(database, self._keys)
-        self._dispatcher = Dispatcher(host, self._outbox)
+        self._calls = CallStore(database)
+        self._logic = LogicActions(host, self._outbox, self._keys, self._calls)
 
         # Nodes. The types of all plugins are known when all are loaded.
         chat_drafts, webhook_drafts = ChatDrafts(self._chat), WebhookDrafts(self._outbox, self._delivery.guard)
-        schedule = settings.retry_schedule
+        chat_node = chat_message.ChatMessageNode(messenger, telemetry)
         self._nodes = (
-            chat_message.node_type(
-                chat_message.ChatMessageNode(messenger, telemetry),
-                CHAT_PICKERS,
-                messenger is not None,
-                chat_drafts.check,
-                chat_drafts.preview,
-            ),
+            chat_message.node_type(chat_node, chat_drafts.check, chat_drafts.preview),
             webhook.node_type(
-                webhook.WebhookNode(self._outbox),
-                webhook_drafts.check,
-                webhook_drafts.preview,
-                delays(attempts_of(schedule, webhook.ATTEMPTS_WITH_RETRY), schedule),
-                tick_seconds=settings.tick_seconds if settings.delivery == "scheduled" else None,
+                webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview, settings
             ),
         )
         self._deferred = DeferredStore(database, lambda: actions.node_types)
@@ -177,7 +161,6 @@ class Services:
             self._insights,
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
-            webhook_drafts.check,
         )
         webhooks = OwnWebhooks(self._outbox, self._keys)
         self.runtime: Runtime = PluginRuntime(self._pacing, webhooks, self.tests, host)
@@ -210,27 +193,25 @@ class Services:
 
     def logic_action_types(self) -> Sequence[LogicActionType]:
         """Return the webhook action."""
-        return [LogicActionType(name="webhook", dispatch=self._dispatcher.dispatch)]
+        return [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
     def route_handlers(self) -> Sequence[Router]:
         """Build and return the routes, and import what only they need."""
         from flowactions_plugin import routes  # noqa: PLC0415  imports Litestar
 
         return routes.build(
-            routes.RouteContext(
-                host=self._host,
-                actions=self._actions,
-                settings=self._settings,
-                is_running=lambda: self._is_running,
-                chat=self._chat,
-                insights=self._insights,
-                enqueuer=Enqueuer(self._calls, self._keys, self._dispatcher, self._outbox),
-                auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
-                database=self._database,
-                keys=self._keys,
-                telemetry=self._telemetry,
-                health=self._health,
-            )
+            self._host,
+            self._actions,
+            self._settings,
+            self._database,
+            is_running=lambda: self._is_running,
+            chat=self._chat,
+            insights=self._insights,
+            logic=self._logic,
+            auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
+            keys=self._keys,
+            telemetry=self._telemetry,
+            health=self._health,
         )
 
     async def _organization_deleted(
@@ -245,7 +226,7 @@ class Services:
 
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
-        gauges = Gauges(self._telemetry.meters, self._insights.status, lambda: self._delivery.load)
+        gauges = Gauges(self._telemetry.meters, self._insights, lambda: self._delivery.load)
         task = BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
         return [*([] if self._settings.host_worker == "off" else self._delivery_tasks()), task]
 
@@ -303,18 +284,19 @@ class Services:
         """Return what deletes rows after their retention."""
         kept = self._settings.retention_days * DAY_MS
         dead = max(kept, DEAD_DAYS * DAY_MS)
+        database = self._database
         return [
             partial(self._retention.prune, "delivered", kept),
             partial(self._retention.prune, "dead", dead),
-            partial(self._deferred.prune, kept),
-            partial(self._deferred.prune_halted, kept),
-            partial(inbound_store.prune, self._database, kept),
-            partial(inbound_store.prune_unprocessed, self._database, kept),
+            partial(database.prune, schema.deferred.c.created_at, kept),
+            partial(database.prune, schema.halted_runs.c.halted_at, kept),
+            partial(database.prune, schema.inbound_events.c.received_at, kept),
+            partial(database.prune, schema.inbound_requests.c.last_at, kept),
+            partial(database.prune, schema.enqueue_rates.c.updated_at, HOUR_MS),
             self._keys.prune,
             self._statistics.prune,
             partial(self._statistics.prune_destinations, kept),
             partial(fleet.prune, self._database),
-            self._calls.prune_rates,
             partial(prune_audit, self._database),
             partial(prune_actions, self._database),
         ]

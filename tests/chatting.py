@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from flowactions_conformance.chat_provider import FakeChatProvider, Workspace, sample_workspace
+from flowactions_conformance.chat_provider import FakeChatProvider, Fault, Workspace, sample_workspace
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, DashboardPrincipal, FlowActions, Node, NodeResult
@@ -19,6 +20,11 @@ from tests.support import SmallHost, a_walk, development, transport_of
 JSON = (("content-type", "application/json;charset=utf-8"),)
 CALLBACK = "http://host/integrations/chat/callback"
 SCOPES = "chat:write,channels:read,groups:read,users:read,im:write"
+
+
+def refusing(code: str, status: int = 200, **more: Any) -> Fault:
+    """Have the provider refuse a call, in its own form."""
+    return Fault(status, json.dumps({"ok": False, "error": code, **more}).encode(), JSON)
 
 
 class ChatHost:

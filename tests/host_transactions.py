@@ -24,7 +24,7 @@ from flowactions_hookspecs import (
     Receipt,
     Walk,
 )
-from flowactions_plugin.logic.enqueue import Enqueuer
+from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.settings.model import read_settings
 from tests.support import SmallHost, a_walk, services_of
 
@@ -50,10 +50,9 @@ async def dispatch_in(actions: FlowActions, transaction: Any) -> Receipt:
     )
 
 
-def enqueuer_of(actions: FlowActions) -> Enqueuer:
+def enqueuer_of(actions: FlowActions) -> LogicActions:
     """Give what the logic-webhook route calls."""
-    services = services_of(actions.host)
-    return Enqueuer(services._calls, services._keys, services._dispatcher, services._outbox)
+    return services_of(actions.host)._logic
 
 
 def transaction_of(event: AuthEvent) -> AsyncConnection:

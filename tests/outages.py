@@ -1,14 +1,16 @@
-"""Databases that are taken away for real, and given back."""
+"""Databases as tests about them open them, take them away for real, and give them back."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import sqlite3
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing, suppress
 from typing import Any
 from unittest import mock
+from uuid import uuid4
 
 import asyncpg
 from sqlalchemy import delete, event, insert
@@ -17,9 +19,124 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import Refused
 from flowactions_plugin.storage.schema import inbound_events
+from tests.loopback import listening
+from tests.waiting import SAFETY_SECONDS
+
+SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+
+
+def parsed(url: str) -> str:
+    """Give a database URL as the setting gives it."""
+    return read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
+
+
+def a_database(url: str, **options: Any) -> Database:
+    """Make a database of the plugin's own."""
+    return Database(parsed(url), **options)
+
+
+async def execute(url: str, *statements: str) -> None:
+    """Execute statements as an administrator does, each by itself."""
+    if url.startswith("sqlite"):
+        # In a thread: it may wait for a transaction of the event loop.
+        await asyncio.to_thread(_execute_sqlite, str(make_url(url).database), *statements)
+        return
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    connection = await asyncpg.connect(plain)
+    try:
+        for each in statements:
+            await connection.execute(each)
+    finally:
+        await connection.close()
+
+
+def _execute_sqlite(path: str, *statements: str) -> None:
+    with closing(sqlite3.connect(path, timeout=SAFETY_SECONDS)) as connection:
+        for each in statements:
+            connection.execute(each)
+        connection.commit()
+
+
+@asynccontextmanager
+async def a_role(url: str, *grants: str, password: str | None = None, limit: int = -1) -> AsyncIterator[str]:
+    """Give the URL for a role with rights on what is granted, and with so many connections; it is removed in the end."""
+    role = f"role_{uuid4().hex}"
+    secret = f" PASSWORD '{password}'" if password else ""
+    rights = (f'GRANT {each} TO "{role}"' for each in grants)
+    await execute(url, f'CREATE ROLE "{role}" LOGIN CONNECTION LIMIT {limit}{secret}', *rights)
+    try:
+        yield make_url(url).set(username=role, password=password).render_as_string(hide_password=False)
+    finally:
+        await execute(
+            url,
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'",  # noqa: S608
+            f'DROP OWNED BY "{role}"',
+            f'DROP ROLE "{role}"',
+        )
+
+
+class Door:
+    """A port that leads to PostgreSQL while it is open.
+
+    Args:
+        url: the server's.
+        context: with it, the port speaks TLS as a server with ssl=on does, for one that was built without it.
+
+    Attributes:
+        is_open: whether bytes get through; they are swallowed if not, as by a network that was unplugged.
+        plain: how many connections came without TLS.
+        encrypted: how many with it.
+    """
+
+    def __init__(self, url: str, context: ssl.SSLContext | None = None, *, is_open: bool = True) -> None:
+        parts = make_url(url)
+        self._host, self._port = str(parts.query.get("host") or parts.host), parts.port or 5432
+        self._context = context
+        self._url = parts
+        self.is_open = is_open
+        self.plain = self.encrypted = 0
+
+    @asynccontextmanager
+    async def url(self, query: str = "") -> AsyncIterator[str]:
+        """Give the URL through the door."""
+        async with listening(self._enter) as port:
+            through = self._url.set(host="127.0.0.1", port=port, query={})
+            yield f"{through.render_as_string(hide_password=False)}{query and '?'}{query}"
+
+    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self.is_open:
+            return
+        first = await reader.readexactly(8)
+        if first == SSL_REQUEST and self._context is not None:
+            writer.write(b"S")
+            await writer.drain()
+            with suppress(OSError):
+                await writer.start_tls(self._context)
+                self.encrypted += 1
+            first = b""
+        else:
+            self.plain += 1
+        if self._host.startswith("/"):
+            inner = await asyncio.open_unix_connection(f"{self._host}/.s.PGSQL.{self._port}")
+        else:
+            inner = await asyncio.open_connection(self._host, self._port)
+        inner[1].write(first)
+        try:
+            await asyncio.gather(self._pour(reader, inner[1]), self._pour(inner[0], writer))
+        finally:
+            inner[1].close()
+
+    async def _pour(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                if self.is_open:
+                    writer.write(data)
+                    await writer.drain()
+        writer.close()
 
 
 class Outage:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from flowactions_plugin.egress.attempt import Transport
+from flowactions_plugin.egress.attempt import Outcome, Transport
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.resolver import Resolver
+from flowactions_plugin.egress.sender import Sender, Validate
 from flowactions_plugin.egress.transport import OutboundTransport
 
 
@@ -29,6 +30,15 @@ class Message(NamedTuple):
 async def validate(url: str) -> Destination:
     """Parse a URL, as for the plugin's own transport, which checks addresses when it dials them."""
     return parse_destination(url)
+
+
+async def attempt(
+    transport: Any, url: str = "http://127.0.0.1/", check: Validate = validate, now: float = 0.0
+) -> Outcome:
+    """Make one attempt, unsigned."""
+    outcome = await Sender(transport, check, lambda: now, lambda: 0.0).send(Message(url=url), None)
+    assert isinstance(outcome, Outcome)
+    return outcome
 
 
 def as_transport(answer: Any) -> Transport:

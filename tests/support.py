@@ -143,7 +143,7 @@ def a_walk(**changes: Any) -> Walk:
 def services_of(host: Host) -> Services:
     """Give what the plugin holds for a host, loading it when it was not."""
     loaded = vars(host).get(LOADED)
-    return FlowActions.load(host).plugin_state(Services) if loaded is None else loaded.state(Services)
+    return FlowActions.load(host).plugin_state(Services) if loaded is None else loaded.states[Services]
 
 
 def hurry(monkeypatch: pytest.MonkeyPatch, *names: str, seconds: float = 0.05) -> None:

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from sqlalchemy import select, update
+
 from flowactions_hookspecs import DeliveryAlert, PluginOrigin, SettingsInvalid
 from flowactions_plugin.alerts.events import (
     Alert,
@@ -15,7 +17,6 @@ from flowactions_plugin.alerts.events import (
     DestinationRecovered,
     body_of,
 )
-from flowactions_plugin.alerts.store import end_outage, installed
 from flowactions_plugin.clock import new_id, to_iso
 from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import is_address
@@ -27,7 +28,7 @@ from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.retention import HOUR_MS
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, installation
 from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions.alerts")
@@ -36,8 +37,6 @@ PLUGIN: Final = "flowactions.alerts"
 NAME: Final = "alerts"
 """Plugin and name of the origin of alerts. A process that does not know their secret has no such plugin, so the rows wait
 there, and none is sent unsigned."""
-
-"""Whose the idempotency keys are."""
 
 GONE_MS: Final = HOUR_MS
 """For so long, what a destination ends by a 410 is one alert."""
@@ -77,8 +76,10 @@ class Alerts:
         Raises:
             StorageUnavailable: the database failed.
         """
-        self._installation, outages = await installed(self._outbox.database, transaction)
-        return outages
+        async with self._outbox.database.read(transaction) as connection:
+            row = (await connection.execute(select(installation))).one()
+        self._installation = row.id
+        return int(row.outages)
 
     @repeated
     async def end_outage(self, number: int | None, alert: Alert) -> None:
@@ -87,8 +88,10 @@ class Alerts:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
+        outages = installation.c.outages
+        ended = update(installation).where(outages == number).values(outages=outages + 1)
         async with self._outbox.database.write() as transaction:
-            if await end_outage(transaction, number):
+            if (await transaction.execute(ended)).rowcount == 1:
                 await self.add(alert, transaction)
 
     async def delivery(

@@ -5,30 +5,46 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from sqlalchemy import Row, Select, desc, or_, select
 
 from flowactions_plugin.alerts.events import (
     Alert,
     DatabaseUnwritable,
     DatabaseWritable,
+    DeadGroup,
     DeliveriesDead,
     DestinationPaused,
     DestinationResumed,
 )
 from flowactions_plugin.alerts.queue import Alerts
-from flowactions_plugin.alerts.store import PAUSES_READ, AlertStore, PauseChange
-from flowactions_plugin.clock import time_of, timer, to_iso
+from flowactions_plugin.clock import id_at, time_of, timer, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Message, Outcome
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.insights.standing import top
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.queue.rules import transition
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FINISHED, audit, outbox
 
 log = logging.getLogger("flowactions.alerts")
 
 WINDOW_MS: Final = 5 * 60 * 1000
 """Deliveries that end without success within such a window are one alert."""
+
+DEAD_READ: Final = 10_000
+"""How many rows of a window are counted at the most."""
+
+GROUPS: Final = 10
+"""How many groups an alert names."""
+
+PAUSES_READ: Final = 500
+"""How many pauses and resumptions are read at once."""
+
+_GROUP: Final = ("organization_id", "destination", "error_class")
 
 LATE_MS: Final = 10_000
 """So long after its end, all rows of a window are written."""
@@ -65,7 +81,6 @@ class AlertWatch:
         self._alerts = alerts
         self._database = database
         self._send_now = send_now
-        self._store = AlertStore(database)
         self._refused: _Refused | None = None
         self._outages: int | None = None
         self._counts_from = 0.0
@@ -90,9 +105,8 @@ class AlertWatch:
         with suppress(StorageUnavailable):  # the number that is known, where it cannot be read now
             outages = await self._alerts.outages()
             if self._outages not in {None, outages}:
-                self._counts_from = (
-                    timer()
-                )  # what was refused before is of the outage that another worker told the end of
+                # What was refused before is of the outage that another worker told the end of.
+                self._counts_from = timer()
             self._outages = outages
         last, refused = self._database.refused, self._refused
         reason = None if last is None or last.at < self._counts_from else last.words
@@ -136,36 +150,65 @@ class AlertWatch:
         closed = (now - LATE_MS) // WINDOW_MS * WINDOW_MS
         start = closed - LOOK_BACK_MS if self._counted_until is None else self._counted_until
         for since in range(max(start, closed - LOOK_BACK_MS), closed, WINDOW_MS):
-            dead = await self._store.dead(since, since + WINDOW_MS)
-            if dead.number:
+            found = await self._database.rows(_dead(since))
+            if found:
+                deliveries = sum(row.number for row in found)
                 alert = DeliveriesDead(
                     occurred_at=to_iso(now),
                     since=to_iso(since),
                     until=to_iso(since + WINDOW_MS),
-                    deliveries=dead.number,
-                    exact=dead.exact,
-                    groups=dead.groups,
+                    deliveries=min(deliveries, DEAD_READ),
+                    exact=deliveries <= DEAD_READ,
+                    groups=[
+                        DeadGroup(
+                            organization_id=row.organization_id,
+                            destination=row.destination,
+                            error=row.error_class,
+                            deliveries=row.number,
+                        )
+                        for row in found[:GROUPS]
+                    ],
                 )
                 await self._alerts.add(alert, key=f"dead:{since}")
             self._counted_until = since + WINDOW_MS
 
     async def _read_pauses(self, now: int) -> None:
         since = now - LOOK_BACK_MS if self._paused_since is None else self._paused_since
-        found = await self._store.pause_changes(since)
-        for each in found:
-            if each.line_id not in self._seen:
-                await self._alerts.add(_alert(each), key=f"{each.action}d:{each.line_id}")
-        self._seen = {each.line_id for each in found}
+        changes = select(audit).where(audit.c.id >= id_at(since), audit.c.action.in_(("pause", "resume")))
+        found = await self._database.rows(changes.order_by(audit.c.id).limit(inline(PAUSES_READ)))
+        for row in found:
+            if row.id not in self._seen:
+                await self._alerts.add(_alert(row), key=f"{row.action}d:{row.id}")
+        self._seen = {row.id for row in found}
         # Lines of processes whose clocks differ may still come.
-        self._paused_since = time_of(found[-1].line_id) if len(found) == PAUSES_READ else now - SKEW_MS
+        self._paused_since = time_of(found[-1].id) if len(found) == PAUSES_READ else now - SKEW_MS
 
 
-def _alert(change: PauseChange) -> Alert:
-    at, organization_id, destination = to_iso(change.at), change.organization_id, change.destination
-    if change.action == "pause":
+def _dead(since: int) -> Select[Any]:
+    """Count the rows that ended without success in a window, by `_GROUP`, but for alerts and those that somebody cancelled."""
+    rows = (
+        select(*(outbox.c[name] for name in _GROUP))
+        .where(
+            FINISHED,
+            outbox.c.status == inline("dead"),
+            outbox.c.finished_at >= since,
+            outbox.c.finished_at < since + WINDOW_MS,
+            outbox.c.organization_id != inline(EVERY_ORGANIZATION),
+            or_(outbox.c.error_class.is_(None), outbox.c.error_class != inline("cancelled")),
+        )
+        .order_by(outbox.c.finished_at)
+        .limit(inline(DEAD_READ + 1))
+    )
+    return top(rows, _GROUP).order_by(desc("number"), *_GROUP)
+
+
+def _alert(row: Row[Any]) -> Alert:
+    """Return the alert of a line of the audit; without an organization, it is about all of them."""
+    at, organization_id, destination = to_iso(row.at), row.organization_id or None, row.destination
+    if row.action == "pause":
         return DestinationPaused(
-            occurred_at=at, organization_id=organization_id, destination=destination, paused_by=change.role
+            occurred_at=at, organization_id=organization_id, destination=destination, paused_by=row.actor_role
         )
     return DestinationResumed(
-        occurred_at=at, organization_id=organization_id, destination=destination, resumed_by=change.role
+        occurred_at=at, organization_id=organization_id, destination=destination, resumed_by=row.actor_role
     )

@@ -172,7 +172,13 @@ def channel_choice(item: Mapping[str, Any]) -> Choice | None:
 
 def member_choice(item: Mapping[str, Any]) -> Choice | None:
     """Return the choice that a member is; ``None``: none, as in a list."""
-    return _member(item) if _is_person(item) else None
+    if item.get("is_bot") or item.get("deleted") or not _is(_ID, item.get("id")) or item["id"] == BUILT_IN_USER:
+        return None
+    profile = item.get("profile")
+    display_name = name_of(profile, "display_name") if isinstance(profile, dict) else ""
+    handle = name_of(item, "name")
+    names = tuple(name for name in (display_name, name_of(item, "real_name"), handle) if name)
+    return Choice(item["id"], names[0] if names else item["id"], f"@{handle}" if handle else None, names)
 
 
 def _channel(item: Mapping[str, Any], joined: bool) -> Choice | None:
@@ -183,20 +189,6 @@ def _channel(item: Mapping[str, Any], joined: bool) -> Choice | None:
     return Choice(
         item["id"], f"#{name}", private if joined else "The app has not joined this channel.", (name,)
     )
-
-
-def _member(item: Mapping[str, Any]) -> Choice:
-    profile = item.get("profile")
-    display_name = name_of(profile, "display_name") if isinstance(profile, dict) else ""
-    handle = name_of(item, "name")
-    names = tuple(name for name in (display_name, name_of(item, "real_name"), handle) if name)
-    return Choice(item["id"], names[0] if names else item["id"], f"@{handle}" if handle else None, names)
-
-
-def _is_person(item: Mapping[str, Any]) -> bool:
-    if item.get("is_bot") or item.get("deleted"):
-        return False
-    return _is(_ID, item.get("id")) and item["id"] != BUILT_IN_USER
 
 
 def _items(answer: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

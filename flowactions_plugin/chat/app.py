@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 BASE_PATH: Final = "/integrations/chat"
@@ -22,8 +22,6 @@ MEMBERS_PATH: Final = f"{BASE_PATH}/members"
 SCOPES: Final = ("chat:write", "channels:read", "groups:read", "users:read", "im:write")
 """The requested scopes, exactly as in §2.3."""
 
-MAX_SCOPES: Final = 100
-
 _SEPARATOR = re.compile(r"[,\s]+")
 _SCOPE = re.compile(r"[A-Za-z0-9:._-]{1,100}", re.ASCII)
 
@@ -34,21 +32,11 @@ def routes_url(public_url: str, prefix: str) -> str:
 
 
 def read_scopes(text: object) -> tuple[str, ...]:
-    """Parse scopes separated by commas. Other types give none, and malformed scopes are ignored."""
+    """Parse at most a hundred scopes separated by commas. Other types give none, and malformed scopes are ignored."""
     if not isinstance(text, str):
         return ()
     found = dict.fromkeys(scope for scope in _SEPARATOR.split(text) if _SCOPE.fullmatch(scope))
-    return tuple(found)[:MAX_SCOPES]
-
-
-def write_scopes(scopes: Iterable[str]) -> str:
-    """Return a list of scopes in the form of a column."""
-    return ",".join(scopes)
-
-
-def not_granted(granted: Sequence[str]) -> tuple[str, ...]:
-    """Return the requested scopes that are not granted (§2.3); none if the provider did not report any."""
-    return tuple(scope for scope in SCOPES if granted and scope not in granted)
+    return tuple(found)[:100]
 
 
 def in_order(scopes: Iterable[str]) -> tuple[str, ...]:

@@ -47,13 +47,6 @@ def seconds_from_now(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-def retry_delay(attempt: int, refusal: ChatRefused) -> float | None:
-    """Return the seconds from this attempt, counted from 1, to the next one; ``None``: the last one was made (§8)."""
-    if not refusal.transient or attempt > len(RETRY_DELAYS):
-        return None
-    return max(RETRY_DELAYS[attempt - 1], refusal.retry_after or 0.0)
-
-
 class Turns:
     """Decides when attempts are made (§8): with jitter, from 0 to 1, and in a channel at its limit one after the other.
 
@@ -68,12 +61,7 @@ class Turns:
         self._given_up: Counter[Channel] = Counter()
 
     async def attempts(self, attempt: Post, channel: Channel, until: float | None) -> str:
-        """Make up to four attempts.
-
-        Args:
-            attempt: makes one attempt.
-            channel: where it posts.
-            until: a time of the event loop's clock after which no attempt begins; ``None`` for a single attempt.
+        """Make up to four attempts to post to a channel, none after that time of the event loop's clock; ``None``: one attempt.
 
         Raises:
             ChatRefused: the last attempt failed, or earlier messages to a channel at its limit leave no time for one.
@@ -81,9 +69,9 @@ class Turns:
         if until is None:
             return await attempt()
         refusal = ChatRefused("ratelimited", detail="earlier messages wait")
-        number, mine = 0, None
+        mine = None
         now = earliest = seconds_from_now(0)
-        while True:
+        for delay in (*RETRY_DELAYS, None):
             last = self._last.get(channel)
             turn = earliest if last is None or last == mine else max(earliest, last + 1.0)
             if turn > now:
@@ -99,12 +87,10 @@ class Turns:
                 return await attempt()
             except ChatRefused as exc:
                 refusal = exc
-            number += 1
-            delay = retry_delay(number, refusal)
-            if delay is None:
+            if delay is None or not refusal.transient:
                 break
             now = seconds_from_now(0)
-            earliest = now + delay + self._jitter() / 4
+            earliest = now + max(delay, refusal.retry_after or 0.0) + self._jitter() / 4
         if refusal.throttled:
             self._give_up(channel)
         raise refusal
@@ -144,13 +130,7 @@ class ProviderCalls:
     async def make(
         self, stored: StoredConnection, until: float, call: Awaitable[Result], uses: Sequence[str]
     ) -> Result:
-        """Wait for a call of the provider, and record on the connection what the answer says about it.
-
-        Args:
-            stored: the connection that the call is made with.
-            until: a time of the event loop's clock.
-            call: the call.
-            uses: the scopes that it needs.
+        """Wait for a call of the provider that needs these scopes, and record on the connection what the answer says about it.
 
         Raises:
             ChatRefused: the provider refused, or did not answer in time.
@@ -217,7 +197,7 @@ class ProviderCalls:
 
     async def _record_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
         """Store the scopes that a call lacks, unless that is known."""
-        if refusal.code != "missing_scope" or not set(refusal.needed) - set(missing_scopes(stored)):
+        if refusal.code != "missing_scope" or not set(refusal.needed) - set(stored.missing):
             return
         write = self._store.change_missing_scopes(
             stored, lambda recorded: in_order([*recorded, *refusal.needed])
@@ -251,8 +231,3 @@ class ProviderCalls:
         self._background.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
-
-
-def missing_scopes(stored: StoredConnection) -> tuple[str, ...]:
-    """Return the scopes that were not granted, or because of which the provider refused a call."""
-    return in_order(read_scopes(stored.missing_scopes))

@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Host, PickerChoice, PickerPage
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import lists_private_channels
 from flowactions_plugin.chat.failures import ChatRefused, advice
@@ -24,8 +23,6 @@ from flowactions_plugin.clock import to_iso
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec
 from flowactions_plugin.http.problems import Problem
-
-NODE_TYPE: Final = "chat_message"
 
 ASKED_AGAIN: Final = "The chat provider is asked about the token again at least once an hour: if it accepts it, you need not reconnect."
 
@@ -195,8 +192,8 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
     stored = await connections.get(organization_id)
     if stored is None:
         return Response(CardAnswer(None))
-    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, NODE_TYPE)
-    missing = list(missing_scopes(stored))
+    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, "chat_message")
+    missing = list(stored.missing)
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)
     hint = advice(reason) if reason else advice("missing_scope") if missing else None

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from flowactions_plugin.chat.answers import shown
-from flowactions_plugin.chat.app import not_granted, write_scopes
+from flowactions_plugin.chat.app import SCOPES
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.revocation import Revoker
@@ -48,10 +48,7 @@ class Connections:
         workspace, its token is revoked. Of installs of several workspaces at the same time, the first that is stored
         stands; the others change nothing, and their tokens are revoked then.
 
-        Args:
-            flow: the tenant, and the user who connected.
-            installation: the token, and what the provider said about it.
-            seen: the organization's connection when the install began, before its code was exchanged.
+        ``seen`` is the organization's connection when the install began, before its code was exchanged.
 
         Raises:
             ChatRefused: the provider does not accept the token, or has revoked it meanwhile; ``connected_meanwhile``:
@@ -67,7 +64,7 @@ class Connections:
             team_name=identity.team_name,
             bot_user_id=identity.bot_user_id,
             app_id=installation.app_id,
-            scopes=write_scopes(granted),
+            scopes=",".join(granted),
             installed_by_id=shown(flow.user_id),
             installed_by_name=shown(flow.user_name),
             installed_at=int(now * 1000),
@@ -76,7 +73,8 @@ class Connections:
             status_reason=None,
             sealed_token=self._keys.seal(installation.token, organization_id, TOKEN_PURPOSE),
             install_id=new_id(now),
-            missing_scopes=write_scopes(not_granted(granted)),
+            # Of what the provider does not report, nothing counts as missing (§2.3).
+            missing_scopes=",".join(scope for scope in SCOPES if granted and scope not in granted),
         )
         async with self._revoker.turn(stored.team_id):
             # Whoever had the turn before may have revoked the token.

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from flowactions_plugin.chat.answers import BUILT_IN_USER, channel_choice, member_choice
 from flowactions_plugin.chat.app import read_scopes
-from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, missing_scopes, seconds_from_now
+from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, seconds_from_now
 from flowactions_plugin.chat.failures import REVOKED, AnswerTooLarge, ChatRefused, advice
 from flowactions_plugin.chat.pickers import FRESH_SECONDS, Choice, Page, PageCache, search
 from flowactions_plugin.chat.provider import SlackProvider
@@ -25,9 +25,6 @@ PAGE_SIZES: Final = (999, 200)
 
 CHANNEL_ID: Final = re.compile(r"[CG][A-Z0-9]{8,20}")
 MEMBER_ID: Final = re.compile(r"[UW][A-Z0-9]{8,20}")
-
-POSTS_EVERYWHERE: Final = "chat:write.public"
-"""The scope with which an app posts to public channels that it has not joined. It is not asked for (§2.3)."""
 
 NO_TARGET: Final = frozenset(
     {"channel_not_found", "is_archived", "user_not_found", "user_not_visible", "user_disabled"}
@@ -58,11 +55,6 @@ class Directory:
 
     Pages are kept, and so is the delay that the provider asks for. Organizations that share a workspace share them, as
     the provider gives all of them one token.
-
-    Args:
-        provider: the chat provider.
-        calls: limits calls in time, and records what they say about a connection.
-        keys: open the tokens.
     """
 
     def __init__(self, provider: SlackProvider, calls: ProviderCalls, keys: KeyRing) -> None:
@@ -73,12 +65,9 @@ class Directory:
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
     async def channels(self, stored: StoredConnection, text: str, cursor: str | None) -> Page:
-        """Search the channels: first those that the app is in, then the other public ones.
+        """Search the channels as `search` does: first those that the app is in, then the other public ones.
 
-        Args:
-            stored: the organization's connection.
-            text: as for `search`; a channel's id is asked for by itself.
-            cursor: where to continue; ``None`` for the start.
+        A channel's id is asked for by itself.
 
         Raises:
             ChatRefused: the provider refused, or the connection cannot be used.
@@ -115,18 +104,9 @@ class Directory:
     async def target_fault(
         self, stored: StoredConnection, target: str, *, to_member: bool, until: float
     ) -> TargetFault | None:
-        """Ask the provider whether a message can reach a target.
+        """Ask the provider whether a message can reach a channel or member; return what is wrong, ``None``: nothing.
 
-        Nothing is sent or written, whatever the answer; it raises nothing.
-
-        Args:
-            stored: the organization's connection.
-            target: the id of a channel, or of a member.
-            to_member: which of the two.
-            until: a moment of the event loop's clock by which there is a result.
-
-        Returns:
-            What is wrong; ``None``: nothing.
+        The answer is there by that time of the event loop's clock. Nothing is sent, written or raised.
         """
         try:
             async with asyncio.timeout_at(until):
@@ -192,15 +172,16 @@ class Directory:
 
 def lists_private_channels(stored: StoredConnection) -> bool:
     """Return whether the app may list private channels; some workspaces do not grant that (§2.3)."""
-    return "groups:read" not in missing_scopes(stored)
+    return "groups:read" not in stored.missing
 
 
 def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> TargetFault | None:
     """Return why a message cannot reach a channel, as far as its record says."""
     if channel.get("is_archived") is True:
         return _certain("is_archived")
-    is_public = channel.get("is_private") is not True
-    if channel.get("is_member") is True or (is_public and POSTS_EVERYWHERE in read_scopes(stored.scopes)):
+    # With this scope, which is not asked for (§2.3), an app posts to public channels that it has not joined.
+    posts = channel.get("is_private") is not True and "chat:write.public" in read_scopes(stored.scopes)
+    if channel.get("is_member") is True or posts:
         return None
     if channel.get("is_member") is False:
         return _certain("not_in_channel")

@@ -6,7 +6,15 @@ import asyncio
 from functools import partial
 from typing import Final
 
-from flowactions_plugin.chat.calls import SEND_SECONDS, Origin, Post, ProviderCalls, Turns, seconds_from_now
+from flowactions_plugin.chat.calls import (
+    MOST_REMEMBERED,
+    SEND_SECONDS,
+    Origin,
+    Post,
+    ProviderCalls,
+    Turns,
+    seconds_from_now,
+)
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import UNEXPECTED, ChatRefused
 from flowactions_plugin.chat.provider import SlackProvider
@@ -14,9 +22,6 @@ from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.chat.tokens import usable_token
 from flowactions_plugin.errors import NoDefaultChannel
 from flowactions_plugin.storage.sealing import KeyRing
-
-MAX_OPENED: Final = 10_000
-"""So many direct-message channels are remembered."""
 
 UNKNOWN_CHANNEL: Final = frozenset({"channel_not_found", "not_in_channel", "is_archived"})
 """What the provider says of a direct-message channel that it no longer has."""
@@ -44,10 +49,10 @@ class Messenger:
         self._opened: dict[tuple[str, str, str], asyncio.Task[str]] = {}
 
     async def connection_of(self, organization_id: str, until: float) -> StoredConnection | None:
-        """Return the organization's connection; ``None`` when it has none.
+        """Return the organization's connection, ``None`` when it has none, by that time of the event loop's clock.
 
         Raises:
-            StorageUnavailable: the database failed, or did not answer until that time of the event loop's clock.
+            StorageUnavailable: the database failed, or did not answer in time.
         """
         return await self._calls.read_until(until, self._connections.get(organization_id))
 
@@ -62,13 +67,13 @@ class Messenger:
         until: float | None = None,
         origin: Origin = TEST,
     ) -> str:
-        """Post a message; return its timestamp.
+        """Post a message (mrkdwn); return its timestamp.
 
         Args:
             stored: the organization's connection.
-            target: the id of a channel, or of a member.
-            text: mrkdwn.
-            to_member: which of the two; a member gets a direct message.
+            target: the id of a channel, or of a member, who gets a direct message.
+            text: the message.
+            to_member: which of the two.
             retry: whether to repeat attempts that failed for a transient reason.
             until: a time of the event loop's clock at which sending ends; ``None``: in six seconds.
             origin: what the message comes from, for the connection's last error.
@@ -123,7 +128,7 @@ class Messenger:
 
     def _open(self, key: tuple[str, str, str], token: str) -> asyncio.Task[str]:
         """Begin to open a channel, once for all messages that wait for it."""
-        if len(self._opened) >= MAX_OPENED:
+        if len(self._opened) >= MOST_REMEMBERED:
             del self._opened[next(iter(self._opened))]
         opened = self._opened[key] = self._calls.start(self._provider.open_dm(token, key[2]))
 

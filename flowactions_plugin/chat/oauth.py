@@ -14,12 +14,12 @@ from urllib.parse import quote, urlencode
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError
 from flowactions_plugin.chat.answers import shown
 from flowactions_plugin.chat.app import SCOPES
-from flowactions_plugin.chat.calls import missing_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.failures import ChatRefused, advice_for_operators, code_with_detail
 from flowactions_plugin.chat.provider import Installation, SlackProvider
 from flowactions_plugin.chat.store import ConnectionStore, OAuthFlow
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
@@ -29,7 +29,6 @@ STATIC_CODE: Final = "static-bot-token"
 """The synthetic code that stands for the static bot token (§4.1.2)."""
 
 STATE_PURPOSE: Final = "chat oauth state"
-COOKIE_PREFIX: Final = "flowactions_chat_"
 
 
 class OAuthFailed(FlowActionsError):
@@ -55,37 +54,27 @@ class Started(NamedTuple):
 class OAuthInstaller:
     """Runs OAuth installs for one host (§4.1.1, §4.1.2, §5.2).
 
-    Args:
-        store: stores flows that have started.
-        connections: stores the token.
-        provider: exchanges the code.
-        keys: sign the state.
-        callback_url: where the provider sends the browser.
-        authorize_url: ``CHAT_AUTHORIZE_URL``.
-        client_id: ``CHAT_CLIENT_ID``.
-        static_token: ``CHAT_BOT_TOKEN``; used directly, without the provider's consent page.
+    The provider sends the browser back to ``callback_url``. With ``CHAT_BOT_TOKEN``, that token is used, without the
+    provider's consent page.
     """
 
     def __init__(
         self,
-        *,
         store: ConnectionStore,
         connections: Connections,
         provider: SlackProvider,
         keys: KeyRing,
         callback_url: str,
-        authorize_url: str,
-        client_id: str | None,
-        static_token: str | None,
+        settings: Settings,
     ) -> None:
         self._store = store
         self._connections = connections
         self._provider = provider
         self._keys = keys
         self._redirect_uri = callback_url
-        self._authorize_url = authorize_url
-        self._client_id = client_id or ""
-        self._static_token = static_token
+        self._authorize_url = settings.chat_authorize_url
+        self._client_id = settings.chat_client_id or ""
+        self._static_token = settings.chat_bot_token
 
     def __repr__(self) -> str:
         return "OAuthInstaller(…)"
@@ -124,13 +113,8 @@ class OAuthInstaller:
     ) -> None:
         """Finish an install: check and consume the state, exchange the code, store the token.
 
-        Args:
-            principal: the signed-in user; ``None`` when this request has no credential: a browser that is redirected by
-                the provider may send no bearer token.
-            code: from the provider.
-            state: signed by `start`.
-            error: the provider's reason for giving no code.
-            cookies: the browser's.
+        ``error`` is the provider's reason for giving no code. There is no ``principal`` if the request has no credential: a
+        browser that is redirected by the provider may send no bearer token.
 
         Raises:
             OAuthFailed: no connection was created; its reason says why.
@@ -160,13 +144,11 @@ class OAuthInstaller:
                 extra={"event": "chat.not_connected"},
             )
             raise OAuthFailed(refusal.code) from None
-        # The same as on the connection card.
-        missing = missing_scopes(stored)
-        if missing:
+        if stored.missing:  # as on the connection card
             log.warning(
                 "team %s granted no %s",
                 stored.team_id,
-                ", ".join(missing),
+                ", ".join(stored.missing),
                 extra={"event": "chat.scope_missing"},
             )
             raise OAuthFailed("missing_scope")
@@ -198,7 +180,7 @@ class OAuthInstaller:
 
 def cookie_name(flow_id: str) -> str:
     """Return the name of a flow's cookie. Each flow has its own, so that two tabs work at the same time."""
-    return COOKIE_PREFIX + hashlib.sha256(flow_id.encode()).hexdigest()[:16]
+    return f"flowactions_chat_{hashlib.sha256(flow_id.encode()).hexdigest()[:16]}"
 
 
 def _fingerprint(cookie: str) -> str:

@@ -56,10 +56,7 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Page:
     after the delay that it asks for, if there is time. At the time limit, the search returns the choices found so far and
     the cursor to continue from.
 
-    Args:
-        list_page: reads one page.
-        text: compared without regard to case; empty text matches all.
-        cursor: where to continue; ``None`` for the start.
+    The text is compared without regard to case; empty text matches all. Without a cursor, the search begins at the start.
 
     Raises:
         ChatRefused: the provider refused, or did not answer.

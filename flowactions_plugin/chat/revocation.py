@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
 
 from flowactions_plugin.chat.failures import REVOKED, ChatRefused, code_with_detail
 from flowactions_plugin.chat.provider import SlackProvider
@@ -19,9 +18,6 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.sealing import KeyRing
 
 log = logging.getLogger("flowactions.chat")
-
-TURN_LEASE_MS: Final = 30_000
-"""Longer than the two calls of the provider that a turn lasts."""
 
 
 class Revoker:
@@ -82,7 +78,8 @@ class Revoker:
         """
         holder = new_id(system_clock())
         end = time.monotonic() + 15
-        while not await self._store.take_turn(team_id, holder, TURN_LEASE_MS):
+        lease_ms = 30_000  # longer than the two calls of the provider that a turn lasts
+        while not await self._store.take_turn(team_id, holder, lease_ms):
             if time.monotonic() >= end:
                 raise ChatRefused("unreachable", detail="another install or revocation of the workspace waits")
             await asyncio.sleep(0.05)

@@ -229,16 +229,9 @@ def chat_router(
     database: Database,
     telemetry: Telemetry,
 ) -> Router:
-    """Return the router of the chat connection.
+    """Return the router of the chat connection; if ``chat`` is an error, every route answers 503.
 
-    Args:
-        host: lists the agents that use the connection, and authenticates the OAuth callback.
-        guard: checks requests.
-        chat: the chat part, or the error because of which every route answers 503.
-        dashboard_url: the page to which an install returns.
-        login_url: where people sign in; ``None``: the host has said nothing.
-        database: where the provider's requests are recorded that process no event.
-        telemetry: counts the provider's events.
+    An install returns to ``dashboard_url``, and people sign in at ``login_url``, if the host has one.
     """
 
     async def configured_chat() -> Chat:

@@ -73,16 +73,8 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
     revoker = Revoker(store, provider, keys, settings.chat_bot_token)
     connections = Connections(store, provider, keys, database.clock, revoker)
     calls = ProviderCalls(store, revoker.verify)
-    installer = OAuthInstaller(
-        store=store,
-        connections=connections,
-        provider=provider,
-        keys=keys,
-        callback_url=routes_url(settings.public_url, prefix) + CALLBACK_PATH,
-        authorize_url=settings.chat_authorize_url,
-        client_id=settings.chat_client_id,
-        static_token=settings.chat_bot_token,
-    )
+    callback_url = routes_url(settings.public_url, prefix) + CALLBACK_PATH
+    installer = OAuthInstaller(store, connections, provider, keys, callback_url, settings)
     return Chat(
         connections=connections,
         messenger=Messenger(connections, provider, calls, keys),

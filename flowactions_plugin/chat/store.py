@@ -10,7 +10,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_plugin.chat.app import read_scopes, write_scopes
+from flowactions_plugin.chat.app import in_order, read_scopes
 from flowactions_plugin.errors import ConnectionChanged
 from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.storage.database import Database, Transaction
@@ -42,6 +42,11 @@ class StoredConnection(msgspec.Struct, frozen=True, kw_only=True):
     last_error_node: str | None = None
     revoked_at: int | None = None
     ask_at: int | None = None
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The scopes that were not granted, or because of which the provider refused a call."""
+        return in_order(read_scopes(self.missing_scopes))
 
     @property
     def version(self) -> str:
@@ -120,9 +125,7 @@ class ConnectionStore:
     ) -> StoredConnection | Literal["lost"] | None:
         """Store a connection, replacing the organization's current one, whose default channel is kept if the workspace is.
 
-        Args:
-            stored: the new connection.
-            seen: the organization's when the install began.
+        ``seen`` is the organization's when the install began.
 
         Returns:
             The replaced connection; ``None`` when there was none. Of any number of concurrent calls, each gets the one
@@ -202,7 +205,7 @@ class ConnectionStore:
             noted = (await transaction.execute(query)).scalar_one_or_none()
             if noted is None:
                 return
-            changed = write_scopes(change(read_scopes(noted)))
+            changed = ",".join(change(read_scopes(noted)))
             if changed != noted:
                 same = update(chat_connections).where(*_installed_as(stored))
                 await transaction.execute(same.values(missing_scopes=changed))
@@ -365,7 +368,7 @@ def usable_of(team_id: str) -> ColumnElement[bool]:
     return and_(chat_connections.c.team_id == team_id, or_(ACTIVE, ASKED_AGAIN))
 
 
-def troubled(since: int) -> ColumnElement[bool]:
+def troubled(since: int | ColumnElement[int]) -> ColumnElement[bool]:
     """Return the condition of connections that are revoked, or failed to send since then, in Unix milliseconds."""
     return or_(chat_connections.c.status != "active", chat_connections.c.last_error_at >= since)
 

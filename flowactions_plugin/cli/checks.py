@@ -22,7 +22,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.egress.guard import HOW_TO_ALLOW, networks_of
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.egress.tunnel import PROXY_AUTHENTICATION_REQUIRED, ProxyFailed
+from flowactions_plugin.egress.tunnel import ProxyFailed
 from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.settings.model import Settings
@@ -193,7 +193,7 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
             await transport.send(Request("GET", parse_destination(NOWHERE), (), None, progress))
     except ProxyFailed as exc:
         status = exc.status
-        wants = status == PROXY_AUTHENTICATION_REQUIRED and not exc.of_tunnel
+        wants = status == 407 and not exc.of_tunnel
         if wants:
             advice = "correct the user name and password in FLOWACTIONS_EGRESS_PROXY"
         elif status is not None and _is_no_proxy(status):

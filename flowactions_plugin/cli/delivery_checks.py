@@ -34,7 +34,7 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
     try:
         overview = await insights.overview(Scope(), NODES_JUDGED)
         now = int(await context.database.time() * 1000)
-        failing = frozenset(each.destination for each in await insights.status.failing(NAMED))
+        failing = frozenset(each.destination for each in await insights.failing(NAMED))
         about = {each.about for each in overview.findings}
         if "workers" not in about:
             checks.ok("workers", workers_words(overview.workers, now))
@@ -49,10 +49,8 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
     for each in of_verdict:
         _tell(checks, each)
     if not of_verdict:
-        verdict, more = overview.verdict, "" if overview.due_exact else "+"
-        checks.ok(
-            "deliveries", f"{verdict.state}: {verdict.reason} (due {overview.due}{more}, dead {overview.dead})"
-        )
+        verdict = overview.verdict
+        checks.ok("deliveries", f"{verdict.state}: {verdict.reason} (due {overview.due}, dead {overview.dead})")
     return overview.verdict.state
 
 

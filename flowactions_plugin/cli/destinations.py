@@ -51,7 +51,7 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     scope = Scope(organization)
     async with opened(host) as context:
         insights = Insights.of(context.database, context.settings)
-        found = await insights.status.destinations(scope, limit + 1, None)
+        found = await insights.destinations(scope, limit + 1, None)
         paused = await insights.pauses(scope, limit=limit + 1)
     rows, more = found[:limit], len(found) > limit
     pauses, more_pauses = paused[:limit], len(paused) > limit

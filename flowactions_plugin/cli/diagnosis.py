@@ -144,7 +144,7 @@ async def _tables(checks: Checks, context: CommandContext) -> bool:
 
 
 async def _writing(checks: Checks, context: CommandContext) -> None:
-    from flowactions_plugin.watch.writes import try_writing
+    from flowactions_plugin.watch.readiness import try_writing
 
     try:
         await try_writing(context.database)

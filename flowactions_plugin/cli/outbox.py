@@ -156,10 +156,9 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     if as_json:
         write_json(overview)
         return DONE
-    more = "" if overview.due_exact else "+"
     alive = [worker for worker in overview.workers if worker.state == "alive"]
     line(f"{'verdict':12} {overview.verdict.state}: {overview.verdict.reason}")
-    line(f"{'due':12} {overview.due:,}{more}, the oldest for {duration(overview.oldest_due_ms / 1000)}")
+    line(f"{'due':12} {overview.due}, the oldest for {duration(overview.oldest_due_ms / 1000)}")
     line(f"{'waiting':12} {overview.waiting}")
     line(f"{'dead':12} {overview.dead}")
     line(f"{'workers':12} {len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight")

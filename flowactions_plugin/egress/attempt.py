@@ -52,9 +52,6 @@ NOTES: Final = MappingProxyType(
 )
 """What is noted of an attempt beside its result, in the order in which it happens: its name where it is stored → its text."""
 
-RETRY_AFTER_STATUSES: Final = frozenset({429, 503})
-"""The responses whose ``Retry-After`` counts."""
-
 
 class Message(Protocol):
     """What is sent, before it is signed."""
@@ -205,7 +202,7 @@ class Transport(Protocol):
     """Makes requests; it follows no redirects and decompresses nothing."""
 
     async def send(self, request: Request) -> Response:
-        """Send a request, and read the start of its response; its `Progress` is kept up to date.
+        """Send a request, keep its `Progress` up to date, and read the start of the response.
 
         Raises:
             EgressRefused: an address is forbidden.
@@ -217,19 +214,8 @@ class Transport(Protocol):
         """Close every connection."""
 
 
-def retry_after(status_code: int, value: str | None, now: float) -> float | None:
-    """Parse ``Retry-After``, seconds or a date.
-
-    Args:
-        status_code: of the response; the header counts with 429 and 503 only.
-        value: the header's value, if it is there.
-        now: Unix seconds.
-
-    Returns:
-        The seconds to wait; ``None`` when the header does not count or cannot be parsed.
-    """
-    if value is None or status_code not in RETRY_AFTER_STATUSES:
-        return None
+def retry_after(value: str, now: float) -> float | None:
+    """Return the seconds that ``Retry-After`` asks for, from ``now`` in Unix seconds; ``None``: it cannot be parsed."""
     value = value.strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])

@@ -11,13 +11,7 @@ from typing import Final, cast
 from flowactions_plugin.egress.attempt import Progress, Response
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
-from flowactions_plugin.egress.transport_errors import (
-    broke,
-    broke_off,
-    closed_unanswered,
-    headers_too_large,
-    not_http,
-)
+from flowactions_plugin.egress.transport_errors import broke, broke_off, closed_unanswered, not_http
 from flowactions_plugin.errors import SendFailed
 
 WRITE_BYTES: Final = 64 * 1024
@@ -62,9 +56,7 @@ class Connection(asyncio.BufferedProtocol):
         self.may_begin = True
         self._is_written = False  # all of the request, or it waits in the transport to be
         self._is_answered = False  # any byte has come since it went out
-        self._has_answered = (
-            False  # a request before it was answered, so that the receiver may have closed it since
-        )
+        self._has_answered = False  # an earlier request: the receiver may have closed it since
         self._is_closed_here = False
         self._lost: Exception | None = None
         self._writable: asyncio.Future[None] | None = None
@@ -92,13 +84,9 @@ class Connection(asyncio.BufferedProtocol):
         return not self._poll.poll(0)
 
     async def request(self, head: bytes, body: bytes, progress: Progress, *, head_only: bool) -> Response:
-        """Send a request and read its response, or as much of its body as is kept.
+        """Send a request and read its response, or as much of its body as is kept; ``head_only``: it will have no body.
 
-        Args:
-            head: the request line and the headers.
-            body: empty for none.
-            progress: told what the request is waiting for, and what was read of a response that was cut short.
-            head_only: whether the response will have no body.
+        The progress is told what the request waits for, and what was read of a response that was cut short.
 
         Raises:
             ClosedKept: the other side closed it, after earlier answers and before any byte of this one.
@@ -174,14 +162,12 @@ class Connection(asyncio.BufferedProtocol):
     def _failure(self, exc: Exception | None) -> SendFailed:
         """Return why there is no response, now that the connection is lost."""
         by_peer = not self._is_closed_here and (exc is None or isinstance(exc, _CLOSED_BY_PEER))
-        error: SendFailed
+        error = SendFailed(closed_unanswered(self._where))
         if self._is_answered:
             error = SendFailed(broke_off(self._where))
         elif by_peer and self._has_answered:
-            error = ClosedKept(closed_unanswered(self._where))
-        elif exc is None:
-            error = SendFailed(closed_unanswered(self._where))
-        else:
+            error = ClosedKept(str(error))
+        elif exc is not None:
             error = SendFailed(broke(self._where, exc))
         error.__cause__ = exc
         return error
@@ -206,9 +192,10 @@ class Connection(asyncio.BufferedProtocol):
             self._reader.feed(bytes(self._buffer[:nbytes]))
         except NotHttp as exc:
             code = exc.status_code
-            error = SendFailed(
-                not_http(self._where, str(exc)) if code is None else headers_too_large(self._where, code)
-            )
+            said = not_http(self._where, str(exc))
+            if code is not None:
+                said = f"{self._where} answered {code} with headers above 64 KiB"
+            error = SendFailed(said)
             error.status_code, error.__cause__ = code, exc
             self._settle(error)
             self.close()

@@ -69,12 +69,7 @@ class Dialer:
         protocol: Callable[[], asyncio.BaseProtocol],
         progress: Progress,
     ) -> socket.socket:
-        """Open a connection; return its socket.
-
-        Args:
-            endpoint: to what.
-            protocol: gives what reads and writes on it.
-            progress: told how far this has got.
+        """Open a connection; return its socket. ``protocol`` makes what reads and writes on it.
 
         Raises:
             EgressRefused: the guard forbids an address.
@@ -99,11 +94,7 @@ class Dialer:
     async def secured(
         self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol, host: str
     ) -> asyncio.BaseTransport:
-        """Make TLS with a host on what is connected; return the transport that encrypts.
-
-        Raises:
-            OSError: it failed.
-        """
+        """Make TLS with a host on what is connected; return the transport that encrypts. Raises ``OSError``."""
         loop = asyncio.get_running_loop()
         try:
             secured = await loop.start_tls(transport, protocol, self.tls, server_hostname=server_name(host))

@@ -152,17 +152,13 @@ class EgressGuard:
         """
         return self._parse(url)
 
-    async def check(self, url: str) -> Destination:
-        """Parse a URL at enqueue, and check every address that its host has now, as `look_up` does."""
-        return (await self.look_up(url))[0]
-
     async def look_up(self, url: str) -> tuple[Destination, bool]:
         """Parse a URL at enqueue, and check every address that its host has now.
 
         A name that has no address within a second passes: delivery looks it up again, and retries.
 
         Returns:
-            Also whether the host is a name that has no address now. That is ``False``, too, where nobody can tell: behind an
+            Also whether the host is a name that has no address now; ``False``, too, if nobody can tell: behind an
             egress proxy, and when the lookup takes too long.
 
         Raises:
@@ -182,8 +178,8 @@ class EgressGuard:
     async def resolve(self, url: str) -> Destination:
         """Parse a URL at delivery, for a transport that does not check what it dials.
 
-        The caller bounds the time. A name that has no address is refused: the addresses that the transport finds
-        later would be unchecked.
+        The caller bounds the time. A name that has no address fails: the addresses that the transport finds later would
+        be unchecked.
 
         Raises:
             EgressRefused: the URL or one of the addresses is not allowed; the message says why.

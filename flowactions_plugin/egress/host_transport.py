@@ -102,24 +102,25 @@ class HostTransport:
         return translated
 
     def _checked(self, response: Any) -> Any:
-        """Return what the transport answered, if it is a response."""
+        """Return what the transport answered, if it is a response whose body can be read asynchronously."""
         httpx = self._library
-        if not isinstance(response, httpx.Response):
-            answered = type(response).__name__
-            raise HostFailed(f"{self._name} answered {answered}, not an {httpx.__name__}.Response")
-        status: object = response.status_code
-        if type(status) is not int or not 100 <= status <= 999:
-            raise HostFailed(f"{self._name} answered with a status that is none")
-        if not isinstance(response.stream, httpx.AsyncByteStream):
-            raise HostFailed(f"{self._name} answered with a body that cannot be read asynchronously")
-        return response
+        if (
+            isinstance(response, httpx.Response)
+            and isinstance(response.stream, httpx.AsyncByteStream)
+            and type(response.status_code) is int
+            and 100 <= response.status_code <= 999
+        ):
+            return response
+        answered = type(response).__name__
+        raise HostFailed(
+            f"{self._name} answered {answered}, not an {httpx.__name__}.Response with a status and a body that can be read "
+            "asynchronously"
+        )
 
     async def _body_prefix(self, response: Any) -> bytes:
         """Read the part of a body that is kept."""
         prefix = b""
         async for chunk in response.stream:
-            if not isinstance(chunk, bytes):
-                raise HostFailed(f"{self._name} answered with a body that is not bytes")
             prefix += chunk[:RESPONSE_KEPT_BYTES]
             if len(prefix) >= RESPONSE_KEPT_BYTES:
                 break

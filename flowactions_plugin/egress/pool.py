@@ -5,21 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import resource
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from flowactions_plugin.egress.connection import Connection
 
-READ_BYTES: Final = 16 * 1024
-"""How much is read at once."""
-
-IDLE_SECONDS: Final = 30.0
-"""How long a connection may be idle before it is used again, if the receiver has not said how long it keeps it."""
-
 LONGEST_IDLE_SECONDS: Final = 60.0
-"""The same, whatever the receiver has said."""
+"""How long a connection may be idle before it is used again, whatever the receiver has said."""
 
 LIFETIME_SECONDS: Final = 60.0
 """The age from which no request goes out on a connection, so that a name's new address is used."""
@@ -30,19 +24,15 @@ SWEEP_SECONDS: Final = 5.0
 WINDOW_SECONDS: Final = 600.0
 """Two repeated requests within this time make a destination one that closes early, for as long again."""
 
-DESTINATIONS: Final = 4096
-"""Of how many destinations it is known when requests were repeated: those where it happened last."""
-
 _KEEP_ALIVE: Final = re.compile(rb"\nkeep-alive:([^\r\n]*)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(rb"(?:^|[\s,;])(timeout|max)\s*=\s*\"?0*([0-9]+)", re.IGNORECASE)
 
 
 def most_connections(slots: int) -> int:
-    """Return how many connections may be open at once: half of the process's descriptors at the most, idle ones included.
+    """Return how many connections may be open at once, for so many attempts at once; idle connections are included.
 
-    Args:
-        slots: how many attempts are made at once. Each has its connection in any case, and ten are wanted for each:
-            with one for each, none would be kept where there are more destinations than slots.
+    Ten for each attempt, so that connections are kept where there are more destinations than slots; but at most half of the
+    process's descriptors, and at least one for each attempt.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = slots * 10
@@ -52,16 +42,13 @@ def most_connections(slots: int) -> int:
 
 
 def idle_seconds(head: bytes) -> float:
-    """Return how long a connection may be idle after a response: ``Keep-Alive: timeout=N`` less a second, or 30 s.
+    """Return how long a connection may be idle after a response with this head: ``Keep-Alive: timeout=N`` less a second.
 
-    Args:
-        head: the response's, as it came. What is not a number counts as not there; of several, the smallest counts.
-
-    Returns:
-        Seconds, at most 60; 0 if the connection is not to be used again.
+    At most 60 s, and 30 s if it says nothing; 0: it is not to be used again. What is not a number counts as not there; of
+    several, the smallest counts.
     """
     if b"keep-alive:" not in head.lower():
-        return IDLE_SECONDS
+        return 30.0
     limits = []
     for value in _KEEP_ALIVE.findall(head):
         for name, digits in _PARAMETER.findall(value):
@@ -70,11 +57,14 @@ def idle_seconds(head: bytes) -> float:
                 limits.append(min(max(number - 1.0, 0.0), LONGEST_IDLE_SECONDS))
             elif number == 0:
                 return 0.0
-    return min(limits, default=IDLE_SECONDS)
+    return min(limits, default=30.0)
 
 
 class EarlyClosers:
-    """The destinations that close kept connections just as a request goes out: they get a fresh one for each request."""
+    """The destinations that close kept connections just as a request goes out: they get a fresh one for each request.
+
+    It is known of 4,096 destinations when requests to them were repeated, those where it happened last.
+    """
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, tuple[float, bool]] = OrderedDict()
@@ -83,7 +73,7 @@ class EarlyClosers:
         """Record that a request to a destination had to be repeated, at these seconds of a clock that is never set."""
         before = self._seen.pop(key, None)
         self._seen[key] = (now, before is not None and now - before[0] < WINDOW_SECONDS)
-        if len(self._seen) > DESTINATIONS:
+        if len(self._seen) > 4096:
             self._seen.popitem(last=False)
 
     def includes(self, key: str, now: float) -> bool:
@@ -105,15 +95,14 @@ class Pool:
     """
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
-        self.buffer = memoryview(bytearray(READ_BYTES))
-        self._limit = limit
+        self.buffer = memoryview(bytearray(16 * 1024))
+        self._places = asyncio.Semaphore(limit)
+        self._waiting = 0  # requests, for a place
         self._clock = clock
         self._early_closers = EarlyClosers()
         self._idle: dict[str, dict[Connection, None]] = {}  # by destination, in the order of their last use
         self._unused: OrderedDict[Connection, None] = OrderedDict()  # the idle ones, the longest idle first
         self._open: set[Connection] = set()
-        self._opening = 0
-        self._waiting: deque[asyncio.Future[None]] = deque()
         self._sweep: asyncio.TimerHandle | None = None
 
     def take(self, key: str) -> Connection | None:
@@ -129,57 +118,49 @@ class Pool:
 
     async def reserve(self) -> None:
         """Wait until one more connection may be opened; each call is followed by `opened` or `failed`."""
-        while len(self._open) + self._opening >= self._limit:
-            if self._unused:
-                self._close(next(iter(self._unused)))
-                break
-            turn = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():
-                    self._wake()  # it had its turn: the next one gets it
-                raise
-        self._opening += 1
+        if self._places.locked() and self._unused:
+            self._close(next(iter(self._unused)))
+        self._waiting += 1
+        try:
+            await self._places.acquire()
+        finally:
+            self._waiting -= 1
 
     def opened(self, connection: Connection) -> None:
         """Count a connection that was reserved, and is open now."""
-        self._opening -= 1
         connection.opened_at = self._clock()
         if connection.is_open:
             self._open.add(connection)
         else:
-            self._wake()
+            self._places.release()
 
     def failed(self) -> None:
         """Release a reservation."""
-        self._opening -= 1
-        self._wake()
+        self._places.release()
 
     def released(self, connection: Connection, head: bytes) -> None:
         """Keep a connection for the next request, if there may be one by the head of its last response."""
         now = self._clock()
         connection.fit_until = min(connection.opened_at + LIFETIME_SECONDS, now + idle_seconds(head))
-        if not self._is_fit(connection, now):
+        if self._waiting or not self._is_fit(connection, now):  # it makes room for those who wait
             self._close(connection)
             return
         self._idle.setdefault(connection.key, {})[connection] = None
         self._unused[connection] = None
         if self._sweep is None:
             self._sweep_later()
-        self._wake()
 
     def closed_early(self, key: str) -> None:
         """Record that a kept connection to a destination was closed just as a request went out on it."""
         self._early_closers.record(key, self._clock())
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection that was closed."""
-        self._open.discard(connection)
+        """Forget a connection that is closed, or counts as closed before the event loop says so."""
         if connection in self._unused:
             self._leave(connection)
-        self._wake()
+        if connection in self._open:
+            self._open.remove(connection)
+            self._places.release()
 
     def close_unused(self) -> None:
         """Close every idle connection: descriptors are lacking."""
@@ -202,10 +183,7 @@ class Pool:
         )
 
     def _close(self, connection: Connection) -> None:
-        """Close a connection, which counts as open no more; the event loop says later that it is closed."""
-        self._open.discard(connection)
-        if connection in self._unused:
-            self._leave(connection)
+        self.closed(connection)
         connection.close()
 
     def _leave(self, connection: Connection) -> None:
@@ -215,13 +193,6 @@ class Pool:
         del idle[connection]
         if not idle:
             del self._idle[connection.key]
-
-    def _wake(self) -> None:
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
 
     def _sweep_later(self) -> None:
         loop = asyncio.get_running_loop()

@@ -12,17 +12,13 @@ import math
 import socket
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from queue import Empty, SimpleQueue
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 Lookup: TypeAlias = Callable[[str, int], Sequence[str]]
 """Returns the addresses of a name and port, and blocks meanwhile; raises ``OSError`` when there are none."""
-
-IDLE_SECONDS: Final = 10.0
-CACHE_SECONDS: Final = 30.0
 
 
 def system_lookup(host: str, port: int) -> Sequence[str]:
@@ -32,14 +28,10 @@ def system_lookup(host: str, port: int) -> Sequence[str]:
 
 
 class Resolver:
-    """Looks names up in a limited number of daemon threads, which end after ten seconds without a lookup.
+    """Looks names up in at most so many daemon threads, which end when no name waits.
 
     The threads of a `ThreadPoolExecutor` would delay the end of the process by a lookup that hangs. Lookups for one name are
     coalesced. A lookup that nobody waits for when it gets a thread is dropped.
-
-    Args:
-        threads: concurrent lookups.
-        lookup: what a thread calls.
     """
 
     def __init__(self, threads: int, lookup: Lookup = system_lookup) -> None:
@@ -48,7 +40,7 @@ class Resolver:
         self._lock = threading.Lock()
         self._threads = 0
         self._asked: dict[str, list[Future[Sequence[str]]]] = {}  # who waits for each name, in any event loop
-        self._queue = SimpleQueue[tuple[str, int]]()  # the names that no thread has taken yet
+        self._queue: deque[tuple[str, int]] = deque()  # the names that no thread has taken yet
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
         """Return the addresses of a name.
@@ -60,12 +52,12 @@ class Resolver:
         answer: Future[Sequence[str]] = Future()
         with self._lock:
             if host not in self._asked:
-                if len(self._asked) >= self._threads < self._limit:
+                if self._threads < self._limit:
                     # Before anything is counted or waits: it may fail.
                     threading.Thread(target=self._work, name="flowactions resolver", daemon=True).start()
                     self._threads += 1
                 self._asked[host] = []
-                self._queue.put((host, port))
+                self._queue.append((host, port))
             self._asked[host].append(answer)
         return await asyncio.wrap_future(answer)
 
@@ -87,39 +79,29 @@ class Resolver:
                     answer.set_result(found)
 
     def _next(self) -> tuple[str, int] | None:
-        """Wait for the next name that somebody waits for; ``None`` ends the thread."""
-        while True:
-            try:
-                host, port = self._queue.get(timeout=IDLE_SECONDS)
-            except Empty:
-                with self._lock:
-                    if self._queue.empty():
-                        self._threads -= 1
-                        return None
-                continue
-            with self._lock:
+        """Take the next name that somebody waits for; ``None`` ends the thread."""
+        with self._lock:
+            while self._queue:
+                host, port = self._queue.popleft()
                 if not all(each.cancelled() for each in self._asked[host]):
                     return host, port
                 del self._asked[host]
+            self._threads -= 1
+            return None
 
 
 class CachingResolver:
-    """Caches lookups for 30 s, also of names without an address. For enqueue only: delivery looks up again.
+    """Caches lookups of the 4,096 names used last for 30 s, also of names without an address.
 
-    Args:
-        resolve: looks up what is not cached.
-        size: how many names are kept, the most recently used ones.
-        timer: monotonic seconds.
+    For enqueue only: delivery looks up again.
     """
 
     def __init__(
         self,
         resolve: Callable[[str, int], Awaitable[Sequence[str]]],
-        size: int = 4096,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._resolve = resolve
-        self._size = size
         self._timer = timer
         self._cache: OrderedDict[str, tuple[float, Sequence[str] | str]] = OrderedDict()
 
@@ -135,8 +117,8 @@ class CachingResolver:
                 found = await self._resolve(host, port)
             except OSError as exc:
                 found = str(exc)
-            self._cache[host] = self._timer() + CACHE_SECONDS, found
-            if len(self._cache) > self._size:
+            self._cache[host] = self._timer() + 30.0, found
+            if len(self._cache) > 4096:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(host)
         if isinstance(found, str):

@@ -12,7 +12,6 @@ from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
     DEADLINE_SECONDS,
     HEADERS_NOT_KEPT,
-    RETRY_AFTER_STATUSES,
     SLOW_MS,
     Aborted,
     Message,
@@ -35,7 +34,7 @@ from flowactions_plugin.egress.signature import (
     sign_standard,
     with_standard_headers,
 )
-from flowactions_plugin.egress.transport_errors import PROXY_SILENT, THROUGH_PROXY, no_tunnel
+from flowactions_plugin.egress.transport_errors import THROUGH_PROXY, no_tunnel
 from flowactions_plugin.egress.tunnel import REFUSALS, ProxyFailed, asks_for_credentials, not_authorized
 from flowactions_plugin.errors import EgressRefused, HostFailed, SendFailed
 
@@ -57,12 +56,9 @@ class Sender:
         timer: monotonic seconds, for durations.
         lag: measures how long this process stood still; ``None``: it never does.
         deadline_seconds: the total time of one attempt.
-        progress: makes what says how far an attempt has got.
+        progress: makes the `Progress` of an attempt.
         times_all: whether the outcome of each attempt that delivers has the times of its phases, and not of slow ones only.
         standard_webhooks: whether requests carry the headers of Standard Webhooks, too (§5.3.8).
-
-    Attributes:
-        lag: the same, or one that measured nothing.
     """
 
     def __init__(
@@ -92,15 +88,10 @@ class Sender:
         self._closed = False
 
     async def send(self, message: Message, secret: str | None, *, forgives: bool = True) -> Outcome | Aborted:
-        """Make one attempt. Whatever the receiver does is an outcome, never an exception.
+        """Make one attempt, unsigned without a secret. Whatever the receiver does is an outcome, never an exception.
 
-        Args:
-            message: the exact bytes to send.
-            secret: the signing secret; ``None`` sends unsigned.
-            forgives: whether a failure while this process stood still is no attempt.
-
-        Returns:
-            The outcome; `Aborted` when the attempt failed for a reason of this side.
+        If it fails for a reason of this side, it is `Aborted`; so is, if ``forgives``, one that failed while this process
+        stood still.
         """
         now = self._clock()
         started = self._timer()
@@ -123,7 +114,7 @@ class Sender:
             self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         code = failure.status_code if isinstance(failure, SendFailed) else None
-        if code is not None and 200 <= code < 300:
+        if code is not None and 200 <= code < 300:  # a delivery, although its headers are above the limits
             progress.notes += (HEADERS_NOT_KEPT,)
             failure, response = None, Response(code, {}, b"")
         answer = response or progress.response
@@ -144,15 +135,19 @@ class Sender:
             if response is None:
                 if aborted is not None and (forgives or aborted.cause != "stall"):
                     return aborted
-                error = self._error_message(failure, progress, destination, timed_out=timed_out)
-                phases, notes = progress.phases(), progress.notes
                 return Outcome(
-                    started_at, duration, code, error=error, final=refused, phases=phases, notes=notes
+                    started_at,
+                    duration,
+                    code,
+                    error=self._error_message(failure, progress, destination, timed_out=timed_out),
+                    final=refused,
+                    phases=progress.phases(),
+                    notes=progress.notes,
                 )
         assert response is not None  # noqa: S101  there was no failure
         code, asked = response.status_code, None
-        if code in RETRY_AFTER_STATUSES:
-            asked = retry_after(code, response.headers.get("retry-after"), now)
+        if code in {429, 503}:
+            asked = retry_after(response.headers.get("retry-after", ""), now)
         is_timed = self._times_all or duration >= SLOW_MS or not 200 <= code < 300
         return Outcome(
             started_at,
@@ -176,7 +171,7 @@ class Sender:
         if lack is not None:
             return Aborted("resources", f"this process has no resources left for it: {lack}")
         if timed_out and progress.proxy is not None:
-            failure = ProxyFailed(PROXY_SILENT, progress.proxy)
+            failure = ProxyFailed("it did not answer in time", progress.proxy)
         if isinstance(failure, ProxyFailed) and not progress.blamed:
             return _proxy_failed(failure, "proxy" if progress.blamed is None else "tunnel")
         if lost >= self._deadline_seconds / 10:

@@ -19,12 +19,7 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.request_head import connect_head, head_of
 from flowactions_plugin.egress.resources import shortage
-from flowactions_plugin.egress.transport_errors import (
-    PROXY_UNREACHABLE,
-    PROXY_UNRESOLVED,
-    cannot_connect,
-    no_address,
-)
+from flowactions_plugin.egress.transport_errors import PROXY_UNREACHABLE, cannot_connect, no_address
 from flowactions_plugin.egress.tunnel import ProxyFailed, Tunnel, Tunnels
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.origins import DEFAULT_PORTS
@@ -128,7 +123,7 @@ class OutboundTransport:
         try:
             connection.attach(await self._dialer.dial(proxy, lambda: tunnel or connection, progress))
         except Unresolved as exc:
-            raise ProxyFailed(PROXY_UNRESOLVED, f"{name}: {exc}") from exc.cause
+            raise ProxyFailed("its host name has no address now", f"{name}: {exc}") from exc.cause
         except OSError as exc:
             raise ProxyFailed(PROXY_UNREACHABLE, f"{name}: {str(exc) or type(exc).__name__}") from exc
         if tunnel is not None:

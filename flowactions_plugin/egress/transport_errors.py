@@ -15,10 +15,7 @@ from typing import Final
 PROXY_FAILED: Final = "the egress proxy did not connect"
 """Without its name: tenants read the reasons of their deliveries, and the proxy is the operator's."""
 
-NOT_AUTHORIZED: Final = "it does not accept our user name and password"
-PROXY_UNRESOLVED: Final = "its host name has no address now"
 PROXY_UNREACHABLE: Final = "it cannot be reached"
-PROXY_SILENT: Final = "it did not answer in time"
 
 THROUGH_PROXY: Final = "answered through the proxy"
 """What is said of an answer that a proxy may have written itself."""
@@ -31,8 +28,6 @@ _LOOKUP_FAILED: Final[Mapping[int | None, str]] = {
     socket.EAI_SYSTEM: "the lookup failed",
 }
 
-_OTHER_NAME: Final = 62
-
 _CERTIFICATES: Final[Mapping[int, str]] = {
     9: "it is not valid yet",
     10: "it has expired",
@@ -41,7 +36,7 @@ _CERTIFICATES: Final[Mapping[int, str]] = {
     20: "it comes from an authority that is not trusted here, or an intermediate certificate is missing",
     21: "it comes from an authority that is not trusted here, or an intermediate certificate is missing",
     26: "it is not for a server",
-    _OTHER_NAME: "it is for another name",
+    62: "it is for another name",
     64: "it is for another address",
     66: "its key is too short",
     67: "the key of its authority is too short",
@@ -49,16 +44,14 @@ _CERTIFICATES: Final[Mapping[int, str]] = {
 }
 """OpenSSL's reasons (X509_V_ERR_…)."""
 
-_NO_TLS: Final = "it does not speak TLS"
-_TOO_OLD: Final = "it has no version of TLS from 1.2 on"
-
 _TLS: Final[Mapping[str, str]] = {
-    "WRONG_VERSION_NUMBER": _NO_TLS,
-    "HTTP_REQUEST": _NO_TLS,
-    "RECORD_LAYER_FAILURE": _NO_TLS,
-    "PACKET_LENGTH_TOO_LONG": _NO_TLS,
-    "UNSUPPORTED_PROTOCOL": _TOO_OLD,
-    "TLSV1_ALERT_PROTOCOL_VERSION": _TOO_OLD,
+    **dict.fromkeys(
+        ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"),
+        "it does not speak TLS",
+    ),
+    **dict.fromkeys(
+        ("UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION"), "it has no version of TLS from 1.2 on"
+    ),
     "SSLV3_ALERT_HANDSHAKE_FAILURE": "it accepts none of our ciphers, or asks for a client certificate",
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for a client certificate",
     "DH_KEY_TOO_SMALL": "its Diffie-Hellman key is too short",
@@ -89,7 +82,7 @@ def cannot_connect(where: str, error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         code, own = getattr(error, "verify_code", 0), getattr(error, "verify_message", None)
         why = _CERTIFICATES.get(code) or own or "it could not be verified"
-        if code == _OTHER_NAME and "_" in where:
+        if code == 62 and "_" in where:
             why += "; a wildcard covers no name with an underscore"
         return f"the TLS certificate of {where} is not accepted: {why}"
     return f"cannot connect to {where}: {_reason(error)}"
@@ -110,19 +103,14 @@ def broke_off(where: str) -> str:
     return f"{where} broke its answer off"
 
 
-def broke(where: str, error: BaseException) -> str:
-    """Return the message when a connection broke before any byte of a response."""
-    return f"the connection to {where} broke: {_reason(error)}"
-
-
-def headers_too_large(where: str, status: int) -> str:
-    """Return the message when a response has more headers than are read."""
-    return f"{where} answered {status} with headers above 64 KiB"
-
-
 def not_http(where: str, reason: str) -> str:
     """Return the message when what came is not HTTP, or beyond the limits."""
     return f"what {where} answered is not HTTP: {reason}"
+
+
+def broke(where: str, error: BaseException) -> str:
+    """Return the message when a connection broke before any byte of a response."""
+    return f"the connection to {where} broke: {_reason(error)}"
 
 
 def _reason(error: BaseException) -> str:

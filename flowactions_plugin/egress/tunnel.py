@@ -11,13 +11,10 @@ from typing import Final
 from flowactions_plugin.egress.attempt import Progress
 from flowactions_plugin.egress.connection import Connection
 from flowactions_plugin.egress.response_reader import NotHttp
-from flowactions_plugin.egress.transport_errors import NOT_AUTHORIZED, PROXY_FAILED
+from flowactions_plugin.egress.transport_errors import PROXY_FAILED
 from flowactions_plugin.errors import SendFailed
 
-PROXY_AUTHENTICATION_REQUIRED: Final = 407
-"""With ``Proxy-Authenticate`` only a proxy answers so (RFC 9110 §15.5.8). Without, it refuses the destination."""
-
-REFUSALS: Final = frozenset({403, PROXY_AUTHENTICATION_REQUIRED})
+REFUSALS: Final = frozenset({403, 407})
 """What a proxy answers whose rules forbid a destination."""
 
 
@@ -40,13 +37,17 @@ class ProxyFailed(SendFailed):
 
 
 def asks_for_credentials(status: int, headers: Mapping[str, str]) -> bool:
-    """Return whether an answer is a proxy's that wants credentials, or others."""
-    return status == PROXY_AUTHENTICATION_REQUIRED and "proxy-authenticate" in headers
+    """Return whether an answer is a proxy's that wants credentials, or others (RFC 9110 §15.5.8).
+
+    A 407 without ``Proxy-Authenticate`` refuses the destination.
+    """
+    return status == 407 and "proxy-authenticate" in headers
 
 
-def not_authorized(proxy: str, status: int = PROXY_AUTHENTICATION_REQUIRED) -> ProxyFailed:
+def not_authorized(proxy: str, status: int = 407) -> ProxyFailed:
     """Return the failure of a proxy, by its host and port, that asks for credentials, or for others."""
-    return ProxyFailed(f"{NOT_AUTHORIZED} ({status})", f"{proxy}: it answered {status}", status=status)
+    reason = f"it does not accept our user name and password ({status})"
+    return ProxyFailed(reason, f"{proxy}: it answered {status}", status=status)
 
 
 class Tunnels:
@@ -82,11 +83,7 @@ class Tunnel(Connection):
     """A connection to a proxy, which leads to a destination once the proxy has said so."""
 
     async def ask(self, proxy: str, head: bytes) -> asyncio.Transport:
-        """Send a request for a tunnel; return the transport that leads to the destination now.
-
-        Args:
-            proxy: its host and port, for the log.
-            head: the whole request.
+        """Send a request for a tunnel to ``proxy``, host and port; return the transport that leads to the destination now.
 
         Raises:
             ProxyFailed: the proxy answered otherwise, or not at all.

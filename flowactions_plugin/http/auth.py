@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import quote
 
 from litestar import Request
@@ -15,12 +15,11 @@ from litestar.types import Guard
 
 from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host, NotStarted, ScopeRequest
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.cross_site import Fetch, is_cross_site
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.http.strict import check_query
+from flowactions_plugin.origins import parse_origin
 
-Principal = TypeVar("Principal", DashboardPrincipal, ApiPrincipal)
 ASGIRequest: TypeAlias = ASGIConnection[Any, Any, Any, Any]
 AnyRequest: TypeAlias = Request[Any, Any, Any]
 TenantCheck: TypeAlias = Callable[[ASGIRequest], Awaitable[None]]
@@ -152,3 +151,86 @@ async def _check_body(request: AnyRequest, rules: RouteRules) -> None:
 def _is_bearer(request: ASGIRequest) -> bool:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return scheme.lower() == "bearer" and bool(token.strip())
+
+
+class Fetch(NamedTuple):
+    """The headers that tell where a request comes from; a missing header is ``None``.
+
+    Attributes:
+        site: ``Sec-Fetch-Site``.
+        mode: ``Sec-Fetch-Mode``.
+        dest: ``Sec-Fetch-Dest``.
+        origin: ``Origin``.
+        host: ``Host``.
+        scheme: the request's, as the server sees it: behind a proxy that terminates TLS it is ``http``.
+    """
+
+    site: str | None = None
+    mode: str | None = None
+    dest: str | None = None
+    origin: str | None = None
+    host: str | None = None
+    scheme: str = "http"
+
+    @classmethod
+    def of(cls, connection: ASGIRequest) -> Fetch:
+        """Return the headers of a request. A repeated header is not trusted, and its value matches nothing."""
+        headers = connection.headers
+        read = {
+            field: ",".join(headers.getall(name)) if name in headers else None
+            for field, name in (
+                ("site", "sec-fetch-site"),
+                ("mode", "sec-fetch-mode"),
+                ("dest", "sec-fetch-dest"),
+                ("origin", "origin"),
+                ("host", "host"),
+            )
+        }
+        return cls(**read, scheme=str(connection.scope.get("scheme", "http")))
+
+
+def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = False) -> bool:
+    """Return whether a browser sends a request for a page that is not the dashboard's.
+
+    A request with neither ``Sec-Fetch-Site`` nor ``Origin`` is not from a browser: browsers send at least one of them
+    with requests that change something.
+
+    Args:
+        fetch: the request's headers.
+        allowed: origins whose pages may send it, as `parse_origin` writes them.
+        navigable: whether a user may follow a link from another site.
+    """
+    origin = None if fetch.origin is None else parse_origin(fetch.origin)
+    if origin is not None and origin in allowed:
+        return False
+    if fetch.site is not None:
+        if fetch.site in {"same-origin", "none"}:  # another subdomain may belong to someone else
+            return False
+        return not (navigable and (fetch.mode, fetch.dest) == ("navigate", "document"))
+    return fetch.origin is not None and not _is_own(origin, fetch)
+
+
+def is_own_page(fetch: Fetch, own: Collection[str]) -> bool:
+    """Return whether a browser says that a page of the very origin of the request sends it.
+
+    A form can be sent by any page, without a preflight, so what says nothing is refused. Browsers send ``Sec-Fetch-Site``
+    to https and to loopback, and ``Origin`` with every POST, also on plain http.
+
+    Args:
+        fetch: the request's headers.
+        own: origins at which browsers reach the routes, as `parse_origin` writes them, beside that of ``Host``.
+    """
+    if fetch.site is not None:
+        return fetch.site == "same-origin"
+    origin = None if fetch.origin is None else parse_origin(fetch.origin)
+    return (origin is not None and origin in own) or _is_own(origin, fetch)
+
+
+def _is_own(origin: str | None, fetch: Fetch) -> bool:
+    """Return whether an origin is that of the request's ``Host``."""
+    if origin is None or fetch.host is None:
+        return False
+    scheme = origin.partition("://")[0]
+    if fetch.scheme == "https" and scheme != "https":
+        return False
+    return origin == parse_origin(f"{scheme}://{fetch.host}")

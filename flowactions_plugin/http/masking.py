@@ -30,9 +30,6 @@ CREDENTIAL_PARTS: Final = (
 CREDENTIAL_WORDS: Final = frozenset({"otp", "pass", "pat", "pin", "pwd", "sas", "sid", "sig", "sign"})
 """These are compared with whole words, because they are parts of other words."""
 
-NO_CREDENTIALS: Final = frozenset({"idempotency-key", "x-idempotency-key"})
-"""Headers that are shown, because they identify repeated requests."""
-
 _SCHEME: Final = re.compile(
     r"\s*(?:basic|bearer|digest|negotiate|hmac|token|apikey|aws4-hmac-sha256)\s+\S", re.IGNORECASE
 )
@@ -66,9 +63,6 @@ _SECRET_PATH: Final = re.compile(
 _CHANGE: Final = re.compile(r"[0-9](?=[-_]?[A-Za-z])|[A-Za-z](?=[-_]?[0-9])|[a-z](?=[A-Z])")
 """Where letters and digits, or small letters and capitals, follow each other: often in random text, seldom in words."""
 
-RANDOM_LENGTH: Final = 16
-RANDOM_CHANGES: Final = 4
-
 
 def is_credential_name(name: str) -> bool:
     """Return whether a header or query parameter of this name holds a credential.
@@ -77,7 +71,7 @@ def is_credential_name(name: str) -> bool:
     not matter, and ``api-key``, ``api_key`` and ``apikey`` are equal.
     """
     lower = name.strip().lower()
-    if lower in NO_CREDENTIALS:
+    if lower in {"idempotency-key", "x-idempotency-key"}:  # shown, because they identify repeated requests
         return False
     return any(part in lower for part in CREDENTIAL_PARTS) or not CREDENTIAL_WORDS.isdisjoint(
         _WORDS.findall(lower)
@@ -102,17 +96,15 @@ def masked_url(url: str) -> str:
             [f"{scheme}{slashes}{host}", *(MASK if _is_random(part) else part for part in parts)]
         )
     return address + _PARAMETER.sub(
-        lambda found: f"{found[1]}={MASK}" if _is_credential_parameter(found[1]) else found[0],
+        lambda found: (
+            f"{found[1]}={MASK}" if found[1].lower() == "code" or is_credential_name(found[1]) else found[0]
+        ),
         separator + query,
     )
 
 
-def _is_credential_parameter(name: str) -> bool:
-    return name.lower() == "code" or is_credential_name(name)
-
-
 def _is_random(part: str) -> bool:
-    return len(part) >= RANDOM_LENGTH and len(_CHANGE.findall(unquote(part))) >= RANDOM_CHANGES
+    return len(part) >= 16 and len(_CHANGE.findall(unquote(part))) >= 4
 
 
 def reason_for_tenants(text: str, authored: str) -> str:
@@ -120,25 +112,15 @@ def reason_for_tenants(text: str, authored: str) -> str:
 
     Args:
         text: the reason as it is stored.
-        authored: what the author wrote: addresses in it stay.
-    """
-    for inner, said in _INNER:
-        text = inner.sub(said, text)
-    return without_addresses(text, authored)
-
-
-def without_addresses(text: str, authored: str) -> str:
-    """Return a text without the network addresses that the author did not write: what a name resolves to here is not shown to authors.
-
-    Args:
-        text: for the author.
-        authored: what the author wrote.
+        authored: what the author wrote: addresses in it stay. What a name resolves to here is not shown.
     """
 
     def shown(found: re.Match[str]) -> str:
         address = _address(found[0])
         return found[0] if address is None or address in authored else "(an address)"
 
+    for inner, said in _INNER:
+        text = inner.sub(said, text)
     return _NUMBERS.sub(shown, text)
 
 

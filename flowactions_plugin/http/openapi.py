@@ -98,17 +98,10 @@ def openapi_spec(
     body: BodyRule | None = None,
     reads: bool = False,
 ) -> dict[str, Any]:
-    """Return the keyword arguments of a route handler that declare its requirements (as in `RouteRules`) and answers.
+    """Return the keyword arguments of a route handler that declare its requirements, as in `RouteRules`, and answers.
 
-    Args:
-        caller: the required credential; ``None``: the route is public.
-        answers: statuses other than the handler's own → body and meaning.
-        problems: codes of further problems that it may answer with.
-        changes: whether it changes something.
-        navigable: whether a link may lead to it.
-        query: name → check of its value.
-        body: the body that it requires.
-        reads: whether it changes nothing, and is protected like what does.
+    ``answers`` has the body and meaning of statuses other than the handler's own; ``problems`` are codes of further problems that
+    it may answer with.
     """
     codes: dict[str, None] = dict.fromkeys(["unauthorized"] if caller else [])
     if changes and caller == "dashboard":

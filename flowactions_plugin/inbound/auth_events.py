@@ -7,7 +7,9 @@ import hmac
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from msgspec.structs import replace
 
 from flowactions_hookspecs import AuthEvent, Host
 from flowactions_plugin.clock import Clock, system_clock
@@ -39,30 +41,10 @@ OnOrganizationDeleted = Callable[[str, Transaction], Awaitable[Callable[[], Awai
 HEADERS: Final = ("svix-id", "svix-timestamp", "svix-signature")
 """As Svix names them; Standard Webhooks has ``webhook-`` for ``svix-``."""
 
-Kind = Literal["organization", "user", "session", "other"]
 
-
-class ParsedEvent(NamedTuple):
-    """An authentic event.
-
-    Attributes:
-        event_id: the provider's id, the same when the event is sent again.
-        kind: the kind of its subject.
-        action: what happened to the subject.
-        occurred_at: the time of it.
-        data: the provider's own fields.
-    """
-
-    event_id: str
-    kind: Kind
-    action: str
-    occurred_at: datetime
-    data: Mapping[str, Any]
-
-    @property
-    def type(self) -> str:
-        """The provider's name of its type."""
-        return self.action if self.kind == "other" else f"{self.kind}.{self.action}"
+def type_of(event: AuthEvent) -> str:
+    """Return the provider's name of an event's type."""
+    return event.action if event.kind == "other" else f"{event.kind}.{event.action}"
 
 
 class Verifier:
@@ -83,7 +65,7 @@ class Verifier:
     def __repr__(self) -> str:
         return "Verifier(…)"
 
-    def verify(self, headers: Mapping[str, str], body: bytes) -> ParsedEvent:
+    def verify(self, headers: Mapping[str, str], body: bytes) -> AuthEvent:
         """Verify a request and parse its event.
 
         Args:
@@ -158,7 +140,7 @@ def _signature_fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) ->
     )
 
 
-def _parsed(event_id: str, timestamp: int, body: bytes) -> ParsedEvent:
+def _parsed(event_id: str, timestamp: int, body: bytes) -> AuthEvent:
     """Parse the event of an authentic request."""
     event = event_object(body)
     name, data = event.get("type"), event.get("data")
@@ -167,11 +149,12 @@ def _parsed(event_id: str, timestamp: int, body: bytes) -> ParsedEvent:
     if not isinstance(data, dict):
         raise EventInvalid("The event has no data.")
     subject, _, action = name.partition(".")
-    kind = cast("Kind", subject) if subject in {"organization", "user", "session"} and action else "other"
-    return ParsedEvent(
+    is_known = subject in {"organization", "user", "session"} and action
+    return AuthEvent(
+        provider=PROVIDER,
         event_id=event_id,
-        kind=kind,
-        action=action if kind != "other" else name,
+        kind=cast("Any", subject) if is_known else "other",
+        action=action if is_known else name,
         occurred_at=datetime.fromtimestamp(timestamp, UTC),
         data=data,
     )
@@ -192,7 +175,7 @@ class AuthEvents:
         self._on_organization_deleted = on_organization_deleted
 
     @repeated
-    async def receive(self, parsed: ParsedEvent) -> bool:
+    async def receive(self, event: AuthEvent) -> bool:
         """Let the host handle an event, unless it was handled before.
 
         Of any number of concurrent deliveries of one event, one is handled, and the others wait for it. When the handler
@@ -208,24 +191,17 @@ class AuthEvents:
         after_commit = None
         async with self._database.write(as_host=True) as transaction:
             async with self._database.write(transaction) as joined:
-                if not await store.record(self._database, joined, PROVIDER, parsed.event_id, parsed.type):
+                event_type = type_of(event)
+                if not await store.record(self._database, joined, PROVIDER, event.event_id, event_type):
                     return True
-                organization_id = parsed.data.get("id") if parsed.type == "organization.deleted" else None
+                organization_id = event.data.get("id") if event_type == "organization.deleted" else None
                 if isinstance(organization_id, str):
                     after_commit = await self._on_organization_deleted(organization_id, joined)
-            event = AuthEvent(
-                provider=PROVIDER,
-                event_id=parsed.event_id,
-                kind=parsed.kind,
-                action=parsed.action,
-                occurred_at=parsed.occurred_at,
-                data=parsed.data,
-                transaction=transaction if self._host.database is not None else None,
-            )
+            given = replace(event, transaction=transaction if self._host.database is not None else None)
             try:
                 # A SAVEPOINT cannot be released when the handler has ignored an error, or has ended the transaction.
-                async with asyncio.timeout(HANDLER_SECONDS), self._database.lent(transaction):
-                    await ask(self._host, "auth_event", Any, event)
+                async with asyncio.timeout(HANDLER_SECONDS), self._database.transactions.lent(transaction):
+                    await ask(self._host, "auth_event", Any, given)
             except Exception as exc:
                 if code_of(exc) in CONFLICTS:
                     raise

@@ -11,7 +11,7 @@ import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException
-from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
+from litestar.status_codes import HTTP_401_UNAUTHORIZED, HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from flowactions_plugin.clock import Clock, timer
 from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured, StorageUnavailable
@@ -19,7 +19,7 @@ from flowactions_plugin.http.auth import RouteGuard, read_body
 from flowactions_plugin.http.openapi import openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound import store
-from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id
+from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id, type_of
 from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived, NotAuthentic, Throttle
 from flowactions_plugin.inbound.store import Unprocessed
 from flowactions_plugin.log_text import printable, size
@@ -32,7 +32,7 @@ log = logging.getLogger("flowactions.auth_events")
 PATH: Final = "/webhooks/auth"
 
 MOST_RECORDED: Final = 20
-"""So many requests of a cause are recorded one by one within an hour, in each process."""
+"""So many requests of a cause are logged and recorded one by one within an hour, in each process."""
 
 Event: TypeAlias = tuple[str | None, str | None]
 """The id and the type of an event, as far as they are known."""
@@ -64,8 +64,7 @@ class Intake:
         self._source = source
         self._log = logging.getLogger(logger)
         self._path = path
-        self._logged = Throttle(1, 60.0, clock)
-        self._recorded = Throttle(MOST_RECORDED, 3600.0, clock)
+        self._admitted = Throttle(MOST_RECORDED, 3600.0, clock)
 
     def count(
         self, result: Literal["processed", "duplicate", "acknowledged", "refused", "invalid", "failed"]
@@ -75,7 +74,7 @@ class Intake:
 
     async def acknowledge(self, event_id: str | None, event_type: str | None) -> None:
         """Record an authentic request of which nothing is done."""
-        await self._record_some("acknowledged", 200, event_type or "", None, (event_id, event_type))
+        await self._record("acknowledged", 200, event_type or "", None, (event_id, event_type))
 
     @asynccontextmanager
     async def refusing(self, event_id: str | None = None, event_type: str | None = None) -> AsyncIterator[None]:
@@ -89,47 +88,29 @@ class Intake:
         try:
             yield
         except NotAuthentic as exc:
-            self.log_refusal(exc)
             self.count("refused")
-            await self._record_some("refused", 401, exc.cause, str(exc), event)
+            await self._record("refused", 401, exc.cause, str(exc), event)
             raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
         except NotConfigured as exc:
-            await self._record_some("refused", 503, "not configured", str(exc), event)
+            await self._record("refused", 503, "not configured", str(exc), event)
             raise
         except HTTPException as exc:
             if exc.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
                 reason = f"the body is larger than {size(EVENT_BYTES)}"
-                await self._record_some("refused", 413, "too large", reason, event)
+                await self._record("refused", 413, "too large", reason, event)
             raise
         except EventInvalid as exc:
             self.count("invalid")
-            await self._record("invalid", 400, str(exc), str(exc), event)
+            await self._record("invalid", 400, str(exc), str(exc), event, each=True)
             raise Problem("invalid_request", str(exc)) from None
         except HandlerFailed as exc:
             self.count("failed")
             why = _why(exc)
-            await self._record("failed", 500, why, why, event)
+            await self._record("failed", 500, why, why, event, each=True)
             raise
         except StorageUnavailable:
             self.count("failed")
             raise
-
-    def log_refusal(self, refusal: NotAuthentic) -> None:
-        """Log why a request was refused, once a minute for each cause, with the number of the others."""
-        unlogged = self._logged.admit(refusal.cause)
-        if unlogged is not None:
-            since = f" ({unlogged} more for this cause since the last line)" if unlogged else ""
-            self._log.warning(
-                "POST %s refused: %s%s", self._path, refusal, since, extra={"event": "inbound.refused"}
-            )
-
-    async def _record_some(
-        self, result: Unprocessed, status: int, cause: str, reason: str | None, event: Event
-    ) -> None:
-        """Record a request of a cause of which anybody may send many."""
-        more = self._recorded.admit(f"{result} {cause}")
-        if more is not None:
-            await self._record(result, status, cause, reason, event, 1 + more)
 
     async def _record(
         self,
@@ -138,11 +119,20 @@ class Intake:
         cause: str,
         reason: str | None,
         event: Event,
-        requests: int = 1,
+        *,
+        each: bool = False,
     ) -> None:
-        """Record a request; the answer to the provider does not depend on it."""
+        """Record a request, unless anybody may send many of its cause and has; the answer does not depend on it."""
+        more = 0 if each else self._admitted.admit(f"{result} {cause}")
+        if more is None:
+            return
+        if status == HTTP_401_UNAUTHORIZED:
+            since = f" ({more} more for this cause since the last line)" if more else ""
+            self._log.warning(
+                "POST %s refused: %s%s", self._path, reason, since, extra={"event": "inbound.refused"}
+            )
+        answered = store.Answered(self._source, result, cause, status, *event, reason, 1 + more)
         with suppress(StorageUnavailable):
-            answered = store.Answered(self._source, result, cause, status, *event, reason, requests)
             await store.record_unprocessed(self._database, answered)
 
 
@@ -182,16 +172,16 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
                 "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
             )
         body = await read_body(request)
-        parsed = receiver.verifier.verify(request.headers, body)
+        event = receiver.verifier.verify(request.headers, body)
     try:
-        async with receiver.intake.refusing(event_id, parsed.type):
-            duplicate = await receiver.events.receive(parsed)
+        async with receiver.intake.refusing(event_id, type_of(event)):
+            duplicate = await receiver.events.receive(event)
     except HandlerFailed:
         log.exception(
             "the host could not handle event %s (%s.%s)",
-            parsed.event_id,
-            parsed.kind,
-            printable(parsed.action),
+            event.event_id,
+            event.kind,
+            printable(event.action),
             extra={"event": "inbound.not_handled"},
         )
         message = "The event could not be handled and is not noted: send it again."

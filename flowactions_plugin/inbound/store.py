@@ -105,16 +105,6 @@ async def record_unprocessed(database: Database, answered: Answered) -> None:
         await database.in_transaction(write, Deadline(1.0))
 
 
-async def prune(database: Database, older_than_ms: int, limit: int) -> int:
-    """Delete events that were received so long ago that no provider sends them again; returns their number."""
-    return await database.prune(inbound_events.c.received_at, older_than_ms, limit)
-
-
-async def prune_unprocessed(database: Database, older_than_ms: int, limit: int) -> int:
-    """Delete reasons whose last request was answered so long ago; returns their number."""
-    return await database.prune(inbound_requests.c.last_at, older_than_ms, limit)
-
-
 def _type(text: str) -> str | None:
     """Return the type of an event, or a cause, in a form that can be stored."""
     return storable(text[:200])

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.insights.results import Certainty, DeliveryDetail, Pause, Worker
-from flowactions_plugin.insights.verdict import about
+from flowactions_plugin.insights.verdict import about, moment
 from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, Timing
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
@@ -92,7 +91,7 @@ def why_not_sent(
     earlier = _ended(row) or _waits(row, pause, now, due, holder)
     if earlier is not None:
         return earlier
-    late = f"It has been due since {_moment(due)}"
+    late = f"It has been due since {moment(due)}"
     if not alive:
         return f"{late}, and no worker is alive that could send it."
     return f"{late}{_is_due(row, alive, now - due, limited_since)}."
@@ -104,7 +103,7 @@ def _is_due(row: DeliveryDetail, alive: Sequence[Worker], late_ms: int, limited_
         return f", in quarantine: {_quarantine(row)}"
     if limited_since is not None:
         return (
-            f", and its destination is limited to one delivery at a time since {_moment(limited_since)}, "
+            f", and its destination is limited to one delivery at a time since {moment(limited_since)}, "
             "because attempts to it time out"
         )
     if all(each.mode == "scheduled" for each in alive):
@@ -139,24 +138,24 @@ def _waits(row: DeliveryDetail, pause: Pause | None, now: int, due: int, holder:
         )
     if pause is not None and pause.probe_at is not None:
         return (
-            f"Its destination was paused automatically at {_moment(pause.paused_at)} ({pause.reason}): it waits, without "
-            f"using up an attempt, until one delivery arrives; the next one is sent at {_moment(pause.probe_at)}."
+            f"Its destination was paused automatically at {moment(pause.paused_at)} ({pause.reason}): it waits, without "
+            f"using up an attempt, until one delivery arrives; the next one is sent at {moment(pause.probe_at)}."
         )
     if pause is not None:
         whose = "this organization" if pause.organization_id else "all organizations"
         why = f" ({pause.reason})" if pause.reason else ""
         return (
-            f"Its destination was paused for {whose} by {pause.paused_by} at {_moment(pause.paused_at)}{why}: "
+            f"Its destination was paused for {whose} by {pause.paused_by} at {moment(pause.paused_at)}{why}: "
             "it waits, without using up an attempt, until the destination is resumed."
         )
     if row.waiting_since is not None:
         what = "egress proxy" if (row.last_error or "").startswith(PROXY_FAILED) else "host"
-        again = "it is tried again" if due <= now else f"it is tried again {_in(due - now)}"
+        again = "it is tried again" if due <= now else f"it is tried again in {about(max(1000, due - now))}"
         return f"It waits for the {what} since {_time(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
     if due > now:
         status = "" if row.last_status_code is None else f" ({row.last_status_code})"
         last = "" if row.error_class is None else f"; the last one failed: {row.error_class}{status}"
-        return f"The backoff before {attempt} ends {_in(due - now)}, at {_moment(due)}{last}."
+        return f"The backoff before {attempt} ends in {about(max(1000, due - now))}, at {moment(due)}{last}."
     return None
 
 
@@ -166,16 +165,8 @@ def _holding(worker: Worker | None) -> str:
         return "a worker"
     name = f"worker {worker.name}" if worker.name else "a worker"
     if worker.state == "stale":
-        return f"{name}, which does not answer since {_moment(worker.last_seen_at)},"
+        return f"{name}, which does not answer since {moment(worker.last_seen_at)},"
     return f"{name}, which has stopped," if worker.state == "stopped" else name
-
-
-def _moment(milliseconds: int | None) -> str:
-    """Return a time to the second, in UTC."""
-    try:
-        return "an unknown time" if milliseconds is None else f"{to_iso(milliseconds)[:19]}Z"
-    except (ValueError, OverflowError, OSError):
-        return "an unknown time"
 
 
 def _ms(iso: str) -> int:
@@ -184,13 +175,6 @@ def _ms(iso: str) -> int:
 
 def _time(iso: str | None) -> str:
     return "an unknown time" if iso is None else f"{iso[:19]}Z"
-
-
-def _in(milliseconds: int) -> str:
-    seconds = -(-milliseconds // 1000)
-    if seconds < 120:
-        return f"in {seconds} s"
-    return f"in {seconds // 60} min" if seconds < 7200 else f"in {seconds // 3600} h"
 
 
 def _sentence(reason: str | None) -> str:

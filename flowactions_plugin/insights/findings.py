@@ -5,28 +5,29 @@ What only one organization can have caused is a warning: a receiver of its own t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlencode
 
-from flowactions_plugin.clock import to_iso
 from flowactions_plugin.insights.curl import quoted
 from flowactions_plugin.insights.results import (
-    Blocked,
+    Bucket,
     Counted,
     DestinationState,
     Finding,
-    InboundFailing,
     Level,
-    LimitedNow,
-    PausedNow,
-    Quarantined,
     Verdict,
     Worker,
 )
-from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, clock_words
+from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, clock_words, moment
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.storage.retention import HOUR_MS
+
+FAILING_COUNTED: Final = 200
+"""Up to how many destinations that fail are counted."""
+
+LEAST_IN_A_ROW: Final = 3
+"""So many failures in a row of a destination are told, where most attempts fail."""
 
 NAMED: Final = 20
 """How many of one kind are named; further ones are counted."""
@@ -52,15 +53,38 @@ _OF_VERDICT: Final = {
 }
 
 
+class Blocked(NamedTuple):
+    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy."""
+
+    reason: str
+    deliveries: Counted
+    organizations: int
+    since: int | None
+
+
 class Facts(NamedTuple):
-    """How deliveries stand, as far as a scope may see it; see `Overview`.
+    """How deliveries stand, as far as a scope may see it.
 
     Attributes:
         now: Unix milliseconds.
         sees_all: whether operators look, who may read the names of machines.
-        failing: destinations that fail now, those that have failed for longest first.
-        failing_number: how many these are.
+        verdict: whether deliveries work.
+        due: rows that may be claimed now, without those of paused destinations.
+        oldest_due_ms: for how long the oldest of these has been due; 0: none is due.
+        waiting: rows that are neither delivered nor dead.
+        dead: rows that ended without success.
         chat: chat connections that cannot send.
+        blocked: why deliveries wait for something here, the most deliveries first.
+        paused: how many pauses hold, and how many of them were set automatically.
+        paused_since: when the first of them began.
+        alerts: the destination of alerts, if it fails.
+        workers: the processes that deliver, those seen last first.
+        limited: the destinations that workers limit, since when.
+        buckets: the last day.
+        failing: destinations that fail now, those that have failed for longest first.
+        worst: destinations with the most failures of the last hour.
+        quarantined: rows of the outbox that are in quarantine.
+        inbound: of each provider of which no event was processed, the row of why the latest request failed.
     """
 
     now: int
@@ -70,16 +94,18 @@ class Facts(NamedTuple):
     oldest_due_ms: int
     waiting: Counted
     dead: Counted
-    workers: Sequence[Worker]
-    failing: Sequence[DestinationState]
-    failing_number: Counted
-    blocked: Sequence[Blocked]
-    quarantined: Sequence[Quarantined]
-    paused: PausedNow
-    limited: LimitedNow
     chat: Counted
-    inbound: Sequence[InboundFailing]
+    blocked: Sequence[Blocked]
+    paused: tuple[int, int]
+    paused_since: int | None
     alerts: DestinationState | None
+    workers: Sequence[Worker]
+    limited: Mapping[str, int]
+    buckets: Sequence[Bucket]
+    failing: Sequence[DestinationState] = ()
+    worst: Sequence[DestinationState] = ()
+    quarantined: Sequence[Any] = ()
+    inbound: Sequence[Any] = ()
 
 
 def findings_of(facts: Facts) -> list[Finding]:
@@ -102,14 +128,6 @@ def worst_of(findings: Sequence[Finding]) -> Level | Literal["ok"]:
     return next((level for level in LEVELS[:2] if level in levels), "ok")
 
 
-def moment(milliseconds: int | None) -> str:
-    """Return a time to the second, in UTC."""
-    try:
-        return "an unknown time" if milliseconds is None else f"{to_iso(milliseconds)[:19]}Z"
-    except (ValueError, OverflowError, OSError):
-        return "an unknown time"
-
-
 def see(**options: str) -> str:
     """Return the advice to look at deliveries, by the options of ``outbox list``."""
     wanted = " ".join(f"--{name} {quoted(value)}" for name, value in options.items())
@@ -127,26 +145,25 @@ def _more(
     """Give the number of those that are not named."""
     if number > 0:
         words = plural(number, f"more {one}", f"more {several}", exact=exact)
-        yield Finding(level="warning", about=about, words=words, advice=advice, link=link)
+        yield Finding("warning", about, words, advice, link)
 
 
 def _deliveries(facts: Facts) -> Iterator[Finding]:
     verdict, due = facts.verdict, facts.due
     words = f"{verdict.state}: {verdict.reason} (due {due}, dead {facts.dead})"
     if verdict.state in _OF_VERDICT:
-        yield Finding(level="failed", about="deliveries", words=words, advice=_OF_VERDICT[verdict.state])
+        yield Finding("failed", "deliveries", words, _OF_VERDICT[verdict.state])
     elif verdict.state == "no_worker":
-        advice = "see that a worker runs: flowactions workers"
-        yield Finding(level="warning", about="deliveries", words=words, advice=advice)
+        yield Finding("warning", "deliveries", words, "see that a worker runs: flowactions workers")
     elif verdict.failing_organization is not None:
         whose = quoted(printable(verdict.failing_organization))
         advice = f"see what its receivers answer: flowactions destinations list --organization {whose}"
-        yield Finding(level="warning", about="deliveries", words=words, advice=advice)
+        yield Finding("warning", "deliveries", words, advice)
     elif facts.oldest_due_ms >= LATE_MS:
         advice = "see whose deliveries take the workers' time: flowactions outbox stats"
         if all(each.mode == "scheduled" for each in facts.workers if each.state == "alive"):
             advice += "; for any volume, set FLOWACTIONS_DELIVERY=continuous where workers run"
-        yield Finding(level="warning", about="deliveries", words=words, advice=advice)
+        yield Finding("warning", "deliveries", words, advice)
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
@@ -170,7 +187,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         words += f"; {some}{more}: killed, crashed, frozen, or without the database"
     words += _replaced_words(replaced)
     advice = "see which: flowactions workers; then the last lines of their logs, and what their memory was"
-    yield Finding(level="warning", about="workers", words=words, advice=advice)
+    yield Finding("warning", "workers", words, advice)
 
 
 def workers_words(workers: Sequence[Worker], now: int) -> str:
@@ -226,7 +243,7 @@ def _no_worker(facts: Facts) -> Finding:
         # As while the only one is restarted.
         is_restarted = seen is not None and facts.now - seen < ABSENT_MS
         level = "warning" if is_restarted else "failed"
-    return Finding(level=level, about="workers", words=words, advice=START)
+    return Finding(level, "workers", words, START)
 
 
 def _clocks(facts: Facts) -> Iterator[Finding]:
@@ -236,7 +253,7 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
     ]
     for each in sorted(wrong, key=lambda each: -abs(each.clock_ahead_ms or 0))[:NAMED]:
         words = f"the clock of worker {printable(each.name)} is {clock_words(each.clock_ahead_ms or 0)}"
-        yield Finding(level="warning", about="clock", words=words, advice=SYNCHRONIZE)
+        yield Finding("warning", "clock", words, SYNCHRONIZE)
     what = ("worker has a wrong clock", "workers have a wrong clock")
     yield from _more("clock", len(wrong) - NAMED, *what, "flowactions workers", "")
 
@@ -248,11 +265,11 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
         number = each.deliveries
         waits = plural(number.number, "delivery waits", "deliveries wait", exact=number.exact)
         yield Finding(
-            level="failed" if each.organizations > 1 else "warning",
-            about="waiting",
-            words=f"{waits}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
-            advice="repair what is named, and they continue by themselves: flowactions outbox list --error waits",
-            link=link,
+            "failed" if each.organizations > 1 else "warning",
+            "waiting",
+            f"{waits}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
+            "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
+            link,
         )
     see_them = "flowactions outbox list --error waits"
     yield from _more("waiting", len(facts.blocked) - NAMED, "reason", "reasons", see_them, link, exact=False)
@@ -263,11 +280,11 @@ def _quarantined(facts: Facts) -> Iterator[Finding]:
     for each in facts.quarantined[:NAMED]:
         of = f" of organization {printable(each.organization_id)}" if facts.sees_all else ""
         yield Finding(
-            level="warning",
-            about="quarantine",
-            words=f"{each.reclaims} workers ended while they sent a delivery to {printable(each.destination)}{of}: it is sent alone",
-            advice=f"see whether it ends them: flowactions outbox show {quoted(each.id)}",
-            link=f"/deliveries/{each.id}",
+            "warning",
+            "quarantine",
+            f"{each.takeovers} workers ended while they sent a delivery to {printable(each.destination)}{of}: it is sent alone",
+            f"see whether it ends them: flowactions outbox show {quoted(each.id)}",
+            f"/deliveries/{each.id}",
         )
     what = ("delivery is in quarantine", "deliveries are in quarantine")
     yield from _more(
@@ -277,31 +294,34 @@ def _quarantined(facts: Facts) -> Iterator[Finding]:
 
 def _destinations(facts: Facts) -> Iterator[Finding]:
     """Name destinations that fail now; many of them are a failure of the service."""
-    number = facts.failing_number
+    number = min(len(facts.failing), FAILING_COUNTED)
+    exact = len(facts.failing) <= FAILING_COUNTED
     list_them = "flowactions destinations list, column 'failing since'"
-    if number.number >= MANY:
-        words = plural(number.number, "destination fails", "destinations fail", exact=number.exact)
-        yield Finding(level="failed", about="destinations", words=words, advice=list_them, link="/destinations")
-    for each in facts.failing[:NAMED]:
+    if number >= MANY:
+        words = plural(number, "destination fails", "destinations fail", exact=exact)
+        yield Finding("failed", "destinations", words, list_them, "/destinations")
+    named = [*facts.failing[:NAMED], *(each for each in facts.worst if _only_fails(each))]
+    for each in {(each.organization_id, each.destination): each for each in named}.values():
         of = f" of organization {printable(each.organization_id)}" if facts.sees_all else ""
         more = "; it is paused" if each.paused else ""
         if each.limited_since is not None:
             more += f"; it is limited to one delivery at a time since {moment(each.limited_since)}"
         yield Finding(
-            level="warning",
-            about="destination",
-            words=f"{printable(each.destination)}{of} has failed {each.failures_in_row} times in a row since "
+            "warning",
+            "destination",
+            f"{printable(each.destination)}{of} has failed {each.failures_in_row} times in a row since "
             f"{moment(each.failing_since)}: {printable(each.last_reason, message=True)}{more}",
-            advice=see(destination=each.destination),
-            link=listed(
-                destination=each.destination, organization=each.organization_id if facts.sees_all else ""
-            ),
+            see(destination=each.destination),
+            listed(destination=each.destination, organization=each.organization_id if facts.sees_all else ""),
         )
-    named = min(len(facts.failing), NAMED)
     what = ("destination fails", "destinations fail")
-    yield from _more(
-        "destination", number.number - named, *what, list_them, "/destinations", exact=number.exact
-    )
+    yield from _more("destination", number - NAMED, *what, list_them, "/destinations", exact=exact)
+
+
+def _only_fails(state: DestinationState) -> bool:
+    """Return whether most attempts of the last hour have failed, and the last ones, too few for an alert."""
+    row = state.failures_in_row if state.organization_id else 0  # that of alerts is told apart
+    return row >= LEAST_IN_A_ROW and state.failed > state.delivered
 
 
 def _others(facts: Facts) -> Iterator[Finding]:
@@ -309,50 +329,55 @@ def _others(facts: Facts) -> Iterator[Finding]:
     for each in facts.inbound:
         requests = plural(each.requests, "request was", "requests were")
         yield Finding(
-            level="warning",
-            about="inbound",
-            words=f"no event of the {each.provider} provider was processed within the last hour; {requests} {each.result} "
-            f"since {moment(each.since)}: {printable(each.reason or 'no reason is known', message=True)}",
-            advice="see the page 'Inbound events'",
-            link="/inbound",
+            "warning",
+            "inbound",
+            f"no event of the {each.provider} provider was processed within the last hour; {requests} {each.result} "
+            f"since {moment(each.first_at)}: {printable(each.reason or 'no reason is known', message=True)}",
+            "see the page 'Inbound events'",
+            "/inbound",
         )
     if facts.chat.number:
         connections = plural(
             facts.chat.number, "chat connection is", "chat connections are", exact=facts.chat.exact
         )
         yield Finding(
-            level="warning",
-            about="chat",
-            words=f"{connections} revoked, or could not send a message within the last day",
-            advice="see the page 'Chat connections'",
-            link="/connections",
+            "warning",
+            "chat",
+            f"{connections} revoked, or could not send a message within the last day",
+            "see the page 'Chat connections'",
+            "/connections",
         )
     alerts = facts.alerts
     if alerts is not None:
         yield Finding(
-            level="warning",
-            about="alerts",
-            words=f"alerts do not arrive at {printable(alerts.destination)}: "
+            "warning",
+            "alerts",
+            f"alerts do not arrive at {printable(alerts.destination)}: "
             f"{plural(alerts.failures_in_row, 'failure')} in a row since {moment(alerts.failing_since)}: "
             f"{printable(alerts.last_reason, message=True)}",
-            advice=see(destination=alerts.destination),
-            link=listed(destination=alerts.destination),
+            see(destination=alerts.destination),
+            listed(destination=alerts.destination),
         )
-    if facts.limited.destinations:
-        number = plural(facts.limited.destinations, "destination is", "destinations are")
+    if facts.limited:
+        number = plural(len(facts.limited), "destination is", "destinations are")
+        since = moment(min(facts.limited.values()))
         yield Finding(
-            level="note",
-            about="limited",
-            words=f"{number} limited to one delivery at a time since {moment(facts.limited.since)}: attempts time out",
-            advice="see which: flowactions destinations list",
-            link="/destinations",
+            "note",
+            "limited",
+            f"{number} limited to one delivery at a time since {since}: attempts time out",
+            "see which: flowactions destinations list",
+            "/destinations",
         )
-    if facts.paused.destinations:
-        them = "it" if facts.paused.destinations == 1 else "them"
+    paused, automatic = facts.paused
+    if paused:
+        words = plural(paused, "destination is paused", "destinations are paused")
+        if automatic:
+            words += " automatically" if automatic == paused else f" ({automatic:,} of them automatically)"
+        words += " since" if paused == 1 else ", the first since"
         yield Finding(
-            level="note",
-            about="paused",
-            words=f"{facts.paused} {moment(facts.paused.since)}: deliveries to {them} wait",
-            advice="see by whom and why: flowactions destinations list",
-            link="/destinations",
+            "note",
+            "paused",
+            f"{words} {moment(facts.paused_since)}: deliveries to {'it' if paused == 1 else 'them'} wait",
+            "see by whom and why: flowactions destinations list",
+            "/destinations",
         )

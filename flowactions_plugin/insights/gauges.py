@@ -56,20 +56,19 @@ class Gauges:
     async def read(self) -> None:
         """Read the database; what was read before stays for a while when it does not answer, which others log."""
         try:
-            due, oldest_ms = await self._status.due()
-            verdict = await self._status.verdict()
-            blocked_ms = await self._status.blocked_ms()
+            facts = await self._status.facts()
         except StorageUnavailable:
             return
+        blocked = [facts.now - each.since for each in facts.blocked if each.since is not None]
         self._of_database = [
-            Reading(names.DUE, due.number),
-            Reading(names.OLDEST_DUE, oldest_ms / 1000),
-            Reading(names.BLOCKED, blocked_ms / 1000),
+            Reading(names.DUE, facts.due.number),
+            Reading(names.OLDEST_DUE, facts.oldest_due_ms / 1000),
+            Reading(names.BLOCKED, max([0, *blocked]) / 1000),
             *(
-                Reading(names.VERDICT, float(each == verdict.state), {"verdict": each})
+                Reading(names.VERDICT, float(each == facts.verdict.state), {"verdict": each})
                 for each in names.VERDICTS
             ),
-            Reading(names.CLOCK, abs(verdict.clock_ahead_ms) / 1000),
+            Reading(names.CLOCK, abs(facts.verdict.clock_ahead_ms) / 1000),
         ]
         self._read_at = self._timer()
 

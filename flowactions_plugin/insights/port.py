@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple, Self, TypeAlias, TypeVar
+from types import SimpleNamespace
+from typing import Any, Final, TypeAlias
 
 from msgspec.structs import replace
-from sqlalchemy import Row, literal, select, tuple_
+from sqlalchemy import Row, select, tuple_
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.chat.store import troubled
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search
 from flowactions_plugin.insights.explain import why_not_sent
 from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.inbound import InboundPage
 from flowactions_plugin.insights.results import (
     Action,
     AuditEntry,
@@ -23,22 +24,17 @@ from flowactions_plugin.insights.results import (
     Counted,
     DeliveryDetail,
     Found,
-    InboundPage,
-    Overview,
     Page,
     Pause,
     Resent,
 )
-from flowactions_plugin.insights.searching import SEARCH_COUNT_LIMIT, DeliverySearch, merged
-from flowactions_plugin.insights.standing import HealthQueries, count_up_to, of_scope
-from flowactions_plugin.insights.status import COUNT_LIMIT, SHOWN, QueueStatus
+from flowactions_plugin.insights.search import SEARCH_COUNT_LIMIT
+from flowactions_plugin.insights.standing import of_scope, workers_of
+from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.insights.views import RESENT_FROM, action_of, detail_of, entry_of, pause_of, struct_of
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
-from flowactions_plugin.settings.model import Settings
-from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
-from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import (
     AUDITED_ACTION,
     AUDITED_DELIVERY,
@@ -50,8 +46,6 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
 )
-
-T = TypeVar("T")
 
 Unreadable: TypeAlias = Callable[[str, bytes], str | None]
 """An organization and its sealed chat token → the code of why a process cannot use it."""
@@ -66,27 +60,8 @@ AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
 
-class Insights:
-    """What the JSON routes, the pages and the commands show of one database.
-
-    Args:
-        database: which.
-        status: how its deliveries stand.
-
-    Attributes:
-        status: the same.
-    """
-
-    def __init__(self, database: Database, status: QueueStatus | None = None) -> None:
-        self._database = database
-        self.status = status or QueueStatus(database)
-        self._search = DeliverySearch(database.sql)
-        self._health = HealthQueries(database)
-
-    @classmethod
-    def of(cls, database: Database, settings: Settings, status: QueueStatus | None = None) -> Self:
-        """Return the queries of a host with these settings."""
-        return cls(database, status or QueueStatus.of(database, settings))
+class Insights(QueueStatus):
+    """What the JSON routes, the pages and the commands show of one database."""
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
         """Return a page of deliveries, newest first.
@@ -104,12 +79,7 @@ class Insights:
             FilterInvalid: ``before`` is no cursor of this search.
             StorageUnavailable: the database failed.
         """
-        inside = search.within(scope, wanted)
-        if inside is None:
-            return Page(rows=())
-        position = search.read_cursor(before)
-        reads = await self._read(lambda connection: self._search.read(connection, inside, position, limit))
-        return merged(reads, limit, for_operators=scope.organization_id is None)
+        return await self._read(lambda connection: search.page(connection, scope, wanted, before, limit))
 
     async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter.
@@ -117,7 +87,7 @@ class Insights:
         Raises:
             StorageUnavailable: the database failed.
         """
-        return await self._read(lambda connection: self._search.counted(connection, scope, wanted, limit))
+        return await self._read(lambda connection: search.counted(connection, scope, wanted, limit))
 
     async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
         """Return one delivery with everything that is known of it; ``None``: there is none within the scope.
@@ -132,7 +102,7 @@ class Insights:
                 return None
             row, log = stored
             now = self._database.time_on(connection)
-            workers = self._health.workers(connection, now)
+            workers, limited = workers_of(connection, now)
             names = {token_prefix(each.id): each.name for each in workers}
             facts = detail_of(row, log, now, for_operators=scope.organization_id is None, workers=names)
             pause = _pause(connection, scope, row)
@@ -147,7 +117,7 @@ class Insights:
                 now,
                 workers=workers,
                 holder=holder,
-                limited_since=self._health.limited(connection, now).get(facts.destination),
+                limited_since=limited.get(facts.destination),
             )
             audited = _audited(connection, scope, delivery_id, facts.action_id)
             return Found(
@@ -174,27 +144,6 @@ class Insights:
                 return None
             now = self._database.time_on(connection)
             return detail_of(*stored, now, for_operators=scope.organization_id is None)
-
-        return await self._read(read)
-
-    async def overview(self, scope: Scope, shown: int = SHOWN) -> Overview:
-        """Return how deliveries stand.
-
-        Args:
-            scope: whose.
-            shown: how many destinations, flows and nodes are named of each kind.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-
-        def read(connection: Connection) -> Overview:
-            dead = self._search.counted(connection, scope, Filter(status="dead"), COUNT_LIMIT)
-            chat = self._troubled_connections(connection, scope)
-            failing = []
-            if scope.organization_id is None:
-                failing = events.failing(connection, self._database.time_on(connection))
-            return self.status.overview(connection, scope, dead, chat, failing, shown)
 
         return await self._read(read)
 
@@ -325,30 +274,6 @@ class Insights:
         rows = await self._read(lambda connection: connection.execute(query).all())
         return [entry_of(row, scope) for row in rows]
 
-    def _troubled_connections(self, connection: Connection, scope: Scope) -> Counted:
-        """Count chat connections that are revoked, or whose last message could not be sent within the last day."""
-        since = self._database.time_on(connection) - DAY_MS
-        conditions = (troubled(since), *of_scope(chat_connections, scope))
-        rows = select(literal(1)).select_from(chat_connections).where(*conditions)
-        return count_up_to(connection, rows, COUNT_LIMIT)
-
-    async def _read(self, work: Callable[[Connection], T]) -> T:
-        async with self._database.read() as connection:
-            return await connection.run_sync(work)
-
-
-class _Delivering(NamedTuple):
-    """The attempt that has delivered a row, as a row of the attempts log."""
-
-    number: Any
-    started_at: Any
-    duration_ms: Any
-    status_code: Any
-    error: Any
-    response: Any
-    phases: Any
-    worker: str | None
-
 
 def _stored(connection: Connection, scope: Scope, row_id: str) -> tuple[Row[Any], Sequence[Any]] | None:
     """Return a row with its last `MOST_ATTEMPTS`; ``None`` when there is none."""
@@ -367,20 +292,19 @@ def _stored(connection: Connection, scope: Scope, row_id: str) -> tuple[Row[Any]
     return row, log
 
 
-def _delivering(row: Row[Any]) -> _Delivering | None:
-    """Return the attempt that is kept in a row; ``None`` when there is none."""
+def _delivering(row: Row[Any]) -> SimpleNamespace | None:
+    """Return the attempt that has delivered a row, as a row of the attempts log; ``None`` when there is none."""
     if row.delivered_started_at is None:
         return None
-    counts = (row.attempts, row.earlier_attempts)
-    return _Delivering(
-        sum(counts),
-        row.delivered_started_at,
-        row.delivered_duration_ms,
-        row.last_status_code,
-        row.last_error,
-        row.delivered_response,
-        row.delivered_phases,
-        row.settled_token and row.settled_token[:PREFIX_DIGITS],
+    return SimpleNamespace(
+        number=row.attempts + row.earlier_attempts,
+        started_at=row.delivered_started_at,
+        duration_ms=row.delivered_duration_ms,
+        status_code=row.last_status_code,
+        error=row.last_error,
+        response=row.delivered_response,
+        phases=row.delivered_phases,
+        worker=row.settled_token and row.settled_token[:PREFIX_DIGITS],
     )
 
 

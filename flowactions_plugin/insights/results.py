@@ -9,7 +9,6 @@ import msgspec
 
 from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
 from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.scope import Role
 
 SAFE_INTEGER: Final = 2**53
@@ -63,11 +62,11 @@ class Attempt(msgspec.Struct, rename="camel", kw_only=True):
 class Delivery(msgspec.Struct, rename="camel", kw_only=True):
     """A delivery, without credentials, whatever its row holds.
 
-    Its times are ``null``, and its counts 0, when what is stored is none; ``defect`` says so. ``agentId`` is ``null`` for a
-    webhook that belongs to no agent. ``lastError`` says of an answer that is no success, too, that it was one. ``resentFrom`` is
-    the id of the delivered row that somebody has sent again as this one; ``null`` for all others.
+    ``lastError`` says of an answer that is no success, too, that it was one.
 
     Attributes:
+        agent_id: the agent; ``None``: it belongs to none.
+        resent_from: the delivered row that somebody has sent again as this one; ``None``: nobody has.
         organization_id: the tenant; empty: it is an alert to operators.
         destination: scheme, host and port.
         flow_id: the flow that enqueued it, if known.
@@ -97,7 +96,6 @@ class Delivery(msgspec.Struct, rename="camel", kw_only=True):
     last_error: str | None
     error_class: str | None
     resent_from: str | None = None
-    defect: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeliveryDetail(Delivery, rename="camel", kw_only=True):
@@ -112,6 +110,7 @@ class DeliveryDetail(Delivery, rename="camel", kw_only=True):
         quarantine_rounds: number of quarantine rounds that began and did not finish; 0 if it has ended.
         trace: the W3C ``traceparent`` of the call that enqueued it; ``None``: it was not traced.
         action_id: the last bulk action that changed it; ``None``: no bulk action has.
+        defect: which stored values cannot be read; not there if all can.
     """
 
     origin: Origin | None
@@ -125,6 +124,7 @@ class DeliveryDetail(Delivery, rename="camel", kw_only=True):
     quarantine_rounds: int | None
     trace: str | None
     action_id: str | None
+    defect: str | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def is_unsigned_test(self) -> bool:
@@ -329,66 +329,6 @@ class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     last_error_node: str | None
 
 
-class InboundEvent(msgspec.Struct, kw_only=True, frozen=True):
-    """An inbound event that was processed.
-
-    Attributes:
-        received_at: when.
-        provider: who sent it: `auth` or `chat`.
-        event_id: the provider's id of it.
-        event_type: the provider's name of its type; `None`: it is not known.
-        repeats: how often it was received again, and acknowledged without being processed.
-        repeated_at: when it was last received again; `None`: it was not.
-    """
-
-    received_at: int
-    provider: str
-    event_id: str
-    event_type: str | None
-    repeats: int
-    repeated_at: int | None
-
-
-class InboundReason(msgspec.Struct, kw_only=True, frozen=True):
-    """Why requests of a provider processed no event.
-
-    Attributes:
-        provider: `auth` or `chat`.
-        result: `acknowledged`, `refused`, `invalid` or `failed`.
-        reason: why; `None`: they only had to be acknowledged.
-        requests: how many.
-        first_at: when the first was answered.
-        last_at: when the last was answered.
-        status_code: the HTTP status of its answer.
-        event_id: the provider's id of its event; `None`: it names none. In a refused request, anybody may have written it.
-        event_type: the provider's name of its type; `None`: it is not known.
-    """
-
-    provider: str
-    result: str
-    reason: str | None
-    requests: int
-    first_at: int
-    last_at: int
-    status_code: int
-    event_id: str | None
-    event_type: str | None
-
-
-class InboundPage(msgspec.Struct, kw_only=True):
-    """A page of inbound events.
-
-    Attributes:
-        rows: the events, the latest first.
-        reasons: why requests processed none, that of the latest request first.
-        next_cursor: gives the next page; `None`: this is the last one.
-    """
-
-    rows: Sequence[InboundEvent] = ()
-    reasons: Sequence[InboundReason] = ()
-    next_cursor: str | None = None
-
-
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
 
@@ -498,42 +438,6 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     waiting_since: int | None = None
 
 
-class LimitedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Limits that workers apply, so that receivers that hang do not use all slots.
-
-    Attributes:
-        destinations: number of destinations that get one delivery at a time, because attempts time out.
-        since: when the first of these was limited; ``None``: no destination is limited.
-    """
-
-    destinations: int = 0
-    since: int | None = None
-
-
-class PausedNow(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """What is paused, so that its deliveries wait.
-
-    Attributes:
-        destinations: how many pauses hold, each of one destination for an organization or for all.
-        automatic: how many of them were set automatically.
-        since: when the first of them began; ``None``: nothing is paused.
-    """
-
-    destinations: int = 0
-    automatic: int = 0
-    since: int | None = None
-
-    def __str__(self) -> str:
-        """Return how many are paused, in words that end before the time."""
-        one = self.destinations == 1
-        number = plural(self.destinations, "destination is paused", "destinations are paused")
-        if self.automatic == self.destinations:
-            number += " automatically"
-        elif self.automatic:
-            number += f" ({self.automatic:,} of them automatically)"
-        return f"{number} since" if one else f"{number}, the first since"
-
-
 class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Number of failed deliveries of a flow, or of one of its nodes.
 
@@ -604,57 +508,7 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     clock_ahead_ms: int = 0
 
 
-class Blocked(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy.
-
-    Attributes:
-        reason: what fails.
-        deliveries: how many, among the 2,500 that are due first.
-        organizations: of how many organizations, among these.
-        since: when the first of them began to wait; ``None``: not known.
-    """
-
-    reason: str
-    deliveries: Counted
-    organizations: int
-    since: int | None
-
-
-class Quarantined(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A delivery in quarantine, because it may crash its workers.
-
-    Attributes:
-        id: the delivery's id.
-        organization_id: the tenant.
-        destination: scheme, host and port.
-        reclaims: number of workers that ended, or did not answer, while they had claimed it.
-    """
-
-    id: str
-    organization_id: str
-    destination: str
-    reclaims: int
-
-
-class InboundFailing(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A provider of whose requests none was processed within the last hour, and some failed.
-
-    Attributes:
-        provider: ``auth`` or ``chat``.
-        requests: how many were refused, invalid or failed for the latest reason.
-        since: when the first of these was.
-        result: of these.
-        reason: why; ``None``: not known.
-    """
-
-    provider: str
-    requests: int
-    since: int
-    result: str
-    reason: str | None
-
-
-class Finding(msgspec.Struct, rename="camel", frozen=True, kw_only=True):
+class Finding(msgspec.Struct, rename="camel", frozen=True):
     """Something that somebody should look at.
 
     Attributes:
@@ -677,7 +531,6 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
 
     Attributes:
         due: number of rows that may be claimed now, without those of paused destinations.
-        due_exact: whether ``due`` is exact; if not, it is a minimum.
         oldest_due_ms: milliseconds for which the oldest of them has been due; 0: nothing is due.
         waiting: rows that are neither delivered nor dead.
         dead: rows that ended without success.
@@ -692,8 +545,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
     """
 
-    due: int
-    due_exact: bool
+    due: Counted
     oldest_due_ms: int
     waiting: Counted
     dead: Counted

@@ -1,4 +1,4 @@
-"""Which indexes a search goes by, and its cursor: pure, no I/O (decision 33).
+"""Searches and counts over the outbox: each reads a page of an index, or a bounded number of rows (decision 33).
 
 A search reads one source, or two that share no row: where an index holds the rows that have failed, those are read from it;
 the others are searched for among all rows, from the newest back. Both are in the order of the ids, and are merged by it.
@@ -6,22 +6,41 @@ the others are searched for among all rows, from the newest back. Both are in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, TextClause
+from sqlalchemy import ColumnElement, Row, TextClause, func, literal, select
+from sqlalchemy.engine import Connection
 
-from flowactions_plugin.clock import id_at, is_id
+from flowactions_plugin.clock import id_at, is_id, time_of
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.insights.fields import FIELDS, RANGES
 from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.results import Counted, Page
+from flowactions_plugin.insights.views import delivery_of
+from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import FAILED, KEYED, UNDELIVERED, outbox
 
-SKEW_MS: Final = 60_000
-"""By how much the clocks of the processes that make ids may differ from the database's, which sets the time of enqueue."""
+READ_BACK: Final = 5000
+"""How many rows a page of a search reads that no index serves."""
+
+COUNTED_BACK: Final = 10_000
+"""The same, of a count."""
+
+SEARCH_COUNT_LIMIT: Final = 2500
+"""Up to how many rows a search counts: each may be on another page of the table."""
+
+EVENT_ROWS: Final = 5000
+"""How many rows of an event are looked at; there is hardly ever more than one."""
+
+LIST_COLUMNS: Final = tuple(
+    column for column in outbox.c if column.name not in {"body", "headers", "delivered_response"}
+)
+
 
 Conditions: TypeAlias = Sequence[ColumnElement[bool] | TextClause]
 
@@ -35,17 +54,12 @@ class Source(NamedTuple):
         served: the filter whose conditions the index serves.
         extra: conditions beside the filter's that belong to the source.
         whole: whether the index serves everything that is wanted: so it reads no row that it does not return.
-        each_organization: whether the index begins with the organization, and none is given: it is read for one
-            organization after the other.
-        rows: the condition of the index, which holds these rows only.
         event_id: the event whose rows are looked up first, and put in order then; ``None``: rows are met in order.
     """
 
     served: Filter
     extra: Conditions = ()
     whole: bool = False
-    each_organization: bool = False
-    rows: Conditions = ()
     event_id: str | None = None
 
 
@@ -119,20 +133,15 @@ def _failed_source(wanted: Filter) -> Source | None:
 
 
 def _base_source(wanted: Filter) -> Source:
-    """Return the index of all rows, or of those in a state, which selects best."""
-    organization = wanted.organization_id is not None
+    """Return the index of all rows, of those in a state, or of those that have failed, which selects best."""
+    has_failed = wanted.error_class is not None or wanted.status in {"retrying", "dead"}
+    if wanted.organization_id is None:
+        return _source(wanted)._replace(extra=(FAILED,) if has_failed else ())
     for name in ("error_class", "status"):
-        value = getattr(wanted, name)
-        if value is None or value == "delivered":
-            continue
-        found = _source(wanted, "organization_id", name)
-        if organization or found.whole:
-            return found._replace(each_organization=not organization, rows=_ROWS[name])
+        if getattr(wanted, name) not in {None, "delivered"}:
+            return _source(wanted, "organization_id", name)
     return _source(wanted, "organization_id")
 
-
-_ROWS: Final[Mapping[str, Conditions]] = {"error_class": (FAILED,), "status": (UNDELIVERED,)}
-"""The condition of the index that serves a field."""
 
 _TIMES: Final = ("created_from", "created_before")
 """Ids are in the order of the enqueue, so every source serves these."""
@@ -171,3 +180,67 @@ def read_cursor(cursor: str | None) -> str | None:
     if not is_id(cursor):
         raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
     return cursor
+
+
+def page(connection: Connection, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
+    """Return a page of a search: the newest rows of all its sources, as far back as each was read; see `Insights.deliveries`."""
+    position, inside = read_cursor(before), within(scope, wanted)
+    if inside is None:
+        return Page(rows=())
+    bounds = id_bounds(inside, position)
+    found: list[Row[Any]] = []
+    horizons = []
+    for source in sources(inside):
+        selected, horizon = _source_rows(connection, inside, source, bounds, READ_BACK)
+        query = select(*LIST_COLUMNS).where(*selected).order_by(outbox.c.id.desc())
+        found += connection.execute(query.limit(inline(limit + 1))).all()
+        horizons += [] if horizon is None else [horizon]
+    since = max(horizons, default="")
+    rows = sorted((row for row in found if row.id >= since), key=attrgetter("id"), reverse=True)
+    following, looked_back_to = None, None
+    if len(rows) > limit:
+        following = rows[limit - 1].id
+    elif since:
+        following, looked_back_to = since, time_of(since)
+    return Page(
+        rows=[delivery_of(row, for_operators=scope.organization_id is None) for row in rows[:limit]],
+        next_cursor=following,
+        looked_back_to=looked_back_to,
+    )
+
+
+def counted(connection: Connection, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
+    """Count deliveries up to a limit, among some thousand rows where no index serves the filter."""
+    inside = within(scope, wanted)
+    if inside is None:
+        return Counted(number=0, exact=True)
+    bounds, total, exact = id_bounds(inside), 0, True
+    for source in sources(inside):
+        selected, horizon = _source_rows(connection, inside, source, bounds, COUNTED_BACK)
+        rows = select(literal(1)).select_from(outbox).where(*selected).limit(inline(limit + 1))
+        total += connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
+        exact = exact and horizon is None
+    return Counted(number=min(total, limit), exact=exact and total <= limit)
+
+
+def _source_rows(
+    connection: Connection, wanted: Filter, source: Source, bounds: Conditions, most: int
+) -> tuple[Conditions, str | None]:
+    """Return the conditions on the rows of a source that are wanted, and the id to which it is read; ``None``: to its end."""
+    selected = [*conditions(wanted), *source.extra, *bounds]
+    if source.event_id is not None:
+        # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
+        mine = select(outbox.c.id).where(outbox.c.event_id == source.event_id)
+        found = connection.execute(mine.limit(inline(EVENT_ROWS))).all()
+        selected.append(outbox.c.id.in_([row.id for row in found]))
+    if source.whole:
+        return selected, None
+    last = (
+        select(outbox.c.id)
+        .where(*conditions(source.served), *source.extra, *bounds)
+        .order_by(outbox.c.id.desc())
+        .offset(inline(most - 1))
+        .limit(inline(1))
+    )
+    horizon = connection.execute(last).scalar_one_or_none()
+    return selected if horizon is None else [*selected, outbox.c.id >= horizon], horizon

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
+from flowactions_plugin.clock import to_iso
 from flowactions_plugin.insights.results import Verdict
 
 if TYPE_CHECKING:
@@ -147,6 +148,14 @@ def clock_offset(ahead_ms: int | None) -> str:
     return f"{about(abs(ahead_ms))} {'ahead' if ahead_ms > 0 else 'behind'}"
 
 
+def moment(milliseconds: int | None) -> str:
+    """Return a time to the second, in UTC."""
+    try:
+        return "an unknown time" if milliseconds is None else f"{to_iso(milliseconds)[:19]}Z"
+    except (ValueError, OverflowError, OSError):
+        return "an unknown time"
+
+
 def about(milliseconds: int) -> str:
     """Return a duration to the nearest second, from two minutes on to the nearest minute, from two hours on to the nearest hour."""
     seconds = round(milliseconds / 1000)
@@ -165,10 +174,10 @@ def _judged(sample: HealthSample, patience: int) -> Verdict:
     claimed = sample.claimed_ms_ago
     if due is not None and due > patience and (claimed is None or claimed > patience):
         nobody = "and no worker is alive" if not sample.alive else f"although {_workers(sample.alive)}"
-        last = "nothing has been claimed" if claimed is None else f"the last claim was {_seconds(claimed)} ago"
+        last = "nothing has been claimed" if claimed is None else f"the last claim was {about(claimed)} ago"
         return Verdict(
             state="stalled",
-            reason=f"Rows have been due for {_seconds(due)} and {last}, {nobody}.",
+            reason=f"Rows have been due for {about(due)} and {last}, {nobody}.",
             waited_ms=due if claimed is None else min(due, claimed),
         )
     if sample.absent_ms is not None and sample.absent_ms >= ABSENT_MS:
@@ -187,7 +196,7 @@ def _judged(sample: HealthSample, patience: int) -> Verdict:
     if sample.in_ticks and due >= LATE_MS:
         said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
     claims = "Rows are being claimed" if sample.alive else "No worker is alive now, as while one is restarted"
-    reason = f"{claims}; the oldest has been due for {_seconds(due)}.{said}"
+    reason = f"{claims}; the oldest has been due for {about(due)}.{said}"
     return Verdict(state="ok", reason=reason, failing_organization=organization)
 
 
@@ -206,10 +215,3 @@ def _is_own_fault(sample: HealthSample, worst: Share) -> bool:
 
 def _workers(alive: int) -> str:
     return "a worker is alive" if alive == 1 else f"{alive} workers are alive"
-
-
-def _seconds(milliseconds: int) -> str:
-    seconds = milliseconds // 1000
-    if seconds < 120:
-        return f"{seconds} s"
-    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

@@ -40,11 +40,9 @@ class _Source(msgspec.Struct, rename="camel"):
 
 def source_of(origin: Any) -> str | None:
     """Return the id of the delivered row that a stored origin names; ``None``: it names none, or cannot be read."""
-    try:
-        found = msgspec.json.decode(origin, type=_Source).resent_from
-    except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-        return None
-    return found if found is not None and is_id(found) else None
+    found = _decoded(origin, _Source)
+    source = None if found is None else found.resent_from
+    return source if source is not None and is_id(source) else None
 
 
 def delivery_of(row: Any, *, for_operators: bool) -> Delivery:
@@ -54,9 +52,7 @@ def delivery_of(row: Any, *, for_operators: bool) -> Delivery:
         row: its columns.
         for_operators: whether people see it who may read why something failed here.
     """
-    reader = Reader(row)
-    values = _values(reader, for_operators=for_operators)
-    return Delivery(**values, defect=reader.defect())
+    return Delivery(**_values(row, for_operators=for_operators))
 
 
 def detail_of(
@@ -77,18 +73,21 @@ def detail_of(
             worker made an attempt.
         workers: names of workers by what their tokens begin with.
     """
-    reader = Reader(row)
-    values = _values(reader, for_operators=for_operators)
-    origin = reader.decoded("origin", Origin)
-    headers = reader.decoded("headers", list[tuple[str, str]]) or []
+    origin, headers = _decoded(row.origin, Origin), _decoded(row.headers, list[tuple[str, str]])
+    phases = [{} if each.phases is None else _decoded(each.phases, dict[str, Milliseconds]) for each in log]
+    unreadable = [name for name, value in (("origin", origin), ("headers", headers)) if value is None]
+    unreadable += ["attempts"] if None in phases else []
     until = row.claimed_until
     held = row.status not in FINISHED and until is not None and until > now
     return DeliveryDetail(
-        **values,
+        **_values(row, for_operators=for_operators),
         origin=origin,
-        headers=[Header(key=key, value=masked_header(key, value)) for key, value in headers],
+        headers=[Header(key=key, value=masked_header(key, value)) for key, value in headers or ()],
         body=None if row.body is None else _shown(row.body),
-        attempt_log=[_attempt(reader, each, workers, for_operators=for_operators) for each in log],
+        attempt_log=[
+            _attempt(row, each, taken or {}, workers, for_operators=for_operators)
+            for each, taken in zip(log, phases, strict=True)
+        ],
         claimed_at=_moment(row.updated_at) if held else None,
         claimed_until=_moment(until) if held else None,
         waiting_since=_moment(row.waiting_since),
@@ -96,16 +95,13 @@ def detail_of(
         quarantine_rounds=row.quarantine_rounds,
         trace=row.trace,
         action_id=row.action_id,
-        defect=reader.defect(),
+        defect=f"stored values that cannot be read: {', '.join(unreadable)}" if unreadable else msgspec.UNSET,
     )
 
 
-def _attempt(reader: Reader, stored: Any, workers: Mapping[str, str], *, for_operators: bool) -> Attempt:
-    """Return an attempt; the reader of its row records what cannot be read of it."""
-    row = reader.row
-    own = Reader(stored, "attempts")
-    phases = {} if stored.phases is None else own.decoded("phases", dict[str, Milliseconds]) or {}
-    reader.unreadable += own.unreadable
+def _attempt(
+    row: Any, stored: Any, phases: dict[str, int], workers: Mapping[str, str], *, for_operators: bool
+) -> Attempt:
     notes = [text for name, text in NOTES.items() if phases.pop(name, None) is not None]
     hidden = THROUGH_PROXY in notes and not for_operators
     mark = stored.worker if for_operators else None
@@ -166,33 +162,14 @@ def entry_of(row: Any, scope: Scope) -> AuditEntry:
     )
 
 
-class Reader:
-    """Reads the columns of one row, and records those whose JSON cannot be decoded.
-
-    Args:
-        row: the row.
-        label: one name for all columns in the record; empty: their own names.
-    """
-
-    def __init__(self, row: Any, label: str = "") -> None:
-        self.row = row
-        self._label = label
-        self.unreadable: list[str] = []
-
-    def defect(self) -> str | msgspec.UnsetType:
-        """Return which columns could not be read."""
-        names = ", ".join(dict.fromkeys(self.unreadable))
-        return f"stored values that cannot be read: {names}" if names else msgspec.UNSET
-
-    def decoded(self, name: str, kind: Any) -> Any:
-        """Return what a column holds as JSON; ``None`` for what is not of this kind."""
-        try:
-            found = msgspec.json.decode(getattr(self.row, name), type=kind)
-            msgspec.json.encode(found)
-        except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
-            self.unreadable.append(self._label or name)
-            return None
-        return found
+def _decoded(stored: Any, kind: Any) -> Any:
+    """Return what a column holds as JSON; ``None`` for what is not of this kind."""
+    try:
+        found = msgspec.json.decode(stored, type=kind)
+        msgspec.json.encode(found)
+    except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError):
+        return None
+    return found
 
 
 def _moment(value: int | None) -> str | None:
@@ -217,9 +194,8 @@ _AS_STORED: Final = (
 )
 
 
-def _values(reader: Reader, *, for_operators: bool) -> dict[str, Any]:
-    """Return the fields of a `Delivery`, its defect excepted."""
-    row = reader.row
+def _values(row: Any, *, for_operators: bool) -> dict[str, Any]:
+    """Return the fields of a `Delivery`."""
     error = _reason(row.last_error, row.url, for_operators=for_operators)
     return {
         **{name: getattr(row, name) for name in _AS_STORED},

@@ -1,10 +1,10 @@
-"""Dispatch of a logic action: what its webhook says, and what makes it this event and no other."""
+"""Logic actions: enqueue their webhooks, for the endpoint once per key and at a bounded rate, and for `FlowActions.dispatch`."""
 
 from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, TypeAlias, cast
 
 import msgspec
 
@@ -22,28 +22,19 @@ from flowactions_hookspecs import (
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
 from flowactions_plugin.host_answers import ask, failing
+from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.keys import IdempotencyKeys, api_key
 from flowactions_plugin.queue.rules import NewDelivery
-from flowactions_plugin.storage.database import Transaction
+from flowactions_plugin.storage.database import Connection, Transaction
 from flowactions_plugin.storage.outages import answer_to
 
 log = logging.getLogger("flowactions")
 
 EVENT_TYPE: Final = "experience.logic_action.webhook"
-ENVELOPE_VERSION: Final = 1
-EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
-
-class Occasion(NamedTuple):
-    """What made a logic action fire, told apart from everything else that did.
-
-    Attributes:
-        kind: who gave the id: the caller of the endpoint (``key``) or of `FlowActions.dispatch` (``firing``).
-        id: the idempotency key or the firing id.
-    """
-
-    kind: Literal["key", "firing"]
-    id: str
+Occasion: TypeAlias = tuple[Literal["key", "firing"], str]
+"""What made an action fire, and no other did: a caller's idempotency key, or the id of a `Firing`."""
 
 
 class ActionUnusable(FlowActionsError):
@@ -58,38 +49,76 @@ class ActionUnusable(FlowActionsError):
         self.reason = reason
 
 
-class Dispatcher:
+class RateExceeded(FlowActionsError):
+    """The agent has made as many calls as a minute admits.
+
+    Attributes:
+        wait_ms: when the next call will be admitted.
+    """
+
+    def __init__(self, wait_ms: int) -> None:
+        super().__init__(f"the next call is admitted in {wait_ms} ms")
+        self.wait_ms = wait_ms
+
+
+class LogicActions:
     """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8)."""
 
-    def __init__(self, host: Host, outbox: Outbox) -> None:
+    def __init__(self, host: Host, outbox: Outbox, keys: IdempotencyKeys, calls: CallStore) -> None:
         self._host = host
         self._outbox = outbox
+        self._keys = keys
+        self._calls = calls
 
-    async def resolve(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
-        """Resolve an action that has fired, and make its delivery; nothing is written yet.
+    async def call(self, ref: LogicActionRef, key: str) -> NewDelivery | None:
+        """Enqueue the action that ``ref`` points at, unless the key was used within the window (§1.5, §4.2).
+
+        Of any number of simultaneous calls with one key, one enqueues. Only that one counts towards the
+        agent's rate.
+
+        Args:
+            ref: where the action is; tenancy was checked.
+            key: the caller's idempotency key, unique within the agent.
+
+        Returns:
+            What was enqueued; ``None`` for a duplicate.
 
         Raises:
+            RateExceeded: sixty calls were admitted within the last minute.
             ActionUnusable: there is no such action, or it may not be sent.
             HostFailed: the host could not resolve it.
+            StorageUnavailable: the database failed; nothing was written.
         """
-        action = await self._action(ref)
-        if action is None:
-            raise ActionUnusable("unknown_action", "No webhook action stands at this place.")
+        database = self._outbox.database
+        use = api_key(self._keys, ref.organization_id, ref.agent_id, key)
+
+        def count(connection: Connection) -> None:
+            wait_ms = self._calls.count(connection, ref.organization_id, ref.agent_id)
+            if wait_ms:
+                raise RateExceeded(wait_ms)
+
         try:
-            delivery = await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
-        except EgressRefused as exc:
-            raise ActionUnusable("blocked_url", str(exc)) from None
-        except TooLarge as exc:
-            raise ActionUnusable(exc.reason, str(exc)) from None
-        key = occasion.id if occasion.kind == "key" else None
-        return msgspec.structs.replace(delivery, idempotency_key=key)
+            # Looked at first, so that a repeated or throttled call costs the host nothing.
+            async with database.answering():
+                wait_ms = await self._calls.look_up(use, ref.agent_id)
+            if wait_ms is None:
+                return None
+            if wait_ms:
+                raise RateExceeded(wait_ms)
+            called_at = datetime.fromtimestamp(database.clock(), UTC)
+            delivery = await self._resolve(ref, called_at, ("key", key))
+            delivery = msgspec.structs.replace(delivery, idempotency_key=key)
+            first = await self._outbox.write(delivery, key=use, rate=count)
+        except StorageUnavailable as exc:
+            self._outbox.count_refusal(exc)
+            raise
+        return delivery if first is None else None
 
     async def dispatch(self, firing: Firing, transaction: Transaction | None = None) -> Receipt:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
-            with self._outbox.database.using(transaction):
-                occasion = Occasion("firing", firing.firing_id)
-                delivery = await self.resolve(firing.ref, firing.occurred_at, occasion)
+            with self._outbox.database.transactions.using(transaction):
+                delivery = await self._resolve(firing.ref, firing.occurred_at, ("firing", firing.firing_id))
                 await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
@@ -101,15 +130,21 @@ class Dispatcher:
             return Receipt(status="failed", reason="storage_unavailable", message=answer_to(exc))
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
-    async def _action(self, ref: LogicActionRef) -> LogicAction | None:
-        """Ask the host for an action."""
+    async def _resolve(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
+        """Ask the host for an action that has fired, and make its delivery; nothing is written yet."""
         try:
             with failing(self._host, "logic_action", QuestionRequired):
-                return cast(
-                    "LogicAction | None", await ask(self._host, "logic_action", LogicAction | None, ref)
-                )
+                answer = await ask(self._host, "logic_action", LogicAction | None, ref)
+            if answer is None:
+                raise ActionUnusable("unknown_action", "No webhook action stands at this place.")
+            action = cast("LogicAction", answer)
+            return await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except QuestionRequired as exc:
             raise ActionUnusable("question_required", str(exc)) from None
+        except EgressRefused as exc:
+            raise ActionUnusable("blocked_url", str(exc)) from None
+        except TooLarge as exc:
+            raise ActionUnusable(exc.reason, str(exc)) from None
 
 
 def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:
@@ -123,7 +158,9 @@ def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, oc
         url=action.url.strip(),
         method=action.method,
         headers=tuple(action.headers),
-        body=_envelope(ref, to_iso((occurred_at - EPOCH) // timedelta(milliseconds=1))),
+        body=_envelope(
+            ref, to_iso((occurred_at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
+        ),
         # A call that is repeated with its key gets the time of its repetition, and is the same event.
         event_payload=_envelope(ref, ""),
     )
@@ -139,7 +176,7 @@ def _envelope(ref: LogicActionRef, occurred_at: str) -> bytes:
         "source": ref.__struct_config__.tag,
         "actionIndex": ref.action_index,
     }
-    return msgspec.json.encode({"type": EVENT_TYPE, "version": ENVELOPE_VERSION, "data": data})
+    return msgspec.json.encode({"type": EVENT_TYPE, "version": 1, "data": data})
 
 
 def _entity(ref: LogicActionRef, occasion: Occasion) -> str:

@@ -18,8 +18,7 @@ from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, Rou
 from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.http.strict import NO_NUL, Id
-from flowactions_plugin.logic.dispatch import ActionUnusable
-from flowactions_plugin.logic.enqueue import Enqueued, Enqueuer, RateExceeded
+from flowactions_plugin.logic.dispatch import ActionUnusable, LogicActions, RateExceeded
 
 PATH: Final = "/v1/agents/{agent_id:str}/experiences/{experience_id:str}/logic-webhook"
 
@@ -51,6 +50,20 @@ class LogicWebhookCall(msgspec.Struct, rename="camel", kw_only=True):
     node_id: Id | None = None
     node_trigger_group_id: Id | None = None
     question_id: Id | None = None
+
+
+class Enqueued(msgspec.Struct, rename="camel"):
+    """What a first call is answered with.
+
+    Attributes:
+        id: the delivery's.
+        event_id: what the receiver dedupes on.
+        status: it is in the outbox; the destination has not seen it yet.
+    """
+
+    id: str
+    event_id: str
+    status: Literal["pending"] = "pending"
 
 
 class EnqueuedAnswer(msgspec.Struct):
@@ -86,7 +99,7 @@ class EnqueuedAnswer(msgspec.Struct):
 )
 async def trigger(
     principal: NamedDependency[ApiPrincipal],
-    enqueuer: NamedDependency[Enqueuer],
+    actions: NamedDependency[LogicActions],
     agent_id: FromPath[str],
     experience_id: FromPath[str],
     data: JSONBody[LogicWebhookCall],
@@ -99,7 +112,7 @@ async def trigger(
     """
     ref = _ref(data, principal.organization_id, agent_id, experience_id)
     try:
-        enqueued = await enqueuer.call(ref, data.idempotency_key)
+        delivery = await actions.call(ref, data.idempotency_key)
     except ActionUnusable as exc:
         if exc.reason == "question_required":
             raise Problem("invalid_request", str(exc), [_required("questionId")]) from None
@@ -108,12 +121,12 @@ async def trigger(
         seconds = math.ceil(exc.wait_ms / 1000)
         message = f"This agent was called as often as a minute admits: try again in {seconds} s."
         raise Problem("rate_limited", message, headers={"Retry-After": str(seconds)}) from None
-    if enqueued is None:
+    if delivery is None:
         return Response(None, status_code=204)
-    return Response(EnqueuedAnswer(enqueued), status_code=202)
+    return Response(EnqueuedAnswer(Enqueued(delivery.id, delivery.event_id)), status_code=202)
 
 
-def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
+def logic_router(host: Host, guard: RouteGuard, actions: LogicActions) -> Router:
     """Make the router of the logic-webhook endpoint. The host says whose agent is called."""
 
     async def check_agent(request: ASGIRequest) -> None:
@@ -130,7 +143,7 @@ def logic_router(host: Host, guard: RouteGuard, enqueuer: Enqueuer) -> Router:
     return Router(
         "/",
         route_handlers=with_description(trigger),
-        dependencies={"principal": PRINCIPAL, "enqueuer": Provide(lambda: enqueuer, sync_to_thread=False)},
+        dependencies={"principal": PRINCIPAL, "actions": Provide(lambda: actions, sync_to_thread=False)},
         guards=[guard.guard(check_agent)],
         request_max_body_size=BODY_BYTES,
         exception_handlers=HANDLERS,

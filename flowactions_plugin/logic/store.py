@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from sqlalchemy import Executable, bindparam, select, update
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.queue.keys import IdempotencyKeys, api_key
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -17,47 +17,37 @@ from flowactions_plugin.storage.waiting import repeated
 
 LIMIT: Final = 60
 WINDOW_MS: Final = 60_000
-IDLE_MS: Final = 3600 * 1000
 
 TESTS: Final = ""
 """In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
 
 
-class Verdict(NamedTuple):
-    """Whether one more call is within the rate.
-
-    Attributes:
-        times: those that count from now on, this call among them when it is admitted; Unix milliseconds.
-        wait_ms: when the oldest ceases to count; 0 when the call is admitted.
-    """
-
-    times: Sequence[int]
-    wait_ms: int
-
-
-def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> Verdict:
+def admit(times: Sequence[int], now: int, limit: int = LIMIT) -> tuple[Sequence[int], int]:
     """Decide on a call: in no stretch of a minute are more than ``limit`` admitted (§8).
 
     Args:
-        times: of the calls that were admitted, oldest first.
+        times: of the calls that were admitted, oldest first; Unix milliseconds.
         now: Unix milliseconds. A clock that was set back counts as standing still.
         limit: how many a minute admits.
+
+    Returns:
+        The times that count from now on, this call's among them when it is admitted; and how many milliseconds it has to wait, 0
+        when it is admitted.
     """
     now = max(now, times[-1]) if times else now
     recent = [time for time in times if time > now - WINDOW_MS]
     if len(recent) >= limit:
-        return Verdict(recent, recent[-limit] + WINDOW_MS - now)
-    return Verdict([*recent, now], 0)
+        return recent, recent[-limit] + WINDOW_MS - now
+    return [*recent, now], 0
 
 
 class CallStore:
-    """The keys and rates of one database (§4.2, §8)."""
+    """The rates of one database (§4.2, §8)."""
 
-    def __init__(self, database: Database, keys: IdempotencyKeys) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._keys = keys
 
-    async def look_up(self, organization_id: str, agent_id: str, key: str) -> int | None:
+    async def look_up(self, use: KeyUse, agent_id: str) -> int | None:
         """Look a call up without a lock; the answer may be different when the call is counted.
 
         Returns:
@@ -65,14 +55,14 @@ class CallStore:
             within the window.
         """
         rate = select(enqueue_rates.c.times, self._database.now()).where(
-            enqueue_rates.c.organization_id == organization_id, enqueue_rates.c.agent_id == agent_id
+            enqueue_rates.c.organization_id == use.organization_id, enqueue_rates.c.agent_id == agent_id
         )
         async with self._database.read() as connection:
-            first = await self._keys.find(api_key(self._keys, organization_id, agent_id, key), connection)
+            first = await use.keys.find(use, connection)
             row = (await connection.execute(rate)).first()
         if first is not None:
             return None
-        return 0 if row is None else admit(_times(row[0]), row[1]).wait_ms
+        return 0 if row is None else admit(_times(row[0]), row[1])[1]
 
     @repeated
     async def count_test(self, organization_id: str, limit: int) -> int:
@@ -91,15 +81,11 @@ class CallStore:
         times = _times(connection.execute(database.built(_locking), given).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
         now = database.time_on(connection)
-        verdict = admit(times, now, limit)
-        if verdict.wait_ms == 0:
-            counted = {"new_times": msgspec.json.encode(verdict.times).decode(), "counted_at": now}
+        counting, wait_ms = admit(times, now, limit)
+        if wait_ms == 0:
+            counted = {"new_times": msgspec.json.encode(counting).decode(), "counted_at": now}
             connection.execute(database.built(_counting), {**given, **counted})
-        return verdict.wait_ms
-
-    async def prune_rates(self, limit: int) -> int:
-        """Forget agents that have not called for a while; give how many there were, about ``limit`` at the most."""
-        return await self._database.prune(enqueue_rates.c.updated_at, IDLE_MS, limit)
+        return wait_ms
 
 
 def _times(text: str) -> Sequence[int]:
@@ -118,7 +104,11 @@ def _locking(sql: Dialect) -> Executable:
         "times": "[]",
         "updated_at": sql.now(),
     }
-    return sql.insert_or_replace(enqueue_rates, values, keep=("times",)).returning(enqueue_rates.c.times)
+    inserted = sql.insert(enqueue_rates).values(values)
+    kept = inserted.on_conflict_do_update(
+        index_elements=["organization_id", "agent_id"], set_={"updated_at": sql.now()}
+    )
+    return kept.returning(enqueue_rates.c.times)
 
 
 def _counting(_sql: Dialect) -> Executable:

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
 from flowactions_hookspecs.nodes import Check, MakePreview
+from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.failures import (
     UNEXPECTED,
@@ -34,8 +35,6 @@ NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
-"""For authors; operators find the missing setting with ``doctor`` and in the answers of the chat routes."""
-
 EMPTY_MESSAGE: Final = "The message is empty: write a text."
 
 ICON: Final = (
@@ -141,13 +140,7 @@ def _schema() -> dict[str, Any]:
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}
 
 
-def node_type(
-    node: ChatMessageNode,
-    pickers: dict[str, str],
-    available: bool,
-    check: Check,
-    preview: MakePreview,
-) -> NodeType:
+def node_type(node: ChatMessageNode, check: Check, preview: MakePreview) -> NodeType:
     """Describe the node type to the flow editor, with the routes of its fields' pickers, and whether chat can be used here."""
     return NodeType(
         name=NAME,
@@ -157,10 +150,10 @@ def node_type(
         icon=ICON,
         config_schema=_schema(),
         ui_schema=UI_SCHEMA,
-        pickers=pickers,
+        pickers={"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH},
         template_variables=VARIABLES,
-        available=available,
-        unavailable_reason=None if available else NOT_SET_UP,
+        available=node.is_available,
+        unavailable_reason=None if node.is_available else NOT_SET_UP,
         reach=node.reach,
         check=check,
         preview=preview,
@@ -195,14 +188,14 @@ class ChatMessageNode:
 
     def __init__(self, messenger: Messenger | None, telemetry: Telemetry | None = None) -> None:
         self._messenger = messenger
+        self.is_available = messenger is not None
         self._meters = (telemetry or Telemetry()).meters
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
         """Send the message (§7.1). It cannot be rolled back, so a deferred one is sent at least once."""
-        until = seconds_from_now(SEND_SECONDS)
         config, _ = read_config(ChatMessageConfig, node.config)
         try:
-            failure = await self._send(walk, node, config, until)
+            failure = await self._send(walk, node, config, seconds_from_now(SEND_SECONDS))
         except Exception as exc:  # noqa: BLE001  whatever it is, it is a message that was not sent (§7.1)
             # Without the message and the traceback, which may hold what was sent.
             failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
@@ -224,8 +217,8 @@ class ChatMessageNode:
             log.error(  # noqa: TRY400
                 "the chat connection could not be read: %s", exc, extra={"event": "chat.connection_unreadable"}
             )
-            advice = "The database did not answer: try again later."
-            return _NotSent("send_failed", advice, "storage_unavailable")
+            said = "The database did not answer: try again later."
+            return _NotSent("send_failed", said, "storage_unavailable")
         if messenger is None or stored is None:
             return _NotSent("not_connected", NOT_CONNECTED)
         if not config.target:

@@ -29,7 +29,7 @@ from flowactions_hookspecs import (
     Walk,
 )
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
-from flowactions_plugin.chat.directory import NOT_CHECKED, TargetFault
+from flowactions_plugin.chat.directory import NOT_CHECKED
 from flowactions_plugin.chat.failures import advice
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import new_token, timer
@@ -46,11 +46,12 @@ from flowactions_plugin.errors import (
     TooLarge,
 )
 from flowactions_plugin.host_answers import checked, failing, saved_node
-from flowactions_plugin.http.masking import MASK, masked_header, masked_url, without_addresses
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
-from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, url_problem, webhook_problems
+from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
+from flowactions_plugin.nodes.faults import fault, warning
 from flowactions_plugin.nodes.template import Variables, chat_message, variables_of, without_surrogates
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.nodes.webhook import (
@@ -69,23 +70,11 @@ from flowactions_plugin.queue.rules import FINISHED, method_name
 
 log = logging.getLogger("flowactions")
 
-LEADS_ELSEWHERE: Final = (
-    "The URL's host leads to an address to which requests are not allowed. In production, private and local addresses"
-    " are refused."
-)
-"""Without the address: what a name resolves to here is nothing that an author has to know."""
-
 TESTS_A_MINUTE: Final = 10
 """Of one organization, in all processes together."""
 
 RUN_SECONDS: Final = 30.0
 """How long a node of any type may run in a test."""
-
-NOT_SAVED: Final = "save the node first."
-
-CheckDraft = Callable[[NodeDraft], Awaitable[Sequence[ConfigProblem]]]
-Run = Callable[[Walk, Node], Awaitable[NodeResult]]
-Admit = Callable[[str], Awaitable[int]]
 
 
 class WebhookDrafts:
@@ -97,13 +86,12 @@ class WebhookDrafts:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
-        config, _ = read_config(WebhookConfig, draft.node.config)
-        return (await self._problems(draft, config, SAMPLE))[0]
+        return (await self._problems(draft, SAMPLE))[0]
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the request that would leave, made by what makes the real one; nothing is sent or written."""
         config, unusable = read_config(WebhookConfig, draft.node.config)
-        problems, destination = await self._problems(draft, config, variables_of(walk))
+        problems, destination = await self._problems(draft, variables_of(walk))
         url = without_surrogates(config.webhook_url.strip()) if destination is None else destination.url
         shown = Preview(
             method=method_name(config.webhook_method) or "POST", url=masked_url(url) or None, problems=problems
@@ -117,17 +105,17 @@ class WebhookDrafts:
         headers = attempt_headers(delivery.headers, MASK, signature)
         if self._outbox.standard_webhooks:
             headers = with_standard_headers(headers, MASK, signature)
+        masked = [
+            (name, value if value == signature else masked_header(name, value)) for name, value in headers
+        ]
         return replace(
             shown,
-            headers=tuple(
-                Header(key=name, value=value if value == signature else masked_header(name, value))
-                for name, value in headers
-            ),
+            headers=tuple(Header(key=name, value=value) for name, value in masked),
             body=None if delivery.body is None else delivery.body.decode(),
         )
 
     async def _problems(
-        self, draft: NodeDraft, config: WebhookConfig, variables: Variables
+        self, draft: NodeDraft, variables: Variables
     ) -> tuple[Sequence[ConfigProblem], Destination | None]:
         """Return what is wrong with a draft, and where its URL leads if it may be used."""
         problems = webhook_problems(
@@ -136,20 +124,23 @@ class WebhookDrafts:
             variables,
             standard_webhooks=self._outbox.standard_webhooks,
         )
-        authored = config.webhook_url
+        config, _ = read_config(WebhookConfig, draft.node.config)
+        authored, url, destination = config.webhook_url, config.webhook_url.strip(), None
         try:
-            destination, is_unknown = await self._guard.look_up(authored.strip())
+            destination, is_unknown = await self._guard.look_up(url)
         except EgressRefused as exc:
-            refused = url_problem(authored, url_refusal(config), *_public(authored.strip(), exc))
-            return bounded([refused, *problems]), None
-        if not is_unknown:
-            return problems, destination
-        message = (
-            f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again."
-        )
-        offset = _host_offset(authored.strip())
-        unknown = url_problem(authored, "unknown_host", message, offset, severity="warning")
-        return bounded([unknown, *problems]), destination
+            code, (message, offset) = url_refusal(config), _public(url, exc)
+        else:
+            if not is_unknown:
+                return problems, destination
+            code, offset = "unknown_host", _host_offset(url)
+            message = f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again."
+        if offset is None:
+            found = warning(code, message)
+        else:
+            found = fault(authored, authored.index(url) + offset, code, message)
+        found = replace(found, path=("webhookUrl",), severity="error" if destination is None else "warning")
+        return bounded([found, *problems]), destination
 
 
 def _public(url: str, refusal: EgressRefused) -> tuple[str, int | None]:
@@ -160,8 +151,12 @@ def _public(url: str, refusal: EgressRefused) -> tuple[str, int | None]:
         return str(exc), exc.offset
     try:
         ipaddress.ip_address(host)
-    except ValueError:
-        return LEADS_ELSEWHERE, _host_offset(url)
+    except ValueError:  # what a name resolves to here is nothing that an author has to know
+        message = (
+            "The URL's host leads to an address to which requests are not allowed. In production, private and local"
+            " addresses are refused."
+        )
+        return message, _host_offset(url)
     return str(refusal).removesuffix(HOW_TO_ALLOW), _host_offset(url)
 
 
@@ -177,81 +172,51 @@ class ChatDrafts:
 
     async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config; the provider is asked only when the draft says so."""
-        config, _ = read_config(ChatMessageConfig, draft.node.config)
-        return await self._problems(draft, config, SAMPLE)
+        return await self._problems(draft, SAMPLE)
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the message that would be posted; nothing is sent or written."""
         config, _ = read_config(ChatMessageConfig, draft.node.config)
         variables = variables_of(walk)
-        problems = await self._problems(draft, config, variables)
+        problems = await self._problems(draft, variables)
         text = without_surrogates(chat_message(config.chat_message_text, variables))
         return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=problems)
 
-    async def _problems(
-        self, draft: NodeDraft, config: ChatMessageConfig, variables: Variables
-    ) -> Sequence[ConfigProblem]:
-        problem = await self._of_connection(draft, config)
+    async def _problems(self, draft: NodeDraft, variables: Variables) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a draft and with the connection."""
+        problem = await self._of_connection(draft)
         problems = chat_problems(draft.node.config, variables)
         return problems if problem is None else bounded([problem, *problems])
 
-    async def _of_connection(self, draft: NodeDraft, config: ChatMessageConfig) -> ConfigProblem | None:
-        chat = self._chat
+    async def _of_connection(self, draft: NodeDraft) -> ConfigProblem | None:
+        """Return what is wrong with the connection, or with the target as the provider knows it."""
+        chat, until = self._chat, seconds_from_now(SEND_SECONDS)
         if isinstance(chat, NotConfigured):
             return ConfigProblem(code="not_connected", message=NOT_SET_UP)
-        until = seconds_from_now(SEND_SECONDS)
         try:
             stored = await chat.messenger.connection_of(draft.organization_id, until)
         except StorageUnavailable as exc:
             log.warning(
                 "the chat connection could not be read: %s", exc, extra={"event": "draft.chat_not_checked"}
             )
-            message = "The database did not answer, so the chat connection was not checked."
-            return ConfigProblem(code=NOT_CHECKED, message=message, severity="warning")
+            return warning(NOT_CHECKED, "The database did not answer, so the chat connection was not checked.")
         if stored is None:
             return ConfigProblem(code="not_connected", message=NOT_CONNECTED)
         unusable = chat.connections.reason(stored)
         if unusable is not None:
             return ConfigProblem(code=unusable, message=advice(unusable))
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        wrong = None
         if draft.ask_provider and config.target:
-            fault = await chat.directory.target_fault(
+            wrong = await chat.directory.target_fault(
                 stored, config.target, to_member=config.to_member, until=until
             )
-            return None if fault is None else _of_target(fault, config)
-        return None
-
-
-def _with_problems(outcome: TestOutcome, problems: Sequence[ConfigProblem]) -> TestOutcome:
-    """Put the first of what the check says before what a test's outcome says, in a sentence each.
-
-    Of a test that was not sent, the errors are told alone, in full. An editor has all problems in its form.
-    """
-    was_sent = outcome.status != "skipped"
-    wanted = [each for each in problems if was_sent or each.severity == "error"]
-    if not wanted:
-        return outcome
-    told = []
-    for each in wanted[:3]:
-        field = str(each.path[0]).removeprefix("webhook") if each.path else ""
-        title = {"Url": "URL: ", "Headers": "Headers: ", "Body": "Body: ", "Secret": "Signing secret: "}.get(
-            field, ""
+        return wrong and ConfigProblem(
+            path=(config.target_field,) if wrong.of_target else (),
+            code=wrong.code,
+            message=wrong.message,
+            severity="error" if wrong.certain else "warning",
         )
-        said = f"{each.message.partition('. ')[0].removesuffix('.')}." if was_sent else each.message
-        told.append(f"{title}{said}")
-    if len(wanted) > 3:
-        told.append(f"{len(wanted) - 3} more: see the form.")
-    if was_sent and outcome.message:
-        told.append(outcome.message)
-    return replace(outcome, message=" ".join(told))
-
-
-def _of_target(fault: TargetFault, config: ChatMessageConfig) -> ConfigProblem:
-    return ConfigProblem(
-        path=(config.target_field,) if fault.of_target else (),
-        code=fault.code,
-        message=fault.message,
-        severity="error" if fault.certain else "warning",
-    )
 
 
 class NodeTests:
@@ -262,24 +227,21 @@ class NodeTests:
         queries: where the deliveries of webhooks are.
         admit: counts a test of an organization; gives 0, or the milliseconds until the next one is admitted.
         host: has the saved nodes.
-        check: finds what is wrong with the draft of a webhook.
         wait_seconds: how long the end of an attempt is waited for: its deadline, and some more to claim and write it.
     """
 
     def __init__(
         self,
-        run: Run,
+        run: Callable[[Walk, Node], Awaitable[NodeResult]],
         queries: Insights,
-        admit: Admit,
+        admit: Callable[[str], Awaitable[int]],
         host: Host,
-        check: CheckDraft,
         wait_seconds: float = 12.0,
     ) -> None:
         self._run = run
         self._queries = queries
         self._admit = admit
         self._host = host
-        self._check = check
         self._wait_seconds = wait_seconds
 
     async def test(self, draft: NodeDraft, walk: Walk) -> TestOutcome:
@@ -290,25 +252,22 @@ class NodeTests:
             log.error("a test was not counted, and not made: %s", exc, extra={"event": "node_test.not_counted"})  # noqa: TRY400
             return _failed("storage_unavailable", "The database did not answer, so nothing was sent.")
         if wait_ms:
-            message = (
-                f"At most {TESTS_A_MINUTE} tests a minute: try again in {max(1, round(wait_ms / 1000))} s."
-            )
+            again = max(1, round(wait_ms / 1000))
+            message = f"At most {TESTS_A_MINUTE} tests a minute: try again in {again} s."
             return TestOutcome(status="limited", reason="rate_limited", message=message)
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
         node: Node = draft.node
         unsigned: str | None = "tests of this type of node are not signed."
-        problems: Sequence[ConfigProblem] = ()
         if node.type == WEBHOOK:
-            problems = await self._check(draft)
             node = replace(node, config={**node.config, RETRY_FIELD: False})
             try:
                 unsigned = await self._unsigned(walk, node)
             except HostFailed:
                 message = "The saved node could not be read; the server's log has the details."
                 return _failed("host_error", message)
-        outcome = _with_problems(await self._outcome(walk, node, unsigned), problems)
+        outcome = await self._outcome(walk, node, unsigned)
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
-        return replace(outcome, message=without_addresses(outcome.message or "", authored) or None)
+        return replace(outcome, message=reason_for_tenants(outcome.message or "", authored) or None)
 
     async def _unsigned(self, walk: Walk, node: Node) -> str | None:
         """Say why a webhook is sent unsigned; empty where nobody expects a signature; ``None``: it may be signed (§5.3.6)."""
@@ -316,7 +275,7 @@ class NodeTests:
         typed = node.config.get(SECRET_FIELD)
         saved = await saved_node(self._host, walk, node)
         if saved is None or saved.type != WEBHOOK:
-            return NOT_SAVED if typed else ""
+            return "save the node first." if typed else ""
         place = place_of(saved.config)
         if place is None or place != place_of(node.config):
             return "its URL differs from the saved one." if typed or saved.config.get(SECRET_FIELD) else ""
@@ -326,7 +285,7 @@ class NodeTests:
                 answer = await call_host(self._host.signing_secret, origin(walk, node))
                 secret = checked(self._host, "signing_secret", str | None, answer)
         except OriginGone:
-            return NOT_SAVED
+            return "save the node first."
         return "the saved node has no signing secret. Save the node first." if typed and not secret else None
 
     async def _outcome(self, walk: Walk, node: Node, unsigned: str | None) -> TestOutcome:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
+from flowactions_hookspecs import ConfigProblem
 from flowactions_hookspecs.editing import MASK
 from flowactions_plugin.egress.signature import signing_key
 from flowactions_plugin.errors import BodyInvalid
@@ -20,6 +21,9 @@ from flowactions_plugin.nodes.template import (
 
 NAME_LENGTH: Final = 80
 """Characters of a name that are shown."""
+
+MOST_OF_A_RULE: Final = 20
+"""Problems that one rule tells of one text."""
 
 _TYPOGRAPHIC_QUOTES: Final = "\u201c\u201d\u201e\u201f\u00ab\u00bb\u2033\uff02\u2018\u2019\u201a\u201b\u2032"
 _BLANKS: Final = " \t\r\n"
@@ -84,21 +88,18 @@ _JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*+"(?=([ \t\r\n]*+:)?)|[{}]', re
 """A text of JSON, with a group if it is a name, or a brace."""
 
 
-class Fault(NamedTuple):
-    """Something in a text, and where: line and column from 1, in characters; ``None`` when that is not known."""
-
-    code: str
-    message: str
-    line: int | None = None
-    column: int | None = None
-
-
-def fault(text: str, offset: int, code: str, message: str) -> Fault:
+def fault(text: str, offset: int, code: str, message: str) -> ConfigProblem:
     """Return what is wrong at an offset of a text."""
-    return Fault(code, message, *place(text[:offset]))
+    line, column = place(text[:offset])
+    return ConfigProblem(code=code, message=message, severity="warning", line=line, column=column)
 
 
-def token_in_header(name: str, value: str) -> Iterator[Fault]:
+def warning(code: str, message: str, *path: str | int) -> ConfigProblem:
+    """Return what is wrong with a field as a whole."""
+    return ConfigProblem(path=path, code=code, message=message, severity="warning")
+
+
+def token_in_header(name: str, value: str) -> Iterator[ConfigProblem]:
     """Find a credential in a header's value; one that is a variable is none."""
     found = _KNOWN_TOKEN.search(value) or _OF_A_SCHEME.match(value)
     if found is None and name.lower() == "cookie":
@@ -109,7 +110,7 @@ def token_in_header(name: str, value: str) -> Iterator[Fault]:
         yield fault(value, found.start(1), "token_in_clear", _IN_CLEAR)
 
 
-def token_in_url(url: str) -> Iterator[Fault]:
+def token_in_url(url: str) -> Iterator[ConfigProblem]:
     """Find a credential in a URL's query."""
     address, _, query = url.partition("#")[0].partition("?")
     at = None
@@ -121,14 +122,14 @@ def token_in_url(url: str) -> Iterator[Fault]:
         yield fault(url, at, "token_in_clear", _IN_CLEAR)
 
 
-def fragment(url: str) -> Iterator[Fault]:
+def fragment(url: str) -> Iterator[ConfigProblem]:
     """Find the part of a URL that is not sent."""
     if "#" in url:
         message = "The part from # on is not sent. Remove it, or write %23 if the receiver needs a #."
         yield fault(url, url.index("#"), "fragment_dropped", message)
 
 
-def invisible(text: str, code: str = "invisible_character") -> Iterator[Fault]:
+def invisible(text: str, code: str = "invisible_character") -> Iterator[ConfigProblem]:
     """Find the first character that nobody sees, blanks at the ends excepted."""
     begins = len(text) - len(text.lstrip(_BLANKS))
     for at, each in enumerate(text.strip(_BLANKS), begins):
@@ -137,50 +138,49 @@ def invisible(text: str, code: str = "invisible_character") -> Iterator[Fault]:
             return
 
 
-def faults_of_secret(secret: str) -> Iterator[Fault]:
+def faults_of_secret(secret: str) -> Iterator[ConfigProblem]:
     """Find what is wrong with a signing secret."""
     inner = secret.strip()
     if secret != inner or len(inner.split()) > 1 or any(invisible(inner)):
         message = "The secret contains a space, a line break or an invisible character. It counts: the receiver needs the same."
-        yield Fault("secret_has_spaces", message)
+        yield warning("secret_has_spaces", message)
     if not inner:
         return
     quotes = f"\"'`{_TYPOGRAPHIC_QUOTES}"
     if inner != MASK and not inner.strip("*\u2022\u25cf\u00b7"):
-        yield Fault("secret_is_hidden", "These are the signs that hide a secret. Copy the secret itself.")
+        yield warning("secret_is_hidden", "These are the signs that hide a secret. Copy the secret itself.")
     elif inner[0] in quotes or inner[-1] in quotes:
         message = "The secret begins or ends with a quote. It counts: the receiver needs the same."
-        yield Fault("secret_has_quotes", message)
+        yield warning("secret_has_quotes", message)
     elif _OF_STANDARD_WEBHOOKS.search(inner) and signing_key(inner) == inner.encode("utf-8", "surrogatepass"):
         message = "A secret of Standard Webhooks is whsec_ and base64. This is not, and libraries refuse it. Copy it again."
-        yield Fault("secret_not_base64", message)
+        yield warning("secret_not_base64", message)
     elif len(inner) < 16 and inner != MASK:
         message = "A secret of fewer than 16 characters can be guessed. Use a longer one."
-        yield Fault("secret_too_short", message)
+        yield warning("secret_too_short", message)
 
 
-def other_markup(text: str) -> Iterator[Fault]:
+def other_markup(text: str) -> Iterator[ConfigProblem]:
     """Find markup that the chat provider does not know; the first of each kind."""
     seen: set[str | None] = {None}
     for found in _OTHER_MARKUP.finditer(text):
         if (kind := found.lastgroup) not in seen:
             seen.add(kind)
-            message = _MARKUP[str(kind)].format(found[0], found[0][1:])
-            yield fault(text, found.start(), "other_markup", message)
+            yield fault(text, found.start(), "other_markup", _MARKUP[str(kind)].format(found[0], found[0][1:]))
 
 
-def wrong_id(target: str, *, to_member: bool) -> Iterator[Fault]:
+def wrong_id(target: str, *, to_member: bool) -> Iterator[ConfigProblem]:
     """Find whether a target is no id of the provider's, or one of the other kind; variables are told elsewhere."""
     if "{" in target:
         return
     if not re.fullmatch("[A-Z0-9]+", target):
-        yield Fault("not_an_id", "This is no id: choose from the list, or copy the id.")
+        yield warning("not_an_id", "This is no id: choose from the list, or copy the id.")
     elif target[0] in "ABCDGTUW" and target[0] not in ("UW" if to_member else "CGD"):
         kind = "a person" if to_member else "a channel"
-        yield Fault("not_an_id", f"This is not the id of {kind}: choose from the list, or copy the id.")
+        yield warning("not_an_id", f"This is not the id of {kind}: choose from the list, or copy the id.")
 
 
-def json_fault(text: str) -> Fault | None:
+def json_fault(text: str) -> ConfigProblem | None:
     """Find the first error that keeps a body from being JSON once its variables are substituted, whatever their values.
 
     It says more than the place only where that cannot be wrong.
@@ -189,16 +189,16 @@ def json_fault(text: str) -> Fault | None:
     try:
         check_json(without_surrogates(same).encode())
     except BodyInvalid as exc:
+        said, line, column = str(exc), exc.line, exc.column
         try:
             json.loads(same, parse_int=str, parse_float=str)
-        except json.JSONDecodeError as found:
-            said, at = _json_error(same, found) or _variable_near(text, found.pos) or ("", found.pos)
+        except json.JSONDecodeError as error:
+            said, at = _json_error(same, error) or _variable_near(text, error.pos) or ("", error.pos)
             line, column = place(text[:at])
             said = f"{said} The body must be JSON (line {line}, column {column}).".lstrip()
-            return Fault("invalid_body", said, line, column)
         except (ValueError, RecursionError):
             pass
-        return Fault("invalid_body", str(exc), exc.line, exc.column)
+        return ConfigProblem(code="invalid_body", message=said, line=line, column=column)
     return None
 
 
@@ -227,7 +227,7 @@ def _variable_near(text: str, offset: int) -> tuple[str, int] | None:
     return None
 
 
-def repeated_keys(text: str) -> Iterator[Fault]:
+def repeated_keys(text: str) -> Iterator[ConfigProblem]:
     """Find the names that stand twice in one object of a body that is valid JSON; each place of them after the first."""
     objects: list[set[str]] = []
     for part in _JSON_PART.finditer(as_json_of_same_length(text)[0]):
@@ -245,7 +245,7 @@ def repeated_keys(text: str) -> Iterator[Fault]:
             objects[-1].add(name)
 
 
-def unknown_tokens(text: str) -> Iterator[Fault]:
+def unknown_tokens(text: str) -> Iterator[ConfigProblem]:
     """Find what looks like a variable and is none, so that it is sent unchanged; each of them once."""
     for found in _each_once(text):
         if found[1] not in VARIABLES and (found[1] is None or found[1].strip()):
@@ -253,14 +253,14 @@ def unknown_tokens(text: str) -> Iterator[Fault]:
             yield fault(text, found.start(), "unknown_token", message)
 
 
-def tokens_not_substituted(text: str) -> Iterator[Fault]:
+def tokens_not_substituted(text: str) -> Iterator[ConfigProblem]:
     """Find what was meant as a variable in a text in which none is substituted; each of them once."""
     for found in _each_once(text):
         message = f"{found[0]} is not substituted here, and stays as it is."
         yield fault(text, found.start(), "token_not_substituted", message)
 
 
-def tokens_in_keys(text: str) -> Iterator[Fault]:
+def tokens_in_keys(text: str) -> Iterator[ConfigProblem]:
     """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
     for name, offset in as_json_of_same_length(text)[1].items():
         message = f"{_BRACED[name.lower()]} is not substituted in a key. It is sent unchanged."
@@ -268,12 +268,14 @@ def tokens_in_keys(text: str) -> Iterator[Fault]:
 
 
 def _each_once(text: str) -> Iterator[re.Match[str]]:
-    """Find what looks like a variable, the first time of each."""
+    """Find what looks like a variable, the first time of each of the first few."""
     seen: set[str] = set()
     for found in _LIKE_A_VARIABLE.finditer(text):
         if found[0] not in seen:
             seen.add(found[0])
             yield found
+            if len(seen) == MOST_OF_A_RULE:
+                return
 
 
 def _no_variable(found: re.Match[str]) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.running import NodeRunner
-from flowactions_plugin.nodes.store import DeferredStore, Lease, Release, Step, step_of
+from flowactions_plugin.nodes.store import LEASE_SECONDS, RENEW_SECONDS, DeferredStore, Lease, Step, step_of
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.telemetry import names
@@ -29,19 +29,16 @@ log = logging.getLogger("flowactions")
 RETRY_SECONDS: Final = 15.0
 """How long a node that failed waits before it is run again."""
 
-RENEW_AFTER: Final = 3.0
-"""Seconds. A lease is renewed before a node that would begin later than this."""
-
 RECOVERED_AT_ONCE: Final = 20
 
 HOST_SECONDS: Final = 5.0
 """How long `Host.nodes_recovered` may take."""
 
 REPEAT_SECONDS: Final = 2.0
-"""After which steps that could not be read are asked for again."""
+"""After which steps are tried again that the database did not let this process read, run or release."""
 
-UNREAD_KEPT: Final = 100_000
-"""Steps; then the oldest is forgotten. An hour without the database and thirty users a second are as many."""
+MOST_PENDING: Final = 100_000
+"""Such steps; then the oldest is forgotten. An hour without the database and thirty users a second are as many."""
 
 NOT_RECORDED: Final = {
     "run_halted": "A node before this one has halted the run, so nothing more of it runs.",
@@ -75,13 +72,12 @@ class Pacing:
         self._runner = NodeRunner(database, store, host)
         telemetry = telemetry or Telemetry()
         self._spans, self._meters = telemetry.spans, telemetry.meters
-        self._releases: dict[str, Release] = {}
-        self._unread: dict[Step, None] = {}
+        self._pending: dict[Step, str] = {}  # with the token of a lease that this process may have
         self._repeating: asyncio.Task[None] | None = None
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
-        with self.database.using(transaction):
+        with self.database.transactions.using(transaction):
             try:
                 if isinstance(walk.pacing, Deferred):
                     return await self._record(walk, node, walk.pacing.next_step_id, transaction)
@@ -127,28 +123,29 @@ class Pacing:
         then how that ended. When its process is killed, `recover` goes on where it stopped. Without the host's
         transaction, what could not be read or run is repeated here, and the host moves on.
         """
-        with self.database.using(transaction):
+        with self.database.transactions.using(transaction):
             step = step_of(walk, step_id)
             if transaction is not None:
                 try:
-                    return await self._advance(step, transaction)
+                    return await self._run_step(step, transaction)
                 except StorageUnavailable:
                     return Advanced(state="unavailable")
-            # Steps of the run that could not be read come first, in the order in which the user got to them.
-            before = [each for each in self._unread if each[:-1] == step[:-1] and each != step]
+            # Steps of the run that are pending come first, in the order in which the user got to them.
+            steps = [*(each for each in self._pending if each[:-1] == step[:-1] and each != step), step]
             results: list[NodeResult] = []
-            for index, each in enumerate(steps := [*before, step]):
+            for index, each in enumerate(steps):
                 try:
-                    advanced = await self._advance(each, None)
+                    advanced = await self._run_step(each)
                 except StorageUnavailable:
-                    self._repeat_later(steps[index:])
+                    for later in steps[index:]:
+                        self._repeat_later(later)
                     break
                 results.extend(advanced.results)
                 if advanced.state in {"halted", "running"}:
                     return replace(advanced, results=tuple(results))
             return Advanced(state="done", results=tuple(results))
 
-    async def _advance(self, step: Step, transaction: Transaction | None) -> Advanced:
+    async def _run_step(self, step: Step, transaction: Transaction | None = None) -> Advanced:
         """Lease a step and run it."""
         try:
             lease = await self._lease(step, transaction)
@@ -161,46 +158,49 @@ class Pacing:
                 extra={"event": "deferred.unreadable_now"},
             )
             raise
-        if lease.state != "leased":
+        if not lease.records:
             return Advanced(state=lease.state)
         return await self._run_all(step, lease, transaction)
 
-    def _repeat_later(self, steps: Sequence[Step]) -> None:
-        """Keep steps that could not be read, and begin to repeat them."""
-        self._unread.update(dict.fromkeys(steps))
-        while len(self._unread) > UNREAD_KEPT:
-            del self._unread[next(iter(self._unread))]
+    def _repeat_later(self, step: Step, token: str = "") -> None:
+        """Keep a step that could not be read, run or released, and the token of its lease; begin to repeat."""
+        self._pending[step] = token or self._pending.get(step, "")
+        if len(self._pending) > MOST_PENDING:
+            del self._pending[next(iter(self._pending))]
         if self._repeating is None or self._repeating.done():
             self._repeating = asyncio.create_task(self._keep_repeating())
 
     async def _keep_repeating(self) -> None:
-        """Repeat steps until all could be read."""
-        while self._unread:
+        """Repeat steps until none is pending."""
+        while self._pending:
             await asyncio.sleep(REPEAT_SECONDS)
             await self._repeat()
 
     async def _repeat(self) -> None:
-        """Read what could not be read, as far as the database answers."""
+        """Run what is pending, as far as the database answers."""
         with suppress(StorageUnavailable):
-            for step in list(self._unread):
-                if step in self._unread:  # unless a call of the host has run it meanwhile
+            for step in list(self._pending):
+                if step in self._pending:  # unless a call of the host has run it meanwhile
                     await self._recover(step)
+
+    async def _stop_repeating(self) -> None:
+        if self._repeating is not None:
+            self._repeating.cancel()
+            await asyncio.wait({self._repeating})
+            self._repeating = None
 
     async def aclose(self) -> None:
         """End the repeating, with a last attempt."""
-        if self._repeating is None:
-            return
-        self._repeating.cancel()
-        await asyncio.wait({self._repeating})
-        self._repeating = None
+        await self._stop_repeating()
         await self._repeat()
-        if self._unread:
+        await self._stop_repeating()  # what the last attempt has begun
+        if self._pending:
             log.error(
                 "%s steps could not be read until the end of this process: their nodes do not run",
-                len(self._unread),
+                len(self._pending),
                 extra={"event": "deferred.never_read"},
             )
-            self._unread.clear()
+            self._pending.clear()
 
     async def recover(self) -> int:
         """Run steps that users have got to and whose processes are gone, and notify the host.
@@ -211,30 +211,28 @@ class Pacing:
         Raises:
             StorageUnavailable: the database failed; what is left is there for the next time.
         """
-        await self._release(None)
         ran = 0
-        for step in await self._store.expired(RECOVERED_AT_ONCE):
+        for step in [*self._pending, *await self._store.expired(RECOVERED_AT_ONCE)]:
             ran += await self._recover(step)
         return ran
 
     async def recover_more(self) -> float | None:
         """Recover as `recover`; return 0 when there may be more."""
-        return 0.0 if await self.recover() == RECOVERED_AT_ONCE else None
+        return 0.0 if await self.recover() >= RECOVERED_AT_ONCE else None
 
     async def _recover(self, step: Step) -> bool:
         """Run a step without its user, and notify the host; return whether anything was there to run."""
-        lease = await self._lease(step, None)
-        if lease.state != "leased":
+        lease = await self._lease(step)
+        if not lease.records:
             return False
         run = printable(step.run_id)
-        number = len(lease.records)
         log.warning(
             "run %s: %s deferred nodes run without their user",
             run,
-            number,
+            len(lease.records),
             extra={"event": "deferred.reclaimed"},
         )
-        advanced = await self._run_all(step, lease, None)
+        advanced = await self._run_all(step, lease)
         if advanced.results and provides(self._host, "nodes_recovered"):
             try:
                 async with asyncio.timeout(HOST_SECONDS):
@@ -245,82 +243,95 @@ class Pacing:
                 log.exception("%s failed for run %s", method, run, extra={"event": "host.method_failed"})
         return True
 
-    async def _release(self, transaction: Transaction | None, step: Step | None = None) -> None:
-        """Release leases of this process that it could not go on with, or only a step's."""
-        for token, release in list(self._releases.items()):
-            if step not in {None, release.step} or self._releases.pop(token, None) is None:
-                continue  # the latter: another call has it
-            try:
-                async with self.database.answering():
-                    await self._store.release(release, transaction)
-            except BaseException:
-                self._to_release(release)
-                raise
-
-    def _to_release(self, release: Release) -> None:
-        """Keep what could not be released; of more than a thousand, the oldest expire by themselves."""
-        self._releases[release.token] = release
-        if len(self._releases) > 1000:
-            del self._releases[next(iter(self._releases))]
-
-    async def _lease(self, step: Step, transaction: Transaction | None) -> Lease:
-        """Lease a step, and note that it could be read."""
-        # A host's transaction, which then decides, locks no rows of other runs.
-        await self._release(transaction, step if transaction is not None else None)
-        token = new_token()
+    async def _lease(self, step: Step, transaction: Transaction | None = None) -> Lease:
+        """Release what this process may still lease of a step, and lease it again; then it is no longer pending."""
+        earlier, token = self._pending.get(step), new_token()
         try:
             async with self.database.answering():
+                if earlier:
+                    await self._store.release(step, earlier, transaction)
+                    earlier = ""
                 lease = await self._store.lease(step, transaction, token)
         except BaseException:
-            # It may be leased all the same: the answer was lost.
-            self._to_release(Release(step, token))
+            # It may be leased all the same: the answer was lost. In a host's transaction, the host decides.
+            if transaction is None:
+                self._repeat_later(step, earlier or token)
             raise
-        self._unread.pop(step, None)
+        self._pending.pop(step, None)
         return lease
 
-    async def _run_all(self, step: Step, lease: Lease, transaction: Transaction | None) -> Advanced:
+    async def _run_all(self, step: Step, lease: Lease, transaction: Transaction | None = None) -> Advanced:
         """Run what was leased; where that ends early, the state says so and the results hold what has run."""
         results: list[NodeResult] = []
-        left: Release | None = None
         token = lease.records[0].token
+        state: AdvancedState = "unavailable"
+        retries = counts = False
         try:
-            complete = await self._run_in_order(lease, transaction, results)
-            state: AdvancedState = "done" if complete and not lease.blocked else "unavailable"
-            if not complete:
-                left = Release(step, token, RETRY_SECONDS, counts=True)
+            # A host's transaction keeps the lease by itself.
+            async with nullcontext() if transaction is not None else self._renewing(step, token):
+                complete = await self._run_in_order(lease, transaction, results)
+            counts = retries = not complete
+            if complete:
+                state = lease.state
         except (StorageUnavailable, HostFailed) as exc:
             run = printable(step.run_id)
             log.error("run %s: deferred nodes wait: %s", run, exc, extra={"event": "deferred.waits"})  # noqa: TRY400
-            if isinstance(exc, HostFailed):
-                left = Release(step, token, RETRY_SECONDS)
-            else:
-                self._to_release(Release(step, token))
-            state = "unavailable"
+            retries = isinstance(exc, HostFailed)
+            if not retries and transaction is None:
+                self._repeat_later(step, token)
         except asyncio.CancelledError:
-            self._to_release(Release(step, token))
+            if transaction is None:
+                self._repeat_later(step, token)
             raise
         except LeaseLost:
-            state = await self._state(step, transaction)
+            state = "running"  # the next call is told how that ends
         if results and results[-1].halt:
-            state, left = "halted", None
-        if left is not None:
-            self._to_release(left)
-            # Otherwise it is released later, or expires. What has run is reported in any case.
+            state = "halted"
+        elif retries:
+            # Otherwise the lease expires. What has run is reported in any case.
             with suppress(Exception):
-                await self._release(transaction, step)
+                async with self.database.answering():
+                    await self._store.release(step, token, transaction, seconds=RETRY_SECONDS, counts=counts)
         return Advanced(state=state, results=tuple(results))
+
+    @asynccontextmanager
+    async def _renewing(self, step: Step, token: str) -> AsyncIterator[None]:
+        """Renew a lease while the block runs; end the block with the error when it cannot be kept."""
+        failed: list[Exception] = []
+
+        async def renew() -> None:
+            end = timer() + LEASE_SECONDS - RENEW_SECONDS
+            while not failed:
+                await asyncio.sleep(RENEW_SECONDS)
+                now = timer()
+                try:
+                    await self._store.renew(step, token)
+                    end = now + LEASE_SECONDS
+                except (StorageUnavailable, LeaseLost) as exc:
+                    # What has begun is not interrupted while nobody else can begin it.
+                    if isinstance(exc, LeaseLost) or timer() >= end:
+                        failed.append(exc)
+                        limit.reschedule(asyncio.get_running_loop().time())
+
+        try:
+            async with asyncio.timeout(None) as limit:
+                renewing = asyncio.create_task(renew())
+                try:
+                    yield
+                finally:
+                    renewing.cancel()
+                    await asyncio.wait({renewing})
+        except TimeoutError:
+            if failed:
+                raise failed[0] from None
+            raise
 
     async def _run_in_order(
         self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]
     ) -> bool:
         """Run the records one after the other, up to one that halts; return whether none is left to be run again."""
         complete = True
-        leased_at = timer()
         for record in lease.records:
-            if transaction is None and timer() - leased_at > RENEW_AFTER:
-                if not await self._store.renew(record):
-                    raise LeaseLost
-                leased_at = timer()
             try:
                 node_type = self._node_types()[record.node_type]
                 with self._spans.node(record.walk, record.node) as span:
@@ -340,12 +351,3 @@ class Pacing:
             if results[-1].halt:
                 break
         return complete
-
-    async def _state(self, step: Step, transaction: Transaction | None) -> AdvancedState:
-        """Return the state of a step whose records another call has leased."""
-        try:
-            async with self.database.answering():
-                state = (await self._store.find(step, transaction)).state
-        except StorageUnavailable:
-            return "unavailable"
-        return state if state in {"done", "halted"} else "running"

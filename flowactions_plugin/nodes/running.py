@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -26,7 +26,7 @@ from flowactions_plugin.egress.guard import RESOLVE_SECONDS
 from flowactions_plugin.errors import LeaseLost, NodeFailed, StorageUnavailable
 from flowactions_plugin.host_answers import saved_node
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.store import LEASE_SECONDS, DeferredStore, Record
+from flowactions_plugin.nodes.store import DeferredStore, Record
 from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
 from flowactions_plugin.queue.prepared import PreparedDelivery, result_of
 from flowactions_plugin.storage.database import Database, Transaction
@@ -35,9 +35,6 @@ from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions")
 
-Action: TypeAlias = NodeResult | InTransaction
-
-RENEW_SECONDS: Final = LEASE_SECONDS / 3
 RUN_SECONDS: Final = 300.0
 """How long a node may run. The lease of a deferred one is renewed meanwhile."""
 
@@ -45,10 +42,7 @@ WRITE_SECONDS: Final = 3.0
 """How long an `InTransaction.write` may take on PostgreSQL: a walk waits six seconds at the most."""
 
 LONE_WRITE_SECONDS: Final = 8.0
-"""The same on SQLite, which has one writer: the lease is not renewed meanwhile."""
-
-CANCEL_SECONDS: Final = 5.0
-"""How long a cancelled node may take to end."""
+"""The same on SQLite, which has one writer."""
 
 
 class NodeRunner:
@@ -69,13 +63,7 @@ class NodeRunner:
             StorageUnavailable: the database failed; nothing was written.
         """
         began = timer()
-        try:
-            async with asyncio.timeout(RUN_SECONDS):
-                action = await _reach(node_type, walk, node)
-        except asyncio.CancelledError:
-            if is_being_cancelled():
-                raise
-            raise NodeFailed(f"a node of type {node_type.name!r} was cancelled from within") from None
+        action = await _reach(node_type, walk, node)
         if isinstance(action, NodeResult):
             return action
         # To resolve a name took some of the walk's time.
@@ -108,8 +96,8 @@ class NodeRunner:
             NodeFailed: the node type does not do what the contract says; the record waits.
             StorageUnavailable: the database failed.
         """
-        # A host's transaction keeps the lease by itself.
-        node, action = await self._reach_record(node_type, record, renews=transaction is None)
+        node = await self._with_secrets(node_type, record.walk, record.node)
+        action = await _reach(node_type, record.walk, node)
 
         @repeated
         async def finish() -> NodeResult:
@@ -139,35 +127,6 @@ class NodeRunner:
             )
             raise
 
-    async def _reach_record(self, node_type: NodeType, record: Record, *, renews: bool) -> tuple[Node, Action]:
-        """Reach a deferred node in a task of its own, and renew its lease meanwhile; return the node, and what it does."""
-
-        async def reach() -> tuple[Node, Action]:
-            node = await self._with_secrets(node_type, record.walk, record.node)
-            return node, await _reach(node_type, record.walk, node)
-
-        task = asyncio.ensure_future(reach())
-        now = timer()
-        lease_end, run_end = now + LEASE_SECONDS - RENEW_SECONDS, now + RUN_SECONDS
-        try:
-            while not (await asyncio.wait({task}, timeout=min(RENEW_SECONDS, run_end - now)))[0]:
-                if (now := timer()) >= run_end:
-                    raise NodeFailed(f"it took longer than {RUN_SECONDS:g} s")
-                try:
-                    if renews and not await self._store.renew(record):
-                        raise LeaseLost
-                    lease_end = now + LEASE_SECONDS
-                except StorageUnavailable:
-                    # What has begun is not interrupted while nobody else can begin it.
-                    if timer() >= lease_end:
-                        raise
-        finally:
-            if not task.done():
-                await _cancel(task, record)
-        if task.cancelled():
-            raise NodeFailed("it was cancelled from within")
-        return task.result()
-
     async def _with_secrets(self, node_type: NodeType, walk: Walk, node: Node) -> Node:
         """Return the node with its secret fields as the host has them now; they are never recorded (§5.3.6)."""
         # The secret of a webhook is read when it is sent.
@@ -188,8 +147,8 @@ class NodeRunner:
             if _delivery(action) is not None:
                 result: object = await action.write(connection)
             else:
-                seconds = LONE_WRITE_SECONDS if self._database.sql.one_writer else WRITE_SECONDS
-                async with asyncio.timeout(seconds), self._database.lent(connection) as given:
+                seconds = LONE_WRITE_SECONDS if not self._database.sql.is_server else WRITE_SECONDS
+                async with asyncio.timeout(seconds), self._database.transactions.lent(connection) as given:
                     result = await action.write(given)
             return _named(returned(result, NodeResult, f"write of node type {node_type.name!r}"), node)
         except (NodeFailed, StorageUnavailable, TransactionInvalid):
@@ -204,24 +163,15 @@ class NodeRunner:
             raise NodeFailed(failed) from exc
 
 
-async def _cancel(task: asyncio.Task[Any], record: Record) -> None:
-    """Cancel a node, and wait a while for its end."""
-    task.cancel()
-    # Its error, if there is one, is of no use to anybody any more.
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    if not (await asyncio.wait({task}, timeout=CANCEL_SECONDS))[0]:
-        log.error(
-            "%s node %s still runs %g s after it was cancelled; nobody waits for it any more",
-            record.node_type,
-            printable(record.node_id),
-            CANCEL_SECONDS,
-            extra={"event": "node.left_behind"},
-        )
-
-
-async def _reach(node_type: NodeType, walk: Walk, node: Node) -> Action:
+async def _reach(node_type: NodeType, walk: Walk, node: Node) -> NodeResult | InTransaction:
     """Reach a node; a wrong result is a failure."""
-    action = await node_type.reach(walk, node)
+    try:
+        async with asyncio.timeout(RUN_SECONDS):
+            action = await node_type.reach(walk, node)
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        raise NodeFailed(f"a node of type {node_type.name!r} was cancelled from within") from None
     if isinstance(action, InTransaction):
         return action
     try:

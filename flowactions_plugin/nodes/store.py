@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from itertools import takewhile
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from sqlalchemy import (
     ColumnElement,
-    Row,
     Update,
     and_,
     case,
@@ -24,14 +24,15 @@ from sqlalchemy import (
     func,
     literal,
     not_,
-    null,
     select,
     update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import Deferred, Node, Walk
+from flowactions_hookspecs.nodes import AdvancedState
 from flowactions_plugin.clock import new_token
+from flowactions_plugin.errors import LeaseLost
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred, halted_runs
@@ -40,14 +41,13 @@ from flowactions_plugin.storage.waiting import repeated
 log = logging.getLogger("flowactions")
 
 LEASE_SECONDS: Final = 15.0
-"""Longer than most nodes take, a message with all its attempts included; the lease of a longer one is renewed."""
+"""Longer than most nodes take, a message with all its attempts included."""
+
+RENEW_SECONDS: Final = LEASE_SECONDS / 3
+"""After which a lease is renewed, while its nodes run."""
 
 MAX_LEASES: Final = 5
 """A node is dropped after so many leases in which its process ended or the node failed."""
-
-Nothing: TypeAlias = Literal["done", "running", "halted", "unavailable"]
-"""Why no record can be leased: nothing waits, somebody else leases them, the run was halted, or the first one is of a type
-that is not offered here or runs again only after a while."""
 
 
 class Step(NamedTuple):
@@ -88,38 +88,29 @@ class Lease(NamedTuple):
     """The answer to asking for a step's records.
 
     Attributes:
-        state: ``leased``, or why there are none.
-        records: those that the caller leases, in walk order.
-        blocked: whether behind them waits one of a type that is not offered here.
+        state: the step's, apart from the records.
+        records: those that the caller leases, in walk order; none: the state says why.
     """
 
-    state: Literal["leased"] | Nothing
+    state: AdvancedState
     records: Sequence[Record] = ()
-    blocked: bool = False
 
 
 class Found(NamedTuple):
-    """What waits for a step: why there is nothing to lease, if so; the first record; whether it waits for another process."""
-
-    state: Nothing | None
-    first: int = 0
-    of_others: bool = False
-
-
-class Release(NamedTuple):
-    """A lease that is given back.
+    """What waits for a step.
 
     Attributes:
-        step: what was leased.
-        token: of the lease.
-        seconds: after which it is run again.
-        counts: whether the lease counts towards `MAX_LEASES`.
+        state: why nothing can be leased, ``unavailable`` if the first one is of a type that is not offered here or runs again
+            only after a while; ``None``: something can.
+        first: the first record that can.
+        last: the last one before the first of a type that is not offered here.
+        others: those from there on.
     """
 
-    step: Step
-    token: str
-    seconds: float = 0.0
-    counts: bool = False
+    state: AdvancedState | None
+    first: int = 0
+    last: int = 0
+    others: Sequence[int] = ()
 
 
 class DeferredStore:
@@ -130,7 +121,7 @@ class DeferredStore:
         types: returns the node types that this process offers. Records of others wait for a process that does.
     """
 
-    def __init__(self, database: Database, types: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, database: Database, types: Callable[[], Collection[str]]) -> None:
         self._database = database
         self._types = types
 
@@ -181,44 +172,39 @@ class DeferredStore:
             number of racing callers, one gets it.
         """
         found = await self.find(step, transaction)
-        if found.state is not None and not found.of_others:
+        if found.state is not None and not found.others:
             return Lease(found.state)
+        records: Sequence[Record] = ()
         async with self._database.write(transaction) as connection:
-            if found.state is not None:
-                # The user has got here: the recovery of a process that offers the type finds it.
-                reached = update(deferred).where(*_waiting(step), deferred.c.held_until.is_(None))
-                await connection.execute(reached.values(held_until=self._database.now()))
-                return Lease(found.state)
-            # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
-            gate = (
-                select(deferred.c.holds)
-                .where(
+            if found.state is None:
+                # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
+                first = (
+                    *_waiting(step),
                     deferred.c.id == found.first,
-                    *_waiting(step),  # no longer, if it has run meanwhile
-                    not_(self._is_leased()),
-                    not_(_is_halted(step)),
-                )
-                .with_for_update(skip_locked=True, of=deferred)
-            )
-            holds = (await connection.execute(gate)).scalar_one_or_none()
-            if holds is None:
-                return Lease("running")
-            if holds >= MAX_LEASES:
-                await self._drop_exhausted(step, found.first, connection)
-            return await self._lease_all(step, token or new_token(), connection)
+                )  # waits no longer, if it has run meanwhile
+                gate = select(deferred.c.holds).where(*first, not_(self._is_leased()), not_(_is_halted(step)))
+                locked = await connection.execute(gate.with_for_update(skip_locked=True, of=deferred))
+                if (holds := locked.scalar_one_or_none()) is None:
+                    return Lease("running")
+                if holds >= MAX_LEASES:
+                    await self._drop_exhausted(step, found.first, connection)
+                records = await self._lease_all(step, found.last, token or new_token(), connection)
+            if found.others:
+                # The user has got here: the recovery of a process that offers the type finds them.
+                told = update(deferred).where(deferred.c.id.in_(found.others), deferred.c.held_until.is_(None))
+                await connection.execute(told.values(held_until=self._database.now()))
+        return Lease("unavailable" if found.others else "done", records)
 
     async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
         """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
-        now, until = self._database.now(), deferred.c.held_until
         one = select(literal(1)).subquery()  # so that there is an answer also where nothing waits
         query = (
             select(
                 deferred.c.id,
                 deferred.c.node_type,
-                until,
                 _is_halted(step).label("halted"),
                 self._is_leased().label("leased"),
-                and_(deferred.c.token.is_(None), until > now, until <= now + _MOST_AHEAD).label("later"),
+                and_(deferred.c.token.is_(None), deferred.c.held_until > self._database.now()).label("later"),
             )
             .select_from(one.outerjoin(deferred, and_(*_waiting(step))))
             .order_by(deferred.c.id)
@@ -226,15 +212,14 @@ class DeferredStore:
         async with self._database.read(transaction) as connection:
             rows = (await connection.execute(query)).all()
         first = rows[0]
-        if first.halted:
-            return Found("halted")
-        if any(row.leased for row in rows):
-            return Found("running")
-        if first.id is None:
-            return Found("done")
-        if first.node_type in self._types():
-            return Found("unavailable" if first.later else None, first.id)
-        return Found("unavailable", first.id, of_others=any(row.held_until is None for row in rows))
+        if first.halted or first.id is None or any(row.leased for row in rows):
+            return Found("halted" if first.halted else "done" if first.id is None else "running")
+        offered = self._types()
+        mine = list(takewhile(lambda row: row.node_type in offered, rows))
+        others = [row.id for row in rows[len(mine) :]]
+        if not mine or first.later:
+            return Found("unavailable", others=others)
+        return Found(None, first.id, mine[-1].id, others)
 
     async def expired(self, limit: int) -> Sequence[Step]:
         """List steps whose leases have expired and whose first records this process can run, the earliest first."""
@@ -268,57 +253,66 @@ class DeferredStore:
             extra={"event": "deferred.dropped"},
         )
 
-    async def _lease_all(self, step: Step, token: str, connection: AsyncConnection) -> Lease:
-        """Lease the records of a step up to the first of a type that is not offered here; the others wait for its process."""
+    async def _lease_all(
+        self, step: Step, last: int, token: str, connection: AsyncConnection
+    ) -> Sequence[Record]:
+        """Lease the records of a step up to one of them."""
         other = deferred.alias("other")
         first = select(func.min(other.c.id)).where(*_waiting(step, other)).scalar_subquery()
-        blocked = (
-            select(func.min(other.c.id))
-            .where(*_waiting(step, other), other.c.node_type.not_in(tuple(self._types())))
-            .scalar_subquery()
-        )
-        mine = deferred.c.id < func.coalesce(blocked, 2**63 - 1)
-        # Only the first one's: should this process end, it may be what has ended it.
-        counts = and_(mine, deferred.c.id == first, deferred.c.holds < MAX_LEASES)
         leased = (
             update(deferred)
-            .where(*_waiting(step), not_(self._is_leased()))
+            .where(*_waiting(step), deferred.c.id <= last)
             .values(
-                token=case((mine, token), else_=null()),
-                held_until=self._database.now() + case((mine, int(LEASE_SECONDS * 1000)), else_=0),
-                holds=deferred.c.holds + case((counts, 1), else_=0),
+                token=token,
+                held_until=self._database.now() + int(LEASE_SECONDS * 1000),
+                # Only the first one's count: should this process end, it may be what has ended it.
+                holds=deferred.c.holds + case((deferred.c.id == first, 1), else_=0),
             )
             .returning(deferred)
         )
-        rows = sorted((await connection.execute(leased)).all(), key=lambda row: row.id)
-        records = [_record(step, row) for row in rows if row.token == token]
-        is_blocked = len(records) < len(rows)
-        if records:
-            return Lease("leased", records, is_blocked)
-        return Lease("unavailable" if is_blocked else "done", blocked=is_blocked)
+        rows = (await connection.execute(leased)).all()
+        kept = ("node_id", "node_type", "visit", "walk", "node")
+        return sorted(Record(row.id, step, row.token, *(getattr(row, name) for name in kept)) for row in rows)
 
     @repeated
-    async def renew(self, record: Record) -> bool:
-        """Renew the lease of a record and of those after it; return whether nobody else has reclaimed it meanwhile."""
+    async def renew(self, step: Step, token: str) -> None:
+        """Renew a lease; raise `LeaseLost` if somebody else has reclaimed it meanwhile."""
         leased = (
             update(deferred)
-            .where(*_waiting(record.step), deferred.c.id >= record.id, deferred.c.token == record.token)
+            .where(*_waiting(step), deferred.c.token == token)
             .values(held_until=self._database.now() + int(LEASE_SECONDS * 1000))
         )
         async with self._database.answering(), self._database.write() as connection:
-            return (await connection.execute(leased)).rowcount > 0
+            if not (await connection.execute(leased)).rowcount:
+                raise LeaseLost
 
     @repeated
-    async def release(self, release: Release, transaction: AsyncConnection | None = None) -> None:
-        """Release the remaining records of a lease whose process runs but cannot continue."""
+    async def release(
+        self,
+        step: Step,
+        token: str,
+        transaction: AsyncConnection | None = None,
+        *,
+        seconds: float = 0.0,
+        counts: bool = False,
+    ) -> None:
+        """Release the remaining records of a lease whose process runs but cannot continue.
+
+        Args:
+            step: what was leased.
+            token: of the lease.
+            transaction: the host's own transaction, which then decides.
+            seconds: after which they are run again.
+            counts: whether the lease counts towards `MAX_LEASES`.
+        """
         uncounted = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
         released = (
             update(deferred)
-            .where(*_waiting(release.step), deferred.c.token == release.token)
+            .where(*_waiting(step), deferred.c.token == token)
             .values(
                 token=None,
-                held_until=self._database.now() + int(release.seconds * 1000),
-                holds=deferred.c.holds if release.counts else uncounted,
+                held_until=self._database.now() + int(seconds * 1000),
+                holds=deferred.c.holds if counts else uncounted,
             )
         )
         async with self._database.write(transaction) as connection:
@@ -339,14 +333,6 @@ class DeferredStore:
         del halted["step_id"]
         await connection.execute(self._database.sql.insert_unless_there(halted_runs).values(halted))
 
-    async def prune(self, older_than_ms: int, limit: int) -> int:
-        """Remove records of runs that were abandoned longer ago than this; give how many there were."""
-        return await self._database.prune(deferred.c.created_at, older_than_ms, limit)
-
-    async def prune_halted(self, older_than_ms: int, limit: int) -> int:
-        """Forget runs that were halted longer ago than this; give how many there were."""
-        return await self._database.prune(halted_runs.c.halted_at, older_than_ms, limit)
-
     def _ended(self) -> Update:
         """Note when records ran, and keep nothing but their ids."""
         return update(deferred).values(
@@ -354,13 +340,8 @@ class DeferredStore:
         )
 
     def _is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
-        """Select records that somebody leases. A time that no lease can have come to does not count."""
-        now = self._database.now()
-        has_end = table.c.held_until.is_not(None)  # so that the index of held records can be used
-        return and_(has_end, table.c.token.is_not(None), table.c.held_until.between(now, now + _MOST_AHEAD))
-
-
-_MOST_AHEAD: Final = int(2 * LEASE_SECONDS * 1000)
+        """Select records that somebody leases."""
+        return and_(table.c.token.is_not(None), table.c.held_until > self._database.now())
 
 
 def step_of(walk: Walk, step_id: str | None) -> Step:
@@ -385,8 +366,3 @@ def _waiting(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]
 def _is_halted(step: Step) -> ColumnElement[bool]:
     """Select whether a step's run was halted."""
     return exists().where(*_of_run(halted_runs, step))
-
-
-def _record(step: Step, row: Row[Any]) -> Record:
-    """Return a row that was leased as a record."""
-    return Record(row.id, step, row.token, row.node_id, row.node_type, row.visit, row.walk, row.node)

@@ -39,9 +39,12 @@ from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
     MAX_HEADER_VALUE_BYTES,
+    attempts_of,
     check_headers_size,
+    delays,
     method_name,
 )
+from flowactions_plugin.settings.model import Settings
 
 log = logging.getLogger("flowactions")
 
@@ -142,27 +145,23 @@ UI_SCHEMA: Final[dict[str, Any]] = {
 }
 
 
-def attempts_in_words(delays: Sequence[float], tick_seconds: float | None) -> str:
+def attempts_in_words(waits: Sequence[float], tick_seconds: float | None) -> str:
     """Return a sentence on a webhook's attempts and their times, for the flow's author (§2.4).
 
     Args:
-        delays: seconds from each attempt that fails to the next one; without any, it has one attempt.
+        waits: seconds from each attempt that fails to the next one; without any, it has one attempt.
         tick_seconds: seconds from one tick of the worker to the next; ``None``: it delivers continuously.
     """
-    number = f"{len(delays) + 1} attempts" if delays else "1 attempt"
+    number = f"{len(waits) + 1} attempts" if waits else "1 attempt"
     first = "at once" if tick_seconds is None else f"within {_span(tick_seconds)}"
-    if not delays:
+    if not waits:
         return f"{number}: {first}."
-    if tick_seconds is None:
-        return f"{number}: {first}, then after {_listed(delays)} (about {_span(sum(delays))} in all)."
-    # The delay begins when an attempt ends, which is after its tick began; the first tick after the delay claims the row.
-    ticks = accumulate(int(delay / tick_seconds) + 1 for delay in delays)
-    return f"{number}: {first}, then about {_listed([each * tick_seconds for each in ticks])} after the first."
-
-
-def _listed(seconds: Sequence[float]) -> str:
-    *others, last = map(_span, seconds)
-    return f"{', '.join(others)} and {last}" if others else last
+    if tick_seconds is not None:
+        # The delay begins when an attempt ends, which is after its tick began; the first tick after the delay claims the row.
+        waits = [(int(wait / tick_seconds) + 1) * tick_seconds for wait in waits]
+    *others, last = map(_span, accumulate(waits))
+    later = f"{', '.join(others)} and {last}" if others else last
+    return f"{number}: {first}, then about {later} after the first."
 
 
 def _span(seconds: float) -> str:
@@ -172,32 +171,21 @@ def _span(seconds: float) -> str:
     return f"{round(seconds, 1):g} s"
 
 
-def node_type(
-    node: WebhookNode,
-    check: Check,
-    preview: MakePreview,
-    delays: Sequence[float],
-    tick_seconds: float | None = None,
-) -> NodeType:
-    """Describe the node type to the flow editor.
-
-    Args:
-        node: runs it.
-        check: finds what is wrong with a draft.
-        preview: makes the request of a draft.
-        delays: seconds between the attempts when the node retries.
-        tick_seconds: as of `attempts_in_words`.
-    """
+def node_type(node: WebhookNode, check: Check, preview: MakePreview, settings: Settings) -> NodeType:
+    """Describe the node type to the flow editor, with the attempts that these settings give it."""
+    schedule = settings.retry_schedule
+    waits = delays(attempts_of(schedule, ATTEMPTS_WITH_RETRY), schedule)
+    tick_seconds = settings.tick_seconds if settings.delivery == "scheduled" else None
     schema = config_schema(WebhookConfig)
     retry = schema["properties"][RETRY_FIELD]
-    once, several = attempts_in_words((), tick_seconds), attempts_in_words(delays, tick_seconds)
+    once, several = attempts_in_words((), tick_seconds), attempts_in_words(waits, tick_seconds)
     retry["description"] = f"Off, {once}\nOn, up to {several}\n{retry['description']}"
     return NodeType(
         name=NAME,
         title="Webhook",
         description=(
             "Send an HTTP request to your own systems. Signed if you set a secret. "
-            f"One attempt; with retries on, up to {len(delays) + 1}."
+            f"One attempt; with retries on, up to {len(waits) + 1}."
         ),
         category="Integrations",
         icon=ICON,

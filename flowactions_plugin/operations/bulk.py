@@ -41,13 +41,22 @@ Result: TypeAlias = Literal["open", "delivered", "failed", "gone"]
 """What came of a row: no attempt yet; delivered; its first attempt failed; somebody else has changed it since."""
 
 
-class Chosen(NamedTuple):
-    """What a person was shown, and has chosen: a filter, and how many rows it had at a time (Unix milliseconds)."""
+class Selection(msgspec.Struct, frozen=True):
+    """A set of rows, as it was shown to somebody.
+
+    Attributes:
+        kind: what it is for.
+        filter: which rows.
+        as_of: when it was counted, Unix milliseconds.
+        count: how many rows it had.
+        organization_id: whose rows; ``None``: those of all organizations.
+    """
 
     kind: Kind
     filter: Filter
     as_of: int
-    number: int
+    count: int = 0
+    organization_id: str | None = None
 
 
 class Share(msgspec.Struct, rename="camel", frozen=True):
@@ -83,27 +92,9 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     delivered: Counted | None = None
 
     @property
-    def chosen(self) -> Chosen:
+    def chosen(self) -> Selection:
         """What `Operations.change` is given to do it."""
-        return Chosen(self.kind, self.filter, self.as_of, self.count)
-
-
-class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of rows, as it was shown to somebody.
-
-    Attributes:
-        kind: what it is for.
-        organization_id: whose rows; ``None``: those of all organizations.
-        filter: which rows.
-        as_of: when it was counted, Unix milliseconds.
-        count: how many rows it had.
-    """
-
-    kind: Kind
-    organization_id: str | None
-    filter: Filter
-    as_of: int
-    count: int = 0
+        return Selection(self.kind, self.filter, self.as_of, self.count)
 
 
 def once_id(selection: Selection) -> str:

@@ -26,7 +26,6 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
 
-from flowactions_plugin.clock import is_id
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.delivery_telemetry import log_dead
@@ -134,25 +133,7 @@ async def change_one(
     *,
     reset_attempts: bool = False,
 ) -> bool:
-    """Do something to one delivery, and write it to the audit in the same transaction (§4.3).
-
-    Args:
-        database: where it is.
-        kind: what.
-        row_id: the delivery; what is no id is none.
-        organization_id: the tenant; ``None``: of any organization.
-        who: who does it.
-        reason: why; of a row that is cancelled, what it shows as its error. When this returns, no worker begins that row any more.
-        reset_attempts: whether a retry gives it all of its attempts again; if not, it gets one.
-
-    Returns:
-        Whether there was one that this can be done to.
-
-    Raises:
-        StorageUnavailable: the database failed; nothing was changed.
-    """
-    if not is_id(row_id):
-        return False
+    """Do something to one delivery, and write it to the audit in the same transaction; see `Operations.one`."""
     this = outbox.c.id == row_id
     found: Select[Any] = select(*(outbox.c[name] for name in (*_BEFORE, "claimed_by")))
     found = found.where(this, *changeable(kind))

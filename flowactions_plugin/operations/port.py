@@ -12,6 +12,7 @@ import time
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Row, Select, Update, delete, null, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -29,7 +30,7 @@ from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.insights.views import action_of
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operations import bulk
-from flowactions_plugin.operations.bulk import Chosen, Preview, Selection, Share
+from flowactions_plugin.operations.bulk import Preview, Selection, Share
 from flowactions_plugin.operations.changes import change_one
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.resend import send_one_again
@@ -119,7 +120,7 @@ class Operations:
         bulk.check_rate(rate)
         bulk.check_filter(wanted, kind)
         as_of = await self._store.now()
-        selection = Selection(kind=kind, organization_id=scope.organization_id, filter=wanted, as_of=as_of)
+        selection = Selection(kind, wanted, as_of, organization_id=scope.organization_id)
         count = await self._store.count(selection)
         if kind == "resend" and count > bulk.MOST_RESENT:
             raise ActionInvalid(
@@ -144,7 +145,7 @@ class Operations:
     async def change(
         self,
         scope: Scope,
-        chosen: Chosen,
+        chosen: Selection,
         actor: Actor,
         reason: str,
         *,
@@ -161,7 +162,7 @@ class Operations:
 
         Args:
             scope: whose rows.
-            chosen: the set, as the preview has shown it.
+            chosen: the set, as the preview has shown it; the organization is that of the scope.
             actor: who does it.
             reason: why, for the audit; may be empty.
             reset_attempts: whether each row has all of its attempts again; if not, each gets one.
@@ -179,13 +180,7 @@ class Operations:
         kind = chosen.kind
         bulk.check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary)
         bulk.check_filter(chosen.filter, kind)
-        selection = Selection(
-            kind=kind,
-            organization_id=scope.organization_id,
-            filter=chosen.filter,
-            as_of=chosen.as_of,
-            count=chosen.number,
-        )
+        selection = replace(chosen, organization_id=scope.organization_id)
         aged = await self._check_set(selection)
         filter_text = msgspec.json.encode(selection.filter).decode()
         owner = scope.organization_id or selection.filter.organization_id

@@ -12,7 +12,7 @@ import msgspec
 from sqlalchemy import String, select
 from sqlalchemy.engine import Connection
 
-from flowactions_plugin.clock import is_id, new_id
+from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights.views import RESENT_FROM
 from flowactions_plugin.operations.changes import Change, changeable
 from flowactions_plugin.operators.audit import Entry, Who, recording
@@ -125,25 +125,7 @@ async def send_one_again(
     reason: str = "",
     once: KeyUse | None = None,
 ) -> str | None:
-    """Send one delivered row again, and write it to the audit in the same transaction.
-
-    Args:
-        database: where it is.
-        row_id: the delivered row; what is no id is none.
-        organization_id: the tenant; ``None``: of any organization.
-        who: who does it.
-        reason: why.
-        once: the caller's idempotency key; ``None``: each call sends it once more.
-
-    Returns:
-        The id of the new row. If the key was used before, it is the id of the first call's row. ``None``: no delivered row has
-        this id, or its origin cannot be read.
-
-    Raises:
-        StorageUnavailable: the database failed; nothing was written.
-    """
-    if not is_id(row_id):
-        return None
+    """Send one delivered row again, and write it to the audit in the same transaction; see `Operations.one`."""
     found = select(outbox.c.organization_id).where(outbox.c.id == row_id, DELIVERED)
     if organization_id is not None:
         found = found.where(outbox.c.organization_id == organization_id)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
-from sqlalchemy import ColumnElement, Row, Select, String, TextClause, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, String, TextClause, desc, func, or_, select, update
 from sqlalchemy.engine import Connection as Connection  # noqa: PLC0414  for modules that pass one on
 
 from flowactions_plugin.clock import new_id
@@ -14,8 +14,8 @@ from flowactions_plugin.errors import SetChanged
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Counted
 from flowactions_plugin.insights.search import conditions as conditions_of
-from flowactions_plugin.insights.search import id_bounds
-from flowactions_plugin.insights.searching import SEARCH_COUNT_LIMIT, DeliverySearch
+from flowactions_plugin.insights.search import counted, id_bounds
+from flowactions_plugin.insights.standing import top
 from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, names_rows
 from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.operations.resend import DELIVERED, send_again
@@ -25,9 +25,9 @@ from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS
-from flowactions_plugin.storage.schema import OPEN_ACTION, actions, outbox, statistics
+from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, OPEN_ACTION, actions, outbox, statistics
 from flowactions_plugin.storage.waiting import repeated
-from flowactions_plugin.watch.statistics import BUCKET_MS
+from flowactions_plugin.watch.statistics import BUCKET_MS, EVERY_DESTINATION
 
 ActionRow: TypeAlias = Row[Any]
 """An action as it is stored."""
@@ -111,35 +111,23 @@ class ActionStore:
 
     async def shares(self, selection: Selection, name: str) -> list[tuple[str, int]]:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
-        number = func.count().label("number")
-        query = (
-            select(outbox.c[name], number)
-            .where(*_of_set(selection))
-            .group_by(outbox.c[name])
-            .order_by(number.desc(), outbox.c[name])
-            .limit(MOST_SHARES)
-        )
+        query = top(select(outbox.c[name]).where(*_of_set(selection)), (name,))
+        query = query.order_by(desc("number"), name).limit(MOST_SHARES)
         async with self._database.read() as connection:
             return [(row[0], row.number) for row in (await connection.execute(query)).all()]
 
     async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
         """Count the delivered rows that meet a filter, as a search counts them."""
         delivered = msgspec.structs.replace(wanted, status="delivered")
-        search = DeliverySearch(self._database.sql)
         async with self._database.read() as connection:
-            return await connection.run_sync(
-                lambda reader: search.counted(reader, scope, delivered, SEARCH_COUNT_LIMIT)
-            )
+            return await connection.run_sync(counted, scope, delivered)
 
     async def best_rate(self) -> float | None:
         """Return how many attempts a second workers have made in the best five minutes of the last day."""
-        made = func.sum(statistics.c.delivered + statistics.c.failed)
-        query = (
-            select(made)
-            .where(statistics.c.bucket >= self._database.now() - DAY_MS)
-            .group_by(statistics.c.bucket)
-            .order_by(made.desc())
-            .limit(1)
+        query = select(func.max(statistics.c.delivered + statistics.c.failed)).where(
+            statistics.c.bucket >= self._database.now() - DAY_MS,
+            statistics.c.organization_id == EVERY_ORGANIZATION,
+            statistics.c.destination == EVERY_DESTINATION,
         )
         async with self._database.read() as connection:
             best = (await connection.execute(query)).scalar_one_or_none()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, cast, get_args
 
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
@@ -14,7 +14,7 @@ from flowactions_plugin.insights.fields import BY_NAME
 from flowactions_plugin.insights.filters import Filter, to_query
 from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.log_text import plural
-from flowactions_plugin.operations.bulk import Chosen, names_rows
+from flowactions_plugin.operations.bulk import Selection, names_rows
 from flowactions_plugin.operations.port import DELAY_SECONDS
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_form, read_query
@@ -44,13 +44,6 @@ AT_ONCE: Final = frozenset({"retry", "cancel", "delete"})
 """What is done to one delivery as soon as it is confirmed."""
 
 
-class Listed(NamedTuple):
-    """A bulk action, with its filter in words."""
-
-    action: Action
-    filter: dict[str, str]
-
-
 @get("/actions", include_in_schema=False)
 async def list_actions(
     request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
@@ -58,13 +51,8 @@ async def list_actions(
     """List bulk actions, the latest first."""
     before = read_query(request, ("cursor",)).get("cursor")
     found = await context.insights.actions(viewer.scope, before, ROWS + 1)
-    more = len(found) > ROWS
-    return context.page(
-        request,
-        "actions.html",
-        rows=[Listed(action, to_query(action.filter)) for action in found[:ROWS]],
-        next_cursor=found[ROWS - 1].id if more else None,
-    )
+    following = found[ROWS - 1].id if len(found) > ROWS else None
+    return context.page(request, "actions.html", rows=found[:ROWS], next_cursor=following)
 
 
 @get("/actions/new", opt=FOR_CHANGERS, include_in_schema=False)
@@ -102,7 +90,7 @@ async def begin_action(
             return redirect(request, "/deliveries" if kind == "delete" else f"/deliveries/{one}")
         action = await context.operations.change(
             viewer.scope,
-            Chosen(kind, wanted, int(_number(given, "as-of") or 0), int(_number(given, "count") or 0)),
+            Selection(kind, wanted, int(_number(given, "as-of") or 0), int(_number(given, "count") or 0)),
             viewer.actor,
             reason,
             reset_attempts=reset,

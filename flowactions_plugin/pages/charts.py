@@ -20,31 +20,11 @@ _MANTISSAS: Final = (1, 2, 4, 6, 8)
 
 
 class Bar(NamedTuple):
-    """What was done in an interval, and its two rectangles: delivered below, failed on top of it.
+    """An interval, and the heights of its two rectangles: delivered below, failed on top of it."""
 
-    Attributes:
-        at: when the interval begins, Unix milliseconds.
-        delivered: deliveries that arrived.
-        failed: attempts that failed.
-        dead: deliveries that ended without success.
-        ok_y: where the rectangle of those delivered begins, from the top.
-        ok_height: how high it is.
-        bad_y: where the rectangle of those failed begins, from the top.
-        bad_height: how high it is.
-        has_tick: whether its time stands below it.
-        is_last: whether the interval is not over.
-    """
-
-    at: int
-    delivered: int
-    failed: int
-    dead: int
-    ok_y: float
-    ok_height: float
-    bad_y: float
-    bad_height: float
-    has_tick: bool
-    is_last: bool
+    bucket: Bucket
+    ok: float
+    bad: float
 
 
 class Chart(NamedTuple):
@@ -58,6 +38,7 @@ class Chart(NamedTuple):
         top: the number at the upper end of the value axis; the lower end is 0.
         half: the number in the middle of it; ``None``: it is not a whole one.
         unit: what the axis counts.
+        step: from one interval that has its time below it to the next.
         height: of all rectangles.
     """
 
@@ -68,6 +49,7 @@ class Chart(NamedTuple):
     top: int
     half: int | None
     unit: str
+    step: int
     height: int = HEIGHT
 
 
@@ -79,30 +61,17 @@ def chart(buckets: Sequence[Bucket], interval: str) -> Chart:
         interval: how long each of them is, in words.
     """
     top = axis_end(max((each.delivered + each.failed for each in buckets), default=0))
-    step = max(1, -(-len(buckets) // TICKS))
     bars = []
-    for index, each in enumerate(buckets):
-        ok, bad = _height(each.delivered, top), _height(each.failed, top)
-        ok = min(ok, HEIGHT - bad)
-        bars.append(
-            Bar(
-                at=each.at,
-                delivered=each.delivered,
-                failed=each.failed,
-                dead=each.dead,
-                ok_y=round(HEIGHT - ok, 2),
-                ok_height=round(ok, 2),
-                bad_y=round(HEIGHT - ok - bad, 2),
-                bad_height=round(bad, 2),
-                has_tick=index % step == 0,
-                is_last=index == len(buckets) - 1,
-            )
-        )
+    for each in buckets:
+        bad = _height(each.failed, top)
+        bars.append(Bar(each, round(min(_height(each.delivered, top), HEIGHT - bad), 2), round(bad, 2)))
     delivered, failed, dead = (
         sum(getattr(each, name) for each in buckets) for name in ("delivered", "failed", "dead")
     )
     half = top // 2 if top % 2 == 0 else None
-    return Chart(bars, delivered, failed, dead, top, half, f"attempts per {interval}")
+    return Chart(
+        bars, delivered, failed, dead, top, half, f"attempts per {interval}", max(1, -(-len(buckets) // TICKS))
+    )
 
 
 def axis_end(highest: int) -> int:

@@ -16,9 +16,9 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.insights.curl import Commands, commands, unsigned
-from flowactions_plugin.insights.fields import BY_NAME, FIELDS, Field
+from flowactions_plugin.insights.fields import BY_NAME, FIELDS
 from flowactions_plugin.insights.filters import to_query
-from flowactions_plugin.insights.results import Page
+from flowactions_plugin.insights.results import Counted, Page
 from flowactions_plugin.operations.bulk import names_rows
 from flowactions_plugin.pages.charts import steps
 from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_query
@@ -65,54 +65,36 @@ async def list_deliveries(
     given = read_query(request, (*BY_NAME, "cursor"), repeated=("id",))
     cursor = given.pop("cursor", None)
     fields = [field for field in FORM if viewer.sees_all or field.name != "organization"]
+    page, needs_start = Page(rows=()), False
+    counted: Counted | None = None
+    kinds: Sequence[tuple[str, str]] = ()
+    wrong: Mapping[str, str] | None = None
+    words: Mapping[str, str] = given
     try:
         wanted = read_filter(given)
     except FilterInvalid as exc:
         shown = {each.name for each in fields}
         if not (given.keys() - {"status"}) <= shown or exc.field not in shown:
             raise  # not of this form
-        return _unreadable(request, context, fields, given, exc)
-    page = await context.insights.deliveries(viewer.scope, wanted, cursor, ROWS)
-    words = to_query(wanted)
-    searched = len(words) - ("status" in words)
+        wrong = {"name": exc.field, "words": str(exc).removeprefix(f"{exc.field}: ")}
+    else:
+        page = await context.insights.deliveries(viewer.scope, wanted, cursor, ROWS)
+        counted = await context.insights.count(viewer.scope, wanted)
+        words, kinds = to_query(wanted), OF_MANY[wanted.status]
+        needs_start = wanted.created_from is None and not names_rows(wanted)
     return context.page(
         request,
         "deliveries.html",
+        status=HTTPStatus.OK if wrong is None else HTTPStatus.BAD_REQUEST,
         page=page,
-        counted=await context.insights.count(viewer.scope, wanted),
+        counted=counted,
         cursor=cursor,
         filter=words,
-        filter_count=searched,
-        filter_open=searched > 0,
+        filter_count=len(words) - ("status" in words),
         fields=fields,
-        wrong=None,
-        kinds=OF_MANY[wanted.status],
-        needs_start=wanted.created_from is None and not names_rows(wanted),
-    )
-
-
-def _unreadable(
-    request: Request[Any, Any, Any],
-    context: PageContext,
-    fields: Sequence[Field],
-    given: Mapping[str, str],
-    exc: FilterInvalid,
-) -> Response[bytes]:
-    """Return the form with the reason at its field, and without deliveries."""
-    return context.page(
-        request,
-        "deliveries.html",
-        status=HTTPStatus.BAD_REQUEST,
-        page=Page(rows=()),
-        counted=None,
-        cursor=None,
-        filter=given,
-        filter_count=len(given) - ("status" in given),
-        filter_open=True,
-        fields=fields,
-        wrong={"name": exc.field, "words": str(exc).removeprefix(f"{exc.field}: ")},
-        kinds=(),
-        needs_start=False,
+        wrong=wrong,
+        kinds=kinds,
+        needs_start=needs_start,
     )
 
 

@@ -1,29 +1,21 @@
-"""*Find*: what a text names, whether it is an id, a key, a host or an organization; and what was looked for in vain."""
+"""*Find*: what a text names, whether it is an id, a key, a destination or an organization; and what was looked for in vain."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from litestar import Request, Response, get
 from litestar.di import NamedDependency
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.insights.fields import MOST_CHARACTERS
 from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.inbound import MOST_ID
-from flowactions_plugin.insights.standing import NAMED_READ
 from flowactions_plugin.pages.context import PageContext, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
-
-MOST_DESTINATIONS: Final = 20
-"""How many destinations are listed that have a text in their host."""
-
-_PORT: Final = re.compile(r"^[^/?#]*:[0-9]{1,5}(?:[/?#]|$)", re.ASCII)
 
 
 class Hit(NamedTuple):
@@ -54,106 +46,61 @@ class Looked(NamedTuple):
     skipped: str = ""
 
 
-class Finder:
-    """Looks for what one text names, as far as one person may see it.
-
-    Args:
-        context: what the pages use.
-        viewer: who looks.
-        text: what they have typed.
-
-    Attributes:
-        looked: what was looked for, when the search has ended.
-        destination: the destination that the text can be; ``None``: it can be none.
-        has_more: whether more destinations have the text in their host than are listed.
-    """
-
-    def __init__(self, context: PageContext, viewer: Viewer, text: str) -> None:
-        self._context = context
-        self._viewer = viewer
-        self._text = text
-        self.looked: list[Looked] = []
-        self.destination = _destination(text)
-        self.has_more = False
-
-    async def hits(self) -> list[Hit]:
-        """Return what the text names.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        by_id = [each async for each in self._by_id()]
-        return by_id or [each async for each in self._by_name()]
-
-    async def _by_id(self) -> AsyncIterator[Hit]:
-        queries, scope, row_id = self._context.insights, self._viewer.scope, self._text.lower()
-        wrong = "" if is_id(row_id) else "an id has 36 characters, as in 01890a5d-ac96-774b-bcce-b302099a8057"
-        self.looked.append(Looked("a delivery or a bulk action with this id", wrong))
-        if wrong:
-            return
-        if await queries.detail(scope, row_id) is not None:
-            yield Hit("Delivery", row_id, f"/deliveries/{row_id}", {})
-        elif await self._context.insights.action(scope, row_id) is not None:
-            yield Hit("Bulk action", row_id, f"/actions/{row_id}", {})
-
-    async def _by_name(self) -> AsyncIterator[Hit]:
-        text, scope = self._text, self._viewer.scope
-        is_event = text.startswith("evt_")
-        wrong = "" if is_event else "an event id begins with evt_"
-        self.looked.append(Looked("deliveries of the event with this id", wrong))
-        if is_event and await self._has("event-id"):
-            yield Hit("Deliveries of the event", text, "/deliveries", {"event-id": text})
-        self.looked.append(Looked("deliveries with this idempotency key"))
-        if await self._has("key"):
-            yield Hit("Deliveries with the idempotency key", text, "/deliveries", {"key": text})
-        for key in await self._destinations():
-            yield Hit("Deliveries to the destination", key, "/deliveries", {"destination": key})
-        if not self._viewer.sees_all:
-            return
-        self.looked.append(Looked("deliveries of the organization with this id"))
-        if await self._has("organization"):
-            yield Hit("Deliveries of the organization", text, "/deliveries", {"organization": text})
+async def _look(
+    context: PageContext, viewer: Viewer, text: str, places: list[str]
+) -> tuple[list[Hit], list[Looked]]:
+    """Return what a text names, as far as a person may see it, and what was looked for."""
+    insights, scope, row_id = context.insights, viewer.scope, text.lower()
+    wrong = "" if is_id(row_id) else "an id has 36 characters, as in 01890a5d-ac96-774b-bcce-b302099a8057"
+    looked = [Looked("a delivery or a bulk action with this id", wrong)]
+    if not wrong and await insights.detail(scope, row_id) is not None:
+        return [Hit("delivery", row_id, f"/deliveries/{row_id}", {})], looked
+    if not wrong and await insights.action(scope, row_id) is not None:
+        return [Hit("bulk action", row_id, f"/actions/{row_id}", {})], looked
+    hits = []
+    no_event = "" if text.startswith("evt_") else "an event id begins with evt_"
+    no_place = "" if places else "it is neither a host nor a URL"
+    searches = [
+        ("event-id", "deliveries of the event with this id", no_event, [text]),
+        ("key", "deliveries with this idempotency key", "", [text]),
+        ("destination", "deliveries to this destination that failed or are among the newest", no_place, places),
+    ]
+    if viewer.sees_all:
+        searches.append(("organization", "deliveries of the organization with this id", "", [text]))
+    for field, kind, wrong, values in searches:
+        looked.append(Looked(kind, wrong))
+        hits += [
+            Hit(kind, value, "/deliveries", {field: value})
+            for value in values
+            if not wrong and await _has(context, viewer, field, value)
+        ]
+    if viewer.sees_all:
         wrong = f"an id has {MOST_ID} characters at the most" if len(text) > MOST_ID else ""
-        self.looked.append(Looked("an inbound event with this id", wrong))
-        if not wrong:
-            events = await self._context.insights.inbound(scope, text, None, 1)
-            if events.rows or events.reasons:
-                yield Hit("Inbound event", text, "/inbound", {"id": text})
-
-    async def _has(self, field: str) -> bool:
-        """Return whether a delivery has the text in a field that an index serves."""
-        try:
-            wanted = parse({field: self._text})
-        except FilterInvalid:
-            return False
-        return bool((await self._context.insights.deliveries(self._viewer.scope, wanted, None, 1)).rows)
-
-    async def _destinations(self) -> list[str]:
-        wrong = "" if self.destination else "it is neither a host nor a URL"
-        among = "that were used last" if self._viewer.sees_all else "of your organization, by name"
-        kind = f"destinations with this host, among the first {NAMED_READ:,} {among}"
-        self.looked.append(Looked(kind, wrong))
-        if self.destination is None:
-            return []
-        key = self.destination.key
-        place = key.partition("://")[2]
-        is_url = "://" in self._text
-        host = place if is_url or _PORT.search(self._text) else place.rpartition(":")[0]
-        status = self._context.insights.status
-        found = await status.destinations_named(self._viewer.scope, host, MOST_DESTINATIONS + 1)
-        if is_url:
-            return [each for each in found if each == key]
-        # A part of a host is one only where no host is the whole of it.
-        whole = [each for each in found if each.partition("://")[2].startswith(f"{host}:")]
-        self.has_more = not whole and len(found) > MOST_DESTINATIONS
-        return whole or found[:MOST_DESTINATIONS]
+        looked.append(Looked("an inbound event with this id", wrong))
+        events = None if wrong else await insights.inbound(scope, text, None, 1)
+        if events is not None and (events.rows or events.reasons):
+            hits.append(Hit("inbound event", text, "/inbound", {"id": text}))
+    return hits, looked
 
 
-def _destination(text: str) -> Destination | None:
+async def _has(context: PageContext, viewer: Viewer, field: str, value: str) -> bool:
+    """Return whether a search by one field finds a delivery."""
     try:
-        return parse_destination(text if "://" in text else f"https://{text}")
-    except EgressRefused:
-        return None
+        wanted = parse({field: value})
+    except FilterInvalid:
+        return False
+    return bool((await context.insights.deliveries(viewer.scope, wanted, None, 1)).rows)
+
+
+def _places(text: str) -> list[str]:
+    """Return the destinations that a text can name: of a host without a scheme, that of each."""
+    found = []
+    for url in [text] if "://" in text else [f"https://{text}", f"http://{text}"]:
+        try:
+            found.append(parse_destination(url).key)
+        except EgressRefused:
+            continue
+    return found
 
 
 @get("/find", include_in_schema=False)
@@ -164,16 +111,10 @@ async def find(
     text = read_query(request, ("q",)).get("q", "")[:MOST_CHARACTERS]
     if not text:
         return redirect(request, "/deliveries")
-    finder = Finder(context, viewer, text)
-    hits = await finder.hits()
+    places = _places(text)
+    hits, looked = await _look(context, viewer, text, places)
     if len(hits) == 1:
         return redirect(request, hits[0].path, **hits[0].query)
     return context.page(
-        request,
-        "find.html",
-        text=text,
-        hits=hits,
-        looked=finder.looked,
-        has_more=finder.has_more,
-        destination=finder.destination.key if finder.destination is not None else None,
+        request, "find.html", text=text, hits=hits, looked=looked, destination=places[0] if places else None
     )

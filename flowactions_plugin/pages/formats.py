@@ -56,6 +56,14 @@ def utc_clock(milliseconds: Any, kind: str) -> str:
     return text[11:16] if kind == "clock" else f"{text[:10]} {text[11:16]} UTC"
 
 
+def place(url: str) -> str:
+    """Return where a URL leads as lists show it: host and path, with the scheme if it is not ``https`` and the port if it is not usual."""
+    scheme, _, rest = url.partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    shown = host.removesuffix(":443" if scheme == "https" else ":80") + slash + path
+    return shown if scheme == "https" else f"{scheme}://{shown}" if rest else url
+
+
 def timed(text: str) -> Markup:
     """Return a sentence in which each time, as `insights.explain` writes it, is an element that the script localizes."""
     return Markup(_TIME.sub(lambda found: _element(found[0]), str(escape(plain(text)))))  # noqa: S704  escaped

@@ -12,7 +12,7 @@ from litestar.utils.scope.state import CONNECTION_STATE_KEY
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError, Host, NotStarted, Operator, ScopeRequest
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.cross_site import Fetch, is_own_page
+from flowactions_plugin.http.auth import Fetch, is_own_page
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.pages.sessions import COOKIE, Sessions

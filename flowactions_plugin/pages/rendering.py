@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
+import msgspec
 from litestar import MediaType, Request, Response
 from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
@@ -21,6 +22,7 @@ from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInva
 from flowactions_plugin.http.auth import sign_in_url
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
 from flowactions_plugin.insights.fields import TIMES
+from flowactions_plugin.insights.filters import Filter, to_query
 from flowactions_plugin.insights.verdict import clock_offset
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
@@ -93,9 +95,11 @@ class Renderer:
             "span": formats.span,
             "timed": formats.timed,
             "number": formats.number,
+            "place": formats.place,
             "plural": plural,
             "clock_offset": clock_offset,
             "exact": escape,
+            "filter_words": filter_words,
         }
         made.globals |= {
             "share": formats.share,
@@ -131,6 +135,16 @@ class Renderer:
             media_type=MediaType.HTML,
             headers={**(headers or {}), **HEADERS},
         )
+
+
+def filter_words(stored: Filter | str | None) -> dict[str, str]:
+    """Return a filter in words; what is stored and cannot be read is shown as it is."""
+    if stored is None:
+        return {}
+    try:
+        return to_query(msgspec.json.decode(stored, type=Filter) if isinstance(stored, str) else stored)
+    except (msgspec.MsgspecError, ValueError, OverflowError):
+        return {"filter": str(stored)}
 
 
 def base_of(request: ASGIRequest) -> str:

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import msgspec
 from litestar import Request, Response, get, post
 from litestar.di import NamedDependency
 
 from flowactions_plugin.insights.failures import FAILED_READ
-from flowactions_plugin.insights.filters import Filter, to_query
-from flowactions_plugin.insights.results import AuditEntry
 from flowactions_plugin.operators.audit import MOST_REASON
 from flowactions_plugin.operators.scope import NOBODY, Scope
 from flowactions_plugin.pages.charts import chart
 from flowactions_plugin.pages.context import ROWS, PageContext, read_form, read_query
 from flowactions_plugin.pages.guard import Viewer
 from flowactions_plugin.pages.rendering import redirect
-
-
-class Entry(NamedTuple):
-    """An entry of the audit, with its filter in words."""
-
-    entry: AuditEntry
-    filter: dict[str, str]
-
-    @property
-    def is_by_itself(self) -> bool:
-        """Whether no person did it: a bulk action has stopped by itself."""
-        return (self.entry.actor_id, self.entry.actor_name, self.entry.actor_role) == NOBODY
 
 
 class Asked(NamedTuple):
@@ -64,8 +49,8 @@ async def list_destinations(
     """List destinations with what was delivered to them within the last hour, and those that are paused."""
     given = read_query(request, ("after", "of", "paused-after", "paused-of"))
     after = (given.get("of", ""), given["after"]) if "after" in given else None
-    found = await context.insights.status.destinations(viewer.scope, ROWS + 1, after)
-    failing = [] if given else await context.insights.status.failing(ROWS, viewer.scope)
+    found = await context.insights.destinations(viewer.scope, ROWS + 1, after)
+    failing = [] if given else await context.insights.failing(ROWS, viewer.scope)
     before = (given.get("paused-of", ""), given["paused-after"]) if "paused-after" in given else None
     paused = await context.insights.pauses(viewer.scope, before, ROWS + 1)
     return context.page(
@@ -139,16 +124,5 @@ async def show_audit(
     """Show who did what to which deliveries, and why."""
     before = read_query(request, ("cursor",)).get("cursor")
     found = await context.insights.audit(viewer.scope, before, ROWS + 1)
-    rows = [Entry(entry, _filter_fields(entry.filter)) for entry in found[:ROWS]]
-    more = len(found) > ROWS
-    return context.page(request, "audit.html", rows=rows, next_cursor=found[ROWS - 1].id if more else None)
-
-
-def _filter_fields(stored: str | None) -> dict[str, str]:
-    """Return a stored filter in words; what cannot be read is shown as it is."""
-    if stored is None:
-        return {}
-    try:
-        return to_query(msgspec.json.decode(stored, type=Filter))
-    except (msgspec.MsgspecError, ValueError, OverflowError):
-        return {"filter": stored}
+    following = found[ROWS - 1].id if len(found) > ROWS else None
+    return context.page(request, "audit.html", rows=found[:ROWS], next_cursor=following, nobody=NOBODY)

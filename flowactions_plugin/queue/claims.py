@@ -302,7 +302,7 @@ class ClaimStore:
         """
         sql = self.database.sql
         asked = [{**due._asdict(), "probe": probe} for due in asks]
-        if sql.one_writer:
+        if not sql.is_server:
             by_rows: dict[int, list[dict[str, Any]]] = {}
             for each in asked:
                 by_rows.setdefault(each["rows"], []).append(each)

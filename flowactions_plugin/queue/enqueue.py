@@ -173,7 +173,7 @@ class Outbox:
         """
         with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
             try:
-                destination = await self._guard.check(webhook.url)
+                destination, _ = await self._guard.look_up(webhook.url)
                 delivery, dropped = self.serialize(webhook, destination.url, destination.key)
             except TooLarge as exc:
                 self.count_refusal(exc)
@@ -282,7 +282,7 @@ class Outbox:
             if connection is None:
                 committed()
             else:
-                self.database.after_commit(connection, committed)
+                self.database.transactions.after_commit(connection, committed)
         return item.first
 
     def statements(self, delivery: NewDelivery, key: KeyUse | None, paramstyle: str) -> list[tuple[str, Any]]:
@@ -310,7 +310,7 @@ class Outbox:
 
         claimed: Collection[str | None] | None = None
         try:
-            if self.database.sql.one_writer or not any(item.key or item.rate for item in group.items):
+            if not self.database.sql.is_server or not any(item.key or item.rate for item in group.items):
                 claimed = await self.database.in_transaction(write, group.deadline)
             elif is_one_statement(self.database, group.items):
                 claimed = await waiting_for_keys(self.database.in_transaction(write, group.deadline))

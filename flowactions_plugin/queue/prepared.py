@@ -146,7 +146,7 @@ class OwnWebhooks:
             NotQueued: the database failed.
             TransactionInvalid: the transaction cannot be joined.
         """
-        with self._outbox.database.using(transaction):
+        with self._outbox.database.transactions.using(transaction):
             prepared = await self.prepare(webhook, caller)
             try:
                 return await prepared.enqueue(transaction)

@@ -12,7 +12,6 @@ from flowactions_hookspecs import Host, SettingsInvalid, provides
 from flowactions_plugin.settings.readers import (
     AutoPause,
     Network,
-    api_url,
     authorities,
     auto_pause,
     base_url,
@@ -180,7 +179,7 @@ READERS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "CHAT_CLIENT_SECRET": ("chat_client_secret", line),
     "CHAT_SIGNING_SECRET": ("chat_signing_secrets", lines),
     "CHAT_BOT_TOKEN": ("chat_bot_token", token),
-    "CHAT_API_URL": ("chat_api_url", api_url),
+    "CHAT_API_URL": ("chat_api_url", lambda text: base_url(text) + "/"),
     "CHAT_AUTHORIZE_URL": ("chat_authorize_url", url),
 }
 """Setting name → field of `Settings` and parser of its text."""

@@ -30,7 +30,6 @@ MOST_DELAYS: Final = 9
 
 _DELAY = re.compile(r"([0-9]{1,5})([smh])")
 _AUTO_PAUSE = re.compile(r"\s*([0-9]{1,5})\s*,(.*)", re.DOTALL)
-_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 _CONTROL = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -112,7 +111,7 @@ def auto_pause(text: str) -> AutoPause | None:
 def _delay_seconds(text: str) -> int | None:
     """Read a delay with its unit; ``None``: it cannot be read, or is too long."""
     found = _DELAY.fullmatch(text.strip())
-    seconds = 0 if found is None else int(found[1]) * _UNIT_SECONDS[found[2]]
+    seconds = 0 if found is None else int(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
     return seconds if 1 <= seconds <= 24 * 3600 else None
 
 
@@ -156,11 +155,6 @@ def webhook_url(text: str) -> str:
 def base_url(text: str) -> str:
     """Read a URL; returns it without slashes at the end."""
     return url(text).rstrip("/")
-
-
-def api_url(text: str) -> str:
-    """Read a URL; returns it with one slash at the end."""
-    return base_url(text) + "/"
 
 
 def proxy_url(text: str) -> str:

@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 from flowactions_plugin.origins import to_a_labels
 
+_PARTS = re.compile(r"(https?)://([^/?#]*)(.*)", re.DOTALL | re.IGNORECASE)
 _NOT_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.ASCII)
-_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
-_BROKEN_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_HOST = re.compile(r"\[.*\]|[A-Za-z0-9_.-]{1,253}", re.ASCII)
 
 PERCENT_ENCODE = "must be a URL in which every @ / ? # [ ] % and space in the user name or password is percent-encoded (@ as %40)"
 
@@ -70,16 +70,14 @@ def parse_url(text: str, *, with_userinfo: bool = False) -> SettingUrl:
     Raises:
         ValueError: it cannot be used; the message begins with "must" and holds no part of it.
     """
-    scheme, separator, rest = text.partition("://")
-    scheme = scheme.lower()
-    if not separator or scheme not in {"http", "https"}:
+    found = _PARTS.fullmatch(text)
+    if found is None:
         raise ValueError("must be a URL that starts with http:// or https://")
-    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
-    tail = rest[len(authority) :]
-    if "@" in rest and not with_userinfo:
+    authority, tail = found[2], found[3]
+    if "@" in authority + tail and not with_userinfo:
         raise ValueError("must be a URL without a user name or password (an @ in its path is written %40)")
     # Which of several @ ends the password, or whether a slash does, is anybody's guess.
-    if "@" in tail or authority.count("@") > 1 or ("@" in rest and _NOT_IN_URL.search(rest)):
+    if "@" in tail or authority.count("@") > 1 or ("@" in authority and _NOT_IN_URL.search(text)):
         raise ValueError(PERCENT_ENCODE)
     if _NOT_IN_URL.search(text):
         raise ValueError("must be a URL without spaces, control characters and backslashes")
@@ -87,14 +85,14 @@ def parse_url(text: str, *, with_userinfo: bool = False) -> SettingUrl:
         raise ValueError("must be a URL without a query or fragment")
     userinfo, _, host_and_port = authority.rpartition("@")
     _check_userinfo(userinfo)
-    host, port = _host_and_port(host_and_port)
-    return SettingUrl(scheme, userinfo, host, port, tail)
+    return SettingUrl(found[1].lower(), userinfo, *_host_and_port(host_and_port), tail)
 
 
 def _check_userinfo(userinfo: str) -> None:
-    user, _, password = userinfo.partition(":")
-    if re.search(r"[\[\]]", userinfo) or _BROKEN_PERCENT.search(userinfo):
+    """Raise an error unless a user name and a password can be decoded."""
+    if re.search(r"[\[\]]|%(?![0-9A-Fa-f]{2})", userinfo):
         raise ValueError(PERCENT_ENCODE)
+    user, _, password = userinfo.partition(":")
     try:
         decoded = unquote(user, errors="strict"), unquote(password, errors="strict")
     except UnicodeError:
@@ -106,28 +104,18 @@ def _check_userinfo(userinfo: str) -> None:
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
+    """Return a host as it is dialled, and the port if there is one."""
     match = _HOST_AND_PORT.fullmatch(text)
     if match is None:
         raise ValueError("must be a URL whose host is a name or an address, with a port from 1 to 65535 if any")
     port = None if match[2] is None else int(match[2])
     if port is not None and not 1 <= port <= 65535:
         raise ValueError("must be a URL whose port is from 1 to 65535")
-    host = _ipv6(match[1]) if match[1].startswith("[") else _name(match[1])
-    if host is None:
+    host = match[1]
+    try:
+        host = f"[{ipaddress.IPv6Address(host[1:-1])}]" if host.startswith("[") else to_a_labels(host)
+    except ValueError:
+        host = ""
+    if not _HOST.fullmatch(host):
         raise ValueError("must be a URL whose host is a host name or an IP address")
     return host, port
-
-
-def _ipv6(text: str) -> str | None:
-    try:
-        return f"[{ipaddress.IPv6Address(text[1:-1])}]"
-    except ValueError:
-        return None
-
-
-def _name(text: str) -> str | None:
-    try:
-        host = to_a_labels(text)
-    except ValueError:
-        return None
-    return host if _HOST.fullmatch(host) else None

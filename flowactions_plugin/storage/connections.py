@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import create_engine, event
 from sqlalchemy.engine import URL
@@ -19,14 +18,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
 from flowactions_plugin.storage.outages import ADVICE, code_of
-from flowactions_plugin.storage.postgresql import IDLE_SECONDS
-from flowactions_plugin.storage.sqlite import Deadline, prepare_connection, restore_wait, shorten_wait
+from flowactions_plugin.storage.sqlite import Deadline, restore_wait, shorten_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
 T = TypeVar("T")
-
-READ_COMMITTED: Final = "READ COMMITTED"
-"""The isolation of the plugin's own transactions, for which its statements are written."""
 
 OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
 """That of a host's engine or transaction is for the host's tables."""
@@ -42,14 +37,6 @@ RETRY_SECONDS: Final = 0.25
 """How long to wait for a connection of this process before the server is asked for another one again."""
 
 
-class _Kept(NamedTuple):
-    """A connection in autocommit mode, what its driver calls one, and when it was used last."""
-
-    connection: AsyncConnection
-    driver: Any
-    used_at: float
-
-
 class Engines:
     """Opens, uses and closes the engines of one database.
 
@@ -60,22 +47,23 @@ class Engines:
     Attributes:
         current: the engine in use; ``None`` while the database is closed.
         shared: as given.
-        own_options: execution options of the connections of the plugin's own transactions.
+        own_options: execution options of the plugin's own transactions, for whose isolation its statements are written.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
         unlisten: set when LISTEN has to give its connection up.
     """
 
     def __init__(self, url: URL, shared: AsyncEngine | None) -> None:
-        is_sqlite = url.get_backend_name() == "sqlite"
         self._url = url
+        self._is_sqlite = url.get_backend_name() == "sqlite"
         self.shared = shared
-        self._own_sqlite = shared is None and is_sqlite
-        self.own_options = OWN_SCHEMA if is_sqlite else {**OWN_SCHEMA, "isolation_level": READ_COMMITTED}
+        self.own_options = (
+            OWN_SCHEMA if self._is_sqlite else {**OWN_SCHEMA, "isolation_level": "READ COMMITTED"}
+        )
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self.unlisten = asyncio.Event()
-        # Kept for the next statement: to check one out of the pool and back in costs more than a small statement.
-        self._kept: list[_Kept] = []
+        # In autocommit mode: to check one out of the pool and back in costs more than a small statement.
+        self._kept: list[AsyncConnection] = []
         self._most_kept = 0
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
@@ -84,7 +72,7 @@ class Engines:
     def reads_committed(self) -> bool:
         """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
         known = None if self.current is None else getattr(self.current.dialect, "default_isolation_level", None)
-        return known in {None, READ_COMMITTED}
+        return known in {None, "READ COMMITTED"}
 
     def open(self, statement_seconds: float | None, connections: int) -> None:
         """Create the engines. No connection is opened yet.
@@ -97,16 +85,19 @@ class Engines:
             OSError: a file that the URL names cannot be read.
         """
         driver = logging.getLogger("aiosqlite")
-        if self._url.get_backend_name() == "sqlite" and driver.level == logging.NOTSET:
+        if self._is_sqlite and driver.level == logging.NOTSET:
             # It logs each statement with its values at debug level. Whoever wants these lines sets the level of its logger.
             driver.setLevel(logging.INFO)
         if self.shared is not None:
             self.current = self.shared
-        elif self._own_sqlite:
+        elif self._is_sqlite:
             self.current = create_async_engine(
-                self._url, hide_parameters=True, pool_timeout=sqlite.WAIT_SECONDS
+                self._url,
+                hide_parameters=True,
+                pool_timeout=sqlite.WAIT_SECONDS,
+                connect_args={"timeout": sqlite.WAIT_SECONDS},
             )
-            event.listen(self.current.sync_engine, "connect", prepare_connection)
+            event.listen(self.current.sync_engine, "connect", stop_once)
             self.thread = SQLiteThread(self._url)
         else:
             self.current = postgresql.own_engine(self._url, statement_seconds, connections)
@@ -123,16 +114,6 @@ class Engines:
             self.thread.close()
             self.thread = None
 
-    async def switch_to_wal(self, deadline: Deadline) -> None:
-        """Set the journal mode of the plugin's own SQLite file.
-
-        Raises:
-            StorageMisplaced: the directory does not exist.
-            sqlite3.Error: the file cannot be used, or others kept it locked.
-        """
-        if self._own_sqlite and self.current is not None:
-            await asyncio.to_thread(sqlite.switch_to_wal, self.current, deadline)
-
     @asynccontextmanager
     async def connect(self, options: Mapping[str, Any] | None = None) -> AsyncIterator[AsyncConnection]:
         """Check a connection out of the pool while the block runs.
@@ -148,86 +129,71 @@ class Engines:
             # No round trip: BEGIN names the isolation. The pool puts back what the host has set.
             await connection.execution_options(**(self.own_options if options is None else options))
             yield connection
-        except DBAPIError as exc:
+        except DBAPIError:
             # A failed statement of SQLite's leaves a cursor behind. The thread that collects it waits until the
             # connection is idle, which does not happen while it waits for a lock.
-            if self._own_sqlite:
+            if self.thread is not None:
                 # Two closings at once would wait for a thread that has ended: a cancelled caller waits for this one.
                 await shielded(_roll_back_and_close(connection))
-            await self._note_search_path(exc)
             raise
         finally:
             await self._check_in(connection)
 
     @asynccontextmanager
     async def autocommit(self) -> AsyncIterator[AsyncConnection]:
-        """Open a connection to PostgreSQL of which each statement is a transaction, while the block runs.
-
-        After an error it returns to the pool, which knows what to do with it.
+        """Give a connection to PostgreSQL of which each statement is a transaction to a block; after an error the pool tests it.
 
         Raises:
             StorageUnavailable: the database is not open, or no connection became free.
         """
-        kept, is_kept = await self._take(), False
+        connection, is_kept = await self._take(), False
         try:
-            yield kept.connection
+            yield connection
             if self.current is None:
-                await kept.connection.invalidate()  # the pool that it would return to is closed
-            is_kept = len(self._kept) < self._most_kept and not self.is_crowded
-        except DBAPIError as exc:
-            await self._note_search_path(exc)
-            raise
+                await connection.invalidate()  # the pool that it would return to is closed
+            is_kept = len(self._kept) < self._most_kept and not self._turn.locked()
         finally:
             if is_kept:
-                self._kept.append(kept._replace(used_at=time.monotonic()))
+                postgresql.mark_used(connection.sync_connection)
+                self._kept.append(connection)
                 self._returned.set()
             else:
-                await self._check_in(kept.connection)
+                await self._check_in(connection)
 
-    @property
-    def is_crowded(self) -> bool:
-        """Whether callers wait for a connection because the server has none to spare."""
-        return self._turn.locked()
-
-    async def _take(self) -> _Kept:
+    async def _take(self) -> AsyncConnection:
         """Return the connection that was used last, or another one of the pool's, which tests what was idle for long."""
-        now = time.monotonic()
         while self._kept:
-            kept = self._kept.pop()
-            if now - kept.used_at <= IDLE_SECONDS and not kept.driver.is_closed():
-                return kept
-            await kept.connection.close()
+            connection = self._kept.pop()
+            if postgresql.is_fresh(connection.sync_connection):
+                return connection
+            await connection.close()
         connection = await self._check_out()
         try:
             await connection.execution_options(**{**self.own_options, "isolation_level": "AUTOCOMMIT"})
-            driver = (await connection.get_raw_connection()).driver_connection
         except BaseException:
             await self._check_in(connection)
             raise
-        return _Kept(connection, driver, now)
+        return connection
 
     async def _give_back(self) -> None:
         """Return what is kept to the pool."""
         while self._kept:
-            await self._kept.pop().connection.close()
+            await self._kept.pop().close()
 
     async def _check_out(self) -> AsyncConnection:
         """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first."""
-        found = None if self.is_crowded else await self._spare()
-        if found is not None:
+        if not self._turn.locked() and (found := await self._spare()) is not None:
             return found
         try:
             async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
                 while True:
                     self._returned.clear()
                     await self._give_back()
-                    found = await self._spare()
-                    if found is not None:
+                    if (found := await self._spare()) is not None:
                         return found
                     self.unlisten.set()
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(RETRY_SECONDS):
-                            await self._returned.wait()
+                        await asyncio.wait_for(self._returned.wait(), RETRY_SECONDS)
         except TimeoutError:
             raise StorageUnavailable(f"the database failed: {ADVICE[TOO_MANY]}", code=TOO_MANY) from None
 
@@ -249,11 +215,6 @@ class Engines:
         finally:
             self._returned.set()
 
-    async def _note_search_path(self, exc: DBAPIError) -> None:
-        if self.current is not None:
-            # On another connection: a rollback has undone what the host had set on that one.
-            await postgresql.note_search_path(exc, self.current.connect())
-
 
 async def _roll_back_and_close(connection: AsyncConnection) -> None:
     """Close a connection whose cursor is left behind: SQLite keeps such a one open, with the lock of its transaction."""
@@ -269,8 +230,11 @@ class SQLiteThread:
     """
 
     def __init__(self, url: URL) -> None:
-        self.engine = create_engine(url.set(drivername="sqlite+pysqlite"), hide_parameters=True)
-        event.listen(self.engine, "connect", prepare_connection)
+        self.engine = create_engine(
+            url.set(drivername="sqlite+pysqlite"),
+            hide_parameters=True,
+            connect_args={"timeout": sqlite.WAIT_SECONDS},
+        )
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
         try:
             # Now: work for a thread that cannot start would stay in its queue, and run after its caller was told that it failed.
@@ -278,33 +242,27 @@ class SQLiteThread:
         except RuntimeError as exc:
             raise StorageUnavailable(f"the thread for the SQLite database did not start: {exc}") from exc
 
-    def run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> Awaitable[T]:
-        """Run the work as one transaction, in the thread.
+    def run(self, work: Callable[[SyncConnection], T], deadline: Deadline | None) -> Awaitable[T]:
+        """Run work in the thread, after what it is doing. A cancelled caller waits for its end: the thread has the lock until then.
+
+        Args:
+            work: what is run.
+            deadline: until when a transaction for it waits for SQLite's lock; ``None``: it only reads, without a lock.
 
         Raises:
             DBAPIError: the database failed.
         """
-        return self._call(self._run, work, deadline)
-
-    def read(self, work: Callable[[SyncConnection], T]) -> Awaitable[T]:
-        """Run a query in the thread, after what it is doing, and without a lock.
-
-        Raises:
-            DBAPIError: the database failed.
-        """
-        return self._call(self._read, work)
-
-    def _call(self, function: Callable[..., T], *given: Any) -> Awaitable[T]:
-        """Call in the thread. A cancelled caller waits for the end, because the thread holds the lock until then."""
-        return shielded(asyncio.get_running_loop().run_in_executor(self._executor, function, *given))
+        return shielded(asyncio.get_running_loop().run_in_executor(self._executor, self._run, work, deadline))
 
     def close(self) -> None:
         """Close the connections. A transaction that is running ends by itself."""
         self._executor.shutdown(wait=False)
         self.engine.dispose()
 
-    def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline) -> T:
+    def _run(self, work: Callable[[SyncConnection], T], deadline: Deadline | None) -> T:
         with self.engine.connect() as connection:
+            if deadline is None:
+                return work(connection)
             try:
                 shorten_wait(connection, deadline.left)
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -319,7 +277,3 @@ class SQLiteThread:
                 if not connection.invalidated:
                     restore_wait(connection)
         return done
-
-    def _read(self, work: Callable[[SyncConnection], T]) -> T:
-        with self.engine.connect() as connection:
-            return work(connection)

@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     asynccontextmanager,
     nullcontext,
     suppress,
@@ -20,6 +19,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
 from sqlalchemy import Column, ColumnElement, Row, Select, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import AssertionPool, StaticPool
 
@@ -31,13 +31,13 @@ from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import (
     UNTRANSLATABLE,
+    current,
     head,
     lock_schema,
     prepare_tables,
-    upgrade_tables,
 )
 from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
-from flowactions_plugin.storage.postgresql import Snapshot
+from flowactions_plugin.storage.postgresql import Snapshot, note_search_path
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -45,7 +45,6 @@ from flowactions_plugin.storage.waiting import (
     STATEMENT_SECONDS,
     TRANSACTION_SECONDS,
     answering,
-    before_repetition,
     committing,
     repeated,
 )
@@ -65,12 +64,6 @@ FATAL_AT_START: Final = (UNTRANSLATABLE, "3F", "42", UNUSABLE_URL, "SQLITE_CANTO
 
 REFUSED_SECONDS: Final = 30.0
 """For how long a refused write says that the database takes none. While it takes none, a worker tries one more often."""
-
-INSUFFICIENT_PRIVILEGE: Final = "42501"
-"""SQLSTATE."""
-
-ONE_CONNECTION: Final = (AssertionPool, StaticPool)
-"""Pools whose callers share a connection, and so a transaction."""
 
 
 class Database:
@@ -92,7 +85,9 @@ class Database:
         dialect: which database it is: ``sqlite`` or ``postgresql``.
         outage_log: logs its outages, for the background parts of its host.
         sql: builds the statements that differ between the databases.
+        transactions: joins hosts' transactions, and lends its own.
         made_tables: whether opening it has made its tables.
+        file: the SQLite file; ``None`` on PostgreSQL.
 
     Raises:
         HostInvalid: the host's engine is of a database in memory, or has one connection for all.
@@ -128,18 +123,18 @@ class Database:
                 "Host.database is an SQLite database in memory, whose only connection all would have to share: "
                 "give it a file"
             )
-        if engine is not None and isinstance(engine.sync_engine.pool, ONE_CONNECTION):
+        if engine is not None and isinstance(engine.sync_engine.pool, AssertionPool | StaticPool):
             raise HostInvalid(
                 f"Host.database has a {type(engine.sync_engine.pool).__name__}, whose only connection all would have "
                 "to share: make the engine without poolclass"
             )
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url)
-        self._transactions = Transactions(self._engines, self.sql)
+        self.transactions = Transactions(self._engines, self.sql)
         self._prepared = False
         self.made_tables = False
-        self._path = sqlite_path(self._url)
-        self._file: os.stat_result | None = None
+        self.file = sqlite_path(self._url)
+        self._opened_file: os.stat_result | None = None
 
     def now(self) -> ColumnElement[int]:
         """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
@@ -169,17 +164,12 @@ class Database:
     @property
     def directory(self) -> Path:
         """The directory of the database file; the working directory when there is no file."""
-        return Path.cwd() if self._path is None else self._path.parent
-
-    @property
-    def file(self) -> Path | None:
-        """The SQLite file; ``None`` on PostgreSQL."""
-        return self._path
+        return Path.cwd() if self.file is None else self.file.parent
 
     @property
     def missing_file(self) -> Path | None:
         """The SQLite file that opening the database would create; ``None`` when it is there, or on PostgreSQL."""
-        return self._path if self._path is not None and not self._path.exists() else None
+        return self.file if self.file is not None and not self.file.exists() else None
 
     async def __aenter__(self) -> Self:
         """Open the database for a host, as `open` does."""
@@ -221,7 +211,7 @@ class Database:
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self._transactions.close()
+        self.transactions.close()
         await self._engines.close()
 
     async def migrate(self, *, dry: bool = False) -> tuple[str | None, str]:
@@ -242,20 +232,15 @@ class Database:
         if dry and missing is not None and missing.parent.exists():
             return None, head()  # to connect would make the file
         try:
-            with self._outages.translated():
+            async with self._translated():
                 self._engines.open(None, self._connections)
                 async with self._schema_transaction(Deadline()) as transaction:
-                    return await upgrade_tables(transaction, dry=dry)
+                    before = await transaction.run_sync(current)
+                    if not dry or (before or "") > head():
+                        await prepare_tables(transaction, by_host=False)
+                    return before, head()
         finally:
             await self.__aexit__()
-
-    def using(self, transaction: AsyncConnection | None) -> AbstractContextManager[None]:
-        """Check a host's transaction, if it gave one, and reserve it for the call that came with it.
-
-        Raises:
-            TransactionInvalid: it cannot be joined; the message says what it has to be.
-        """
-        return nullcontext() if transaction is None else self._transactions.using(transaction)
 
     @asynccontextmanager
     async def read(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -269,7 +254,7 @@ class Database:
             async with self.write(transaction) as joined:
                 yield joined
             return
-        with self._outages.translated():
+        async with self._translated():
             await self._prepare(Deadline())
             async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
                 yield connection
@@ -294,23 +279,19 @@ class Database:
         """
         if transaction is not None:
             self._check_file()
-            with self._outages.translated():
-                async with self._transactions.joined(transaction) as joined:
-                    yield joined
+            async with self._translated(transaction), self.transactions.joined(transaction) as joined:
+                yield joined
             return
         deadline = deadline or Deadline()
-        with self._outages.translated(is_own=True):
+        async with self._translated(is_own=True):
             await self._prepare(deadline)
             async with (
                 answering(self._limit(TRANSACTION_SECONDS)),
-                self._transactions.begin(deadline, as_host=as_host) as opened,
+                self.transactions.begin(deadline, as_host=as_host) as opened,
             ):
                 yield opened
 
-    def lent(self, transaction: AsyncConnection) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Give a transaction of `write` to code of others, which cannot commit it; see `Transactions.lent`."""
-        return self._transactions.lent(transaction)
-
+    @repeated
     async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
@@ -322,24 +303,18 @@ class Database:
             deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
         """
         deadline = deadline or Deadline()
-        repetition = 0
-        while True:
-            try:
-                with self._outages.translated(is_own=True):
-                    await self._prepare(deadline)
-                    if self._engines.thread is not None:
-                        async with self._transactions.writer.turn(deadline):
-                            return await self._engines.thread.run(work, deadline)
-                    async with answering(self._limit(STATEMENT_SECONDS)):
-                        if self.sql.one_writer or not self._engines.reads_committed:
-                            async with self._transactions.begin(deadline) as transaction:
-                                return await transaction.run_sync(work)
-                        async with self._engines.autocommit() as connection:
-                            with committing():
-                                return await connection.run_sync(work)
-            except StorageUnavailable as exc:
-                repetition += 1
-                await before_repetition(repetition, exc)
+        async with self._translated(is_own=True):
+            await self._prepare(deadline)
+            if self._engines.thread is not None:
+                async with self.transactions.turn(deadline):
+                    return await self._engines.thread.run(work, deadline)
+            async with answering(self._limit(STATEMENT_SECONDS)):
+                if not self.sql.is_server or not self._engines.reads_committed:
+                    async with self.transactions.begin(deadline) as transaction:
+                        return await transaction.run_sync(work)
+                async with self._engines.autocommit() as connection:
+                    with committing():
+                        return await connection.run_sync(work)
 
     async def rows(self, query: Select[Any], given: Mapping[str, Any] | None = None) -> Sequence[Row[Any]]:
         """Return the rows of one query, with as few thread switches and round trips as possible.
@@ -356,10 +331,10 @@ class Database:
 
         if self.sql.is_server:
             return await self.in_transaction(work)
-        with self._outages.translated():
-            await self._prepare(Deadline())
-            if self._engines.thread is not None:
-                return await self._engines.thread.read(work)
+        if self._engines.thread is not None:
+            with self._outages.translated():
+                await self._prepare(Deadline())
+                return await self._engines.thread.run(work, None)
         async with self.read() as connection:
             return await connection.run_sync(work)
 
@@ -441,10 +416,10 @@ class Database:
         Raises:
             StorageUnavailable: the file cannot be watched.
         """
-        if self._path is None:
+        if self.file is None:
             raise StorageUnavailable("this database is no file")
         try:
-            await sqlite.watch_inserts(self._path, on_insert)
+            await sqlite.watch_inserts(self.file, on_insert)
         except sqlite3.Error as exc:
             raise StorageUnavailable(f"the file cannot be watched: {exc}") from exc
 
@@ -452,12 +427,21 @@ class Database:
         """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
         return postgresql.oldest_snapshot(connection) if self.sql.is_server else None
 
-    def after_commit(self, transaction: AsyncConnection, call: Callable[[], None]) -> None:
-        """Call something quick that does not raise when a transaction has committed, and never when it is rolled back.
-
-        A host's commit is known only just before it is made, so the call follows a moment later and is not guaranteed.
-        """
-        self._transactions.after_commit(transaction, call)
+    @asynccontextmanager
+    async def _translated(
+        self, transaction: AsyncConnection | None = None, *, is_own: bool = False
+    ) -> AsyncIterator[None]:
+        """Raise errors as `Outages.translated` does; of missing tables, with the schemas in which the server looks for them."""
+        with self._outages.translated(is_own=is_own):
+            try:
+                yield
+            except DBAPIError as exc:
+                if transaction is not None:
+                    await note_search_path(exc, nullcontext(transaction))
+                elif self._engines.current is not None:
+                    # On another connection: a rollback has undone what the host had set on that one.
+                    await note_search_path(exc, self._engines.current.connect())
+                raise
 
     async def _prepare(self, deadline: Deadline) -> None:
         """Prepare the tables at the first use that reaches the database."""
@@ -465,27 +449,26 @@ class Database:
             self._check_file()
             return
         try:
-            with self._outages.translated():
-                async with self._schema_transaction(deadline) as transaction:
-                    self.made_tables = await prepare_tables(transaction)
+            async with self._translated(), self._schema_transaction(deadline) as transaction:
+                self.made_tables = await prepare_tables(transaction, by_host=True)
         except StorageUnavailable as exc:
-            if exc.code == INSUFFICIENT_PRIVILEGE:
+            if exc.code == "42501":
                 raise SchemaOutdated(str(exc), code=exc.code) from exc
             raise
-        self._file = None if self._path is None else self._path.stat()
+        self._opened_file = None if self.file is None else self.file.stat()
         self._prepared = True
 
     def _check_file(self) -> None:
         """Check that the path of an SQLite database still leads to the file that was opened: a new connection opens another."""
-        if self._path is None or self._file is None:
+        if self.file is None or self._opened_file is None:
             return
         try:
-            same = os.path.samestat(self._file, os.stat(self._path))  # noqa: PTH116  a third of the time of Path.stat
+            same = os.path.samestat(self._opened_file, os.stat(self.file))  # noqa: PTH116  a third of the time of Path.stat
         except OSError:
             same = False
         if not same:
             raise StorageUnavailable(
-                f"the database file {self._path} was moved away or replaced while this process was using it: "
+                f"the database file {self.file} was moved away or replaced while this process was using it: "
                 "move it back, or restart this process"
             )
 
@@ -495,13 +478,13 @@ class Database:
             return
         with suppress(OSError):  # opening it says why
             os.close(os.open(self.missing_file, os.O_CREAT | os.O_RDWR, 0o600))
-            file = self._path
-            log.info("created the database file %s", file, extra={"event": "database.created"})
+            log.info("created the database file %s", self.file, extra={"event": "database.created"})
 
     @asynccontextmanager
     async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
         self._make_file()
-        await self._engines.switch_to_wal(deadline)
-        async with self._transactions.begin(deadline) as transaction:
+        if self._engines.thread is not None:
+            await asyncio.to_thread(sqlite.switch_to_wal, self._url, deadline)
+        async with self.transactions.begin(deadline) as transaction:
             await lock_schema(transaction)
             yield transaction

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -28,23 +28,23 @@ class Dialect(ABC):
         now_text: `now` in a statement that is written as text.
         is_server: whether it has a clock of its own, ends a statement whose caller is cancelled, lets processes notify each
             other, keeps the entries of changed rows in indexes for a while, has LATERAL, and can write to two tables in one
-            statement.
-        one_writer: whether one transaction writes at a time. Statements then take no round trip, and those that belong
-            together are in one transaction.
+            statement. If not, one transaction writes at a time, and its statements take no round trip.
+        made_by: SQLAlchemy's dialect.
     """
 
     name: ClassVar[str]
     now_text: ClassVar[str]
     is_server: ClassVar[bool]
-    one_writer: ClassVar[bool]
+    made_by: ClassVar[Callable[..., Any]]
 
     @abstractmethod
     def now(self) -> ColumnElement[int]:
         """Return the current time, Unix milliseconds, as an SQL expression: the server's own, or a given clock's."""
 
-    @abstractmethod
     def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
-        """Return a statement as text for drivers of the DB-API with a `paramstyle`."""
+        """Return a statement as text for drivers of the DB-API with one of `PARAMSTYLES`."""
+        made: SQLCompiler = statement.compile(dialect=self.made_by(paramstyle=paramstyle))
+        return made
 
     @abstractmethod
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
@@ -53,21 +53,6 @@ class Dialect(ABC):
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """Return an INSERT that does nothing for a row whose unique key exists."""
         return self.insert(table).on_conflict_do_nothing()
-
-    def insert_or_replace(
-        self, table: Table, values: Mapping[str, Any], keep: Collection[str]
-    ) -> postgresql.Insert | sqlite.Insert:
-        """Return an INSERT that replaces the row with the same primary key.
-
-        Args:
-            table: the table.
-            values: the values of all columns.
-            keep: columns of the existing row that are not replaced.
-        """
-        key = [column.name for column in table.primary_key]
-        rest = {name: value for name, value in values.items() if name not in key and name not in keep}
-        inserted = self.insert(table).values(values)
-        return inserted.on_conflict_do_update(index_elements=key, set_=rest)
 
     @abstractmethod
     def values_table(self, name: str, **columns: type[Any]) -> FromClause:

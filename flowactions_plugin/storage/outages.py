@@ -43,13 +43,6 @@ process then wakes less often."""
 
 _PHASE: Final = random.uniform(0, TOGETHER_SECONDS)  # noqa: S311  processes of one machine do not wake together
 
-MISTAKE_CLASSES: Final = ("22", "23")
-"""SQLSTATE classes of wrong values (data, constraint). All others concern the database, its tables or the rights on
-them, and a retry may succeed after an operator has repaired that."""
-
-AWAY: Final = ("08", "25006", "28", "3D", "53", "55", "57", "58", "XX", "SQLITE_BUSY", "SQLITE_LOCKED")
-"""Codes of a server that is not there for now, or has no room: one outage, in which several of them may come."""
-
 OUTAGES: Final = (
     # The connection, read-only, who may connect, no such database, conflicts, no room, locks, the server's end and files.
     *("08", "25006", "28", "3D", "40", "53", "55P03", "57P", "58", "XX", "SQLITE_BUSY", "SQLITE_CANTOPEN"),
@@ -58,10 +51,6 @@ OUTAGES: Final = (
 )
 """Codes that say that the database is at fault, whoever wrote the statement."""
 
-MISTAKES: Final = (DataError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError)
-"""The same for errors without an SQLSTATE, as those of SQLite's driver."""
-
-FAILURES: Final = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
 MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
 
 ADVICE: Final = {
@@ -98,32 +87,17 @@ UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
 
 
-class Refusal(NamedTuple):
-    """Why a database that answers takes no writes.
-
-    Attributes:
-        reason: for metrics.
-        words: what continues "the database takes no writes: ".
-    """
-
-    reason: str
-    words: str
-
-
-READ_ONLY: Final = Refusal("read_only", "it is read-only")
-FULL: Final = Refusal("full", "its disk is full")
-
 REFUSALS: Final = {
-    "25006": READ_ONLY,
-    "42501": Refusal("read_only", "this process's role may not write"),
-    "53100": FULL,
-    "58030": Refusal("full", "its files cannot be written"),
-    "SQLITE_CANTOPEN": READ_ONLY,
-    "SQLITE_FULL": FULL,
-    "SQLITE_IOERR": Refusal("full", "its file cannot be written"),
-    "SQLITE_READONLY": READ_ONLY,
+    "25006": ("read_only", "it is read-only"),
+    "42501": ("read_only", "this process's role may not write"),
+    "53100": ("full", "its disk is full"),
+    "58030": ("full", "its files cannot be written"),
+    "SQLITE_CANTOPEN": ("read_only", "it is read-only"),
+    "SQLITE_FULL": ("full", "its disk is full"),
+    "SQLITE_IOERR": ("full", "its file cannot be written"),
+    "SQLITE_READONLY": ("read_only", "it is read-only"),
 }
-"""Prefix of a code → what it says about writes."""
+"""Prefix of the code of a database that answers and takes no writes → why, for metrics and after "the database takes no writes: "."""
 
 
 class Refused(NamedTuple):
@@ -187,9 +161,8 @@ class Outages:
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
         unavailable.may_be_written = is_unconfirmed(exc)
-        refusal = refusal_of(unavailable)
-        if refusal is not None:
-            self.refused = Refused(refusal.words, timer())
+        if (refusal := _refusal(code)) is not None:
+            self.refused = Refused(refusal[1], timer())
         return unavailable
 
 
@@ -206,8 +179,9 @@ class OutageLog:
     def failed(self, part: str, error: StorageUnavailable) -> None:
         """Record that a part could not use the database, and why."""
         self._failing.add(part)
-        code = error.code or AWAY[0]
-        kind = AWAY[0] if code.startswith(AWAY) else code
+        code = error.code or ""
+        is_away = not code or (code.startswith(OUTAGES) and _refusal(code) is None)
+        kind = "away" if is_away else code
         if kind not in self._logged:
             self._logged.add(kind)
             log.error(
@@ -250,16 +224,14 @@ def outage_delay(failures: int, cap: float, chance: float) -> float:
     return min(cap, 0.5 * 2.0 ** min(failures - 1, 10)) * (1 + chance) / 2
 
 
-def refusal_of(exc: StorageUnavailable) -> Refusal | None:
-    """Return why the database takes no writes; ``None``: the error says something else."""
-    return next((found for code, found in REFUSALS.items() if (exc.code or "").startswith(code)), None)
+def _refusal(code: str | None) -> tuple[str, str] | None:
+    return next((found for start, found in REFUSALS.items() if (code or "").startswith(start)), None)
 
 
 def reason_of(exc: StorageUnavailable) -> str:
     """Return why something was not queued, as metrics have it."""
-    refusal = refusal_of(exc)
-    if refusal is not None:
-        return refusal.reason
+    if (refusal := _refusal(exc.code)) is not None:
+        return refusal[0]
     return "conflict" if exc.code in CONFLICTS else "unavailable"
 
 
@@ -289,8 +261,10 @@ def is_mistake(exc: BaseException) -> bool:
     """Return whether the cause is a value or a constraint, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):
-        return isinstance(exc, MISTAKES) and _own_words(_reason(exc)) is None
-    return code.startswith(MISTAKE_CLASSES)
+        mistakes = (DataError, IntegrityError, InterfaceError, NotSupportedError, ProgrammingError)
+        return isinstance(exc, mistakes) and _own_words(_reason(exc)) is None
+    # Data and constraints. All else is about the database, its tables or the rights on them: an operator can repair that.
+    return code.startswith(("22", "23"))
 
 
 def is_outage(exc: BaseException) -> bool:
@@ -312,9 +286,10 @@ def is_outage(exc: BaseException) -> bool:
 def _failures() -> tuple[type[BaseException], ...]:
     """Return the errors of SQLAlchemy and of the drivers; PostgreSQL's is imported with the first engine of one."""
     asyncpg = sys.modules.get("asyncpg")
+    usual = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
     if asyncpg is None:
-        return FAILURES
-    return *FAILURES, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+        return usual
+    return *usual, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
 
 
 def _own_words(reason: BaseException) -> str | None:
@@ -332,16 +307,15 @@ def _own_words(reason: BaseException) -> str | None:
 
 def _reason(exc: BaseException) -> BaseException:
     """Return the driver's own error, which is the most precise."""
-    return list(_causes(exc))[-1]
+    return _causes(exc)[-1]
 
 
-def _causes(exc: BaseException) -> Iterator[BaseException]:
-    yield exc
+def _causes(exc: BaseException) -> list[BaseException]:
+    found = [exc]
     if isinstance(exc, DBAPIError) and exc.orig is not None:
-        yield exc.orig
         # SQLAlchemy wraps asyncpg's error in one of its own.
-        if isinstance(exc.orig.__cause__, _failures()):
-            yield exc.orig.__cause__
+        found += [exc.orig, *filter(None, [exc.orig.__cause__])]
+    return found
 
 
 def _pattern(secret: str) -> str:

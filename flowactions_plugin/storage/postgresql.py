@@ -14,7 +14,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    Insert,
     Integer,
     Table,
     Text,
@@ -30,21 +29,14 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
-from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
 from flowactions_plugin.storage.urls import asyncpg_arguments
 
-LASTING: Final = 5
-"""How many connections of the plugin's own engine stay open when they are idle."""
-
 IDLE_SECONDS: Final = 1
 """How long a connection may be idle without being tested before its next use."""
-
-CLOSE_SECONDS: Final = 0.5
-"""How long the server may take to close an idle connection. The pool closes one after the other."""
 
 OPEN_SECONDS: Final = 300
 """A transaction that is open for longer makes statements slower on a queue that carries much."""
@@ -106,15 +98,11 @@ class PostgreSQL(Dialect):
     name = "postgresql"
     now_text = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)"
     is_server = True
-    one_writer = False
+    made_by = postgresql.dialect
 
     def now(self) -> ColumnElement[int]:
         # Stable within a statement, so that an index on a time can be used.
         return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
-
-    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
-        made: SQLCompiler = statement.compile(dialect=postgresql.dialect(paramstyle=paramstyle))  # type: ignore[no-untyped-call]
-        return made
 
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
@@ -152,8 +140,9 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
 
     class Connection(asyncpg.Connection):  # type: ignore[misc]
         async def close(self, *, timeout: float | None = None) -> None:  # noqa: ARG002, ASYNC109  the driver's
-            with suppress(TimeoutError):  # it has given up the connection then
-                await super().close(timeout=CLOSE_SECONDS)
+            # The pool closes one idle connection after the other, and the driver gives up one that takes longer.
+            with suppress(TimeoutError):
+                await super().close(timeout=0.5)
 
     arguments = {
         **asyncpg_arguments(url),
@@ -165,10 +154,10 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
         URL.create("postgresql+asyncpg"),
         connect_args=arguments,
         hide_parameters=True,
-        pool_size=min(connections, LASTING),
-        max_overflow=max(0, connections - LASTING),
+        pool_size=min(connections, 5),
+        max_overflow=max(0, connections - 5),
     )
-    event.listen(engine.sync_engine, "checkin", _mark_used)
+    event.listen(engine.sync_engine, "checkin", mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
 
@@ -202,8 +191,15 @@ async def listen(
         await connection.invalidate()
 
 
-def _mark_used(_connection: Any, record: Any) -> None:
-    record.info["used_at"] = time.monotonic()
+def mark_used(connection: Any, record: Any = None) -> None:
+    """Remember when a connection was used last; a listener for the pool's ``checkin``, too."""
+    (record or connection).info["used_at"] = time.monotonic()
+
+
+def is_fresh(connection: Any) -> bool:
+    """Return whether a connection is open and was used a moment ago, so that it needs no test before its next use."""
+    is_closed = connection.connection.driver_connection.is_closed()
+    return not is_closed and time.monotonic() - connection.info["used_at"] <= IDLE_SECONDS
 
 
 def _pre_ping(dialect: Any, connection: Any, record: Any, _proxy: object) -> None:

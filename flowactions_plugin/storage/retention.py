@@ -16,15 +16,8 @@ log = logging.getLogger("flowactions.retention")
 
 BATCH: Final = 200
 
-LEAST_PAUSE_SECONDS: Final = 0.02
-"""Between two batches, so that other writers can proceed."""
-
-SHARE: Final = 0.1
-"""The part of the time that batches take at first: deliveries beside them keep nine tenths of their rate."""
-
-MOST_SHARE: Final = 0.5
 DOUBLING_SECONDS: Final = 300.0
-"""After so long a run, and each time again, its share is doubled."""
+"""After so long a run, and each time again, its share of the time is doubled."""
 
 DEAD_DAYS: Final = 90
 """Dead rows are kept at least this long, for replay."""
@@ -37,9 +30,13 @@ Prune: TypeAlias = Callable[[int], Awaitable[int]]
 
 
 def pause_after(batch_seconds: float, run_seconds: float) -> float:
-    """Return the seconds to pause after a batch that took so long, in a run that has lasted so long."""
-    share = min(MOST_SHARE, SHARE * 2 ** min(run_seconds / DOUBLING_SECONDS, 10))
-    return max(LEAST_PAUSE_SECONDS, batch_seconds * (1 - share) / share)
+    """Return the seconds to pause after a batch that took so long, in a run that has lasted so long.
+
+    The batches take a tenth of the time at first, so that deliveries beside them keep nine tenths of their rate, and half of
+    it at the most. Other writers can proceed in every pause.
+    """
+    share = min(0.5, 0.1 * 2 ** min(run_seconds / DOUBLING_SECONDS, 10))
+    return max(0.02, batch_seconds * (1 - share) / share)
 
 
 class Pruning:

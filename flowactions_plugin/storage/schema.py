@@ -1,36 +1,15 @@
-"""The tables. Times are Unix milliseconds; ids are text; every name starts with ``flowactions_``."""
+"""The tables, as statements use them. Times are Unix milliseconds; ids are text; every name starts with ``flowactions_``.
+
+Indexes and constraints are in the revisions (`storage.migrations`) only.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import (
-    DDL,
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    TextClause,
-    UniqueConstraint,
-    event,
-    text,
-)
+from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, String, Table, Text, text
 
-metadata: Final = MetaData(
-    naming_convention={
-        "pk": "pk_%(table_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-    }
-)
+metadata: Final = MetaData()
 
 LIVE: Final = text("status IN ('pending', 'retrying')")
 """Rows that a worker may claim. With a partial index on them, the cost of a claim does not grow with the table."""
@@ -40,12 +19,6 @@ UNDELIVERED: Final = text("status <> 'delivered'")
 
 NO_AGENT: Final = ""
 """The agent of a delivery that belongs to none: no id is empty."""
-
-
-def _index(table: Table, name: str, *columns: str, where: TextClause | None = None) -> None:
-    """Give a table an index; one of some rows costs nothing when others change."""
-    of = (table.c[column] for column in columns)
-    Index(f"ix_{table.name}_{name}", *of, sqlite_where=where, postgresql_where=where)
 
 
 outbox: Final = Table(
@@ -104,38 +77,15 @@ outbox: Final = Table(
     # How long each phase of the attempt took that has delivered the row, when it was slow, and what was noted of it: as in
     # the attempts log.
     Column("delivered_phases", Text),
-    CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", name="status"),
 )
-# Room on each page for the versions that a claim and an outcome write. Only from SQLAlchemy 2.1 on can a table say so itself.
-event.listen(
-    outbox,
-    "after_create",
-    DDL("ALTER TABLE %(table)s SET (fillfactor = 50)").execute_if(dialect="postgresql"),  # type: ignore[no-untyped-call]  # as it is in the library
-)
-
 QUARANTINE_AFTER: Final = 3
 """Expired leases after which a row is sent in quarantine."""
 
 QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
-_index(outbox, "quarantined", "next_attempt_at", "id", where=QUARANTINED)
-_index(outbox, "due", "next_attempt_at", "id", where=LIVE)
-_index(outbox, "destination", "destination", "next_attempt_at", "id", where=LIVE)
-# Claims ask lanes for their oldest rows.
-_index(outbox, "lane", "lane", "next_attempt_at", "id", where=LIVE)
-# What operators search by; which index serves which search is in decision 33.
-_index(outbox, "organization", "organization_id", "id")
-_index(outbox, "undelivered", "organization_id", "status", "id", where=UNDELIVERED)
 FAILED: Final = text("error_class IS NOT NULL")
 """Rows whose last attempt has failed."""
-_index(outbox, "failed", "organization_id", "error_class", "id", where=FAILED)
-# On PostgreSQL compared as bytes: by a language's rules, or with the row's id beside, it would cost a delivery more (decision 33).
-Index("ix_flowactions_outbox_event", outbox.c.event_id, postgresql_ops={"event_id": "varchar_pattern_ops"})
-_index(outbox, "failed_destination", "destination", "id", where=FAILED)
-_index(outbox, "failed_node", "organization_id", "flow_id", "node_id", "id", where=FAILED)
 KEYED: Final = text("idempotency_key IS NOT NULL")
-_index(outbox, "key", "idempotency_key", "id", where=KEYED)
 FINISHED: Final = text("finished_at IS NOT NULL")
-_index(outbox, "finished", "status", "finished_at", where=FINISHED)
 
 attempts: Final = Table(
     "flowactions_attempts",
@@ -177,21 +127,7 @@ deferred: Final = Table(
     Column("node_type", Text, nullable=False),
     # When the node ran at this step, or was dropped. NULL: it waits.
     Column("ran_at", BigInteger),
-    # A repeated walk does not record a node twice.
-    UniqueConstraint(
-        "organization_id",
-        "run_id",
-        "flow_id",
-        "step_id",
-        "node_id",
-        "visit",
-        name="uq_flowactions_deferred_node",
-    ),
 )
-_index(deferred, "created", "created_at")
-HELD: Final = text("held_until IS NOT NULL")
-# By type, because a process reads only records that it can run.
-_index(deferred, "held", "node_type", "held_until", where=HELD)
 
 halted_runs: Final = Table(
     "flowactions_halted_runs",
@@ -201,7 +137,6 @@ halted_runs: Final = Table(
     Column("flow_id", Text, primary_key=True),
     Column("halted_at", BigInteger, nullable=False),
 )
-_index(halted_runs, "halted", "halted_at")
 
 chat_connections: Final = Table(
     "flowactions_chat_connections",
@@ -230,11 +165,8 @@ chat_connections: Final = Table(
     Column("revoked_at", BigInteger),
     # When the provider is asked again about the token that it has refused. NULL: never, the workspace itself has revoked it.
     Column("ask_at", BigInteger),
-    CheckConstraint("status IN ('active', 'revoked')", name="status"),
 )
 
-_index(chat_connections, "team", "team_id")
-_index(chat_connections, "ask", "ask_at", where=text("ask_at IS NOT NULL"))
 
 oauth_states: Final = Table(
     "flowactions_oauth_states",
@@ -261,7 +193,6 @@ inbound_events: Final = Table(
     # The last time that it was received again. NULL: it was not.
     Column("repeated_at", BigInteger),
 )
-_index(inbound_events, "received", "received_at")
 
 inbound_requests: Final = Table(
     "flowactions_inbound_requests",
@@ -281,7 +212,6 @@ inbound_requests: Final = Table(
     # Why it processed no event, for operators. NULL: it only had to be acknowledged.
     Column("reason", Text),
 )
-_index(inbound_requests, "last", "last_at")
 
 enqueue_keys: Final = Table(
     "flowactions_enqueue_keys",
@@ -295,7 +225,6 @@ enqueue_keys: Final = Table(
     # Of the delivery, which may be deleted before the key.
     Column("event_id", String(68), nullable=False),
 )
-_index(enqueue_keys, "created", "created_at")
 
 enqueue_rates: Final = Table(
     "flowactions_enqueue_rates",
@@ -306,15 +235,12 @@ enqueue_rates: Final = Table(
     Column("times", Text, nullable=False),
     Column("updated_at", BigInteger, nullable=False),
 )
-_index(enqueue_rates, "updated", "updated_at")
-
-WORKER_ID_LENGTH: Final = 36
 
 workers: Final = Table(
     "flowactions_workers",
     metadata,
     # New for each start of a process that delivers.
-    Column("id", String(WORKER_ID_LENGTH), primary_key=True),
+    Column("id", String(36), primary_key=True),
     Column("name", Text, nullable=False),
     Column("version", Text, nullable=False),
     Column("host_name", Text, nullable=False),
@@ -381,9 +307,7 @@ destinations: Final = Table(
     # Why the last attempt that failed did, in words.
     Column("last_reason", Text),
 )
-_index(destinations, "updated", "updated_at")
 FAILING: Final = text("failing_since IS NOT NULL")
-_index(destinations, "failing", "failing_since", where=FAILING)
 
 statistics: Final = Table(
     "flowactions_statistics",
@@ -399,7 +323,6 @@ statistics: Final = Table(
     # Of all attempts: the time for which they held a slot.
     Column("duration_ms", BigInteger, nullable=False),
 )
-_index(statistics, "organization", "organization_id", "bucket")
 
 actions: Final = Table(
     "flowactions_actions",
@@ -439,10 +362,8 @@ actions: Final = Table(
     Column("held_by", String(32)),
     Column("held_until", BigInteger),
 )
-_index(actions, "organization", "organization_id", "id")
 OPEN_ACTION: Final = text("finished_at IS NULL")
 """Actions that workers still have to do something for."""
-_index(actions, "open", "starts_at", where=OPEN_ACTION)
 
 audit: Final = Table(
     "flowactions_audit",
@@ -465,8 +386,5 @@ audit: Final = Table(
     # What it changed, as it was before: JSON.
     Column("before", Text),
 )
-_index(audit, "organization", "organization_id", "id")
 AUDITED_ACTION: Final = text("action_id IS NOT NULL")
-_index(audit, "action", "action_id", "id", where=AUDITED_ACTION)
 AUDITED_DELIVERY: Final = text("delivery_id IS NOT NULL")
-_index(audit, "delivery", "delivery_id", "id", where=AUDITED_DELIVERY)

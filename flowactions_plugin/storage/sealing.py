@@ -13,14 +13,12 @@ from typing import Final
 from flowactions_plugin.errors import NotConfigured, SealBroken
 
 KEY_BYTES: Final = 32
-KEY_ID_BYTES: Final = 8
-NONCE_BYTES: Final = 12
 
 
 class KeyRing:
     """Seals with the newest key and opens with any (§2.2).
 
-    A sealed value is the key's id, a random nonce, then the ciphertext with its tag. The associated data
+    A sealed value is the key's id (8 bytes), a random nonce (12 bytes), then the ciphertext with its tag. The associated data
     binds it to one organization and one purpose: moved to another row, it does not open. What encrypts is imported at
     the first value, as most processes seal nothing.
 
@@ -36,7 +34,7 @@ class KeyRing:
         """Encrypt a secret for one organization and purpose."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415  see `KeyRing`
 
-        nonce = os.urandom(NONCE_BYTES)
+        nonce = os.urandom(12)
         sealed = AESGCM(self._newest).encrypt(nonce, secret.encode(), _bound(organization_id, purpose))
         return _key_id(self._newest) + nonce + sealed
 
@@ -49,19 +47,18 @@ class KeyRing:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
 
-        key = self._keys.get(sealed[:KEY_ID_BYTES])
-        if key is None:
+        key_id, nonce, ciphertext = sealed[:8], sealed[8:20], sealed[20:]
+        if key_id not in self._keys:
             raise SealBroken("The sealed value needs an encryption key that is not configured.")
-        nonce = sealed[KEY_ID_BYTES : KEY_ID_BYTES + NONCE_BYTES]
-        ciphertext = sealed[KEY_ID_BYTES + NONCE_BYTES :]
         try:
-            return AESGCM(key).decrypt(nonce, ciphertext, _bound(organization_id, purpose)).decode()
+            opened = AESGCM(self._keys[key_id]).decrypt(nonce, ciphertext, _bound(organization_id, purpose))
+            return opened.decode()
         except (InvalidTag, ValueError) as exc:
             raise SealBroken from exc
 
     def is_newest(self, sealed: bytes) -> bool:
         """Return whether a value is sealed under the newest key."""
-        return sealed[:KEY_ID_BYTES] == _key_id(self._newest)
+        return sealed[:8] == _key_id(self._newest)
 
     def sign(self, message: bytes, purpose: str) -> bytes:
         """Authenticate a message with a key derived from the newest key for this purpose."""
@@ -116,7 +113,7 @@ def _make_key_file(path: Path) -> None:
 
 
 def _key_id(key: bytes) -> bytes:
-    return hashlib.sha256(b"flowactions key id" + key).digest()[:KEY_ID_BYTES]
+    return hashlib.sha256(b"flowactions key id" + key).digest()[:8]
 
 
 def _derived(key: bytes, purpose: str) -> bytes:

@@ -14,7 +14,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    Insert,
     Integer,
     LargeBinary,
     Table,
@@ -25,13 +24,13 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
-from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_hookspecs import TransactionInvalid
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.errors import StorageMisplaced, StorageUnavailable
+from flowactions_plugin.errors import StorageMisplaced
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.urls import sqlite_path
 from flowactions_plugin.storage.waiting import shielded
@@ -39,15 +38,10 @@ from flowactions_plugin.storage.waiting import shielded
 WAIT_SECONDS: Final = 10.0
 """How long a caller waits at most for other writers, in this process and in others together."""
 
-MIN_CHANGE_SECONDS: Final = 0.1
-"""The busy timeout is not changed for a difference below this, to save a statement."""
-
 WATCH_SECONDS: Final = 0.02
 IDLE_WATCH_SECONDS: Final = 0.1
 RECENT_SECONDS: Final = 10.0
 """Between two looks for new rows: after some came; when none came for `RECENT_SECONDS`."""
-
-WAL_LOCK_WAIT_MS: Final = 50
 
 _UNCLAIMED: Final = (
     "SELECT 1 FROM flowactions_outbox WHERE rowid > ? AND claimed_by IS NULL AND status = 'pending' LIMIT 1"
@@ -55,11 +49,9 @@ _UNCLAIMED: Final = (
 
 AUTOCOMMIT: Final = "a transaction has to be one: this connection is in AUTOCOMMIT mode"
 
-BUSY_TIMEOUT_KEY: Final = "flowactions_busy_timeout_ms"
-"""Key of a pooled connection's busy timeout in its ``info``."""
-
-SHORTENED_KEY: Final = "flowactions_shortened"
-"""The same of whether it has another one for now."""
+BUSY_TIMEOUT: Final = "flowactions_busy_timeout_ms"
+SHORTENED: Final = "flowactions_shortened"
+"""Keys in the ``info`` of a pooled connection: its busy timeout, and whether it has another one for now."""
 
 
 class SQLite(Dialect):
@@ -68,17 +60,13 @@ class SQLite(Dialect):
     name = "sqlite"
     now_text = ":now"
     is_server = False
-    one_writer = True
+    made_by = sqlite.dialect
 
     def __init__(self, clock: Clock) -> None:
         self._now = bindparam("now", callable_=lambda: int(clock() * 1000), type_=BigInteger)
 
     def now(self) -> ColumnElement[int]:
         return self._now
-
-    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
-        made: SQLCompiler = statement.compile(dialect=sqlite.dialect(paramstyle=paramstyle))
-        return made
 
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)
@@ -120,57 +108,21 @@ class Deadline:
         return max(0.0, self._at - time.monotonic())
 
 
-class Writer:
-    """A lock for this process's writers. Waiting here is fair; SQLite polls instead."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    @asynccontextmanager
-    async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
-        """Hold the lock while the block runs.
-
-        Raises:
-            StorageUnavailable: others have held the lock until the deadline.
-        """
-        try:
-            async with asyncio.timeout(deadline.left):
-                await self._lock.acquire()
-        except TimeoutError:
-            raise StorageUnavailable(
-                f"the database failed: it is locked: others were writing for {WAIT_SECONDS:g} s",
-                code="SQLITE_BUSY",
-            ) from None
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-
-def prepare_connection(connection: Any, record: Any) -> None:
-    """Set the busy timeout of a new connection, and have it stop once; a listener for SQLAlchemy's ``connect``."""
-    _stop_once(getattr(connection, "driver_connection", None))
-    timeout = int(WAIT_SECONDS * 1000)
-    with closing(connection.cursor()) as cursor:
-        cursor.execute(f"PRAGMA busy_timeout = {timeout}")
-    record.info[BUSY_TIMEOUT_KEY] = timeout
-
-
-def _stop_once(driver: Any) -> None:
-    """Have a connection of aiosqlite stop its thread once.
+def stop_once(connection: Any, _record: object) -> None:
+    """Have a new connection of aiosqlite stop its thread once; a listener for SQLAlchemy's ``connect``.
 
     SQLAlchemy stops it beside a close that is under way, when their caller is cancelled. That close stops it again, and waits for
     an answer of a thread that has ended: an event loop that ends then would wait for ever.
     """
-    stop = getattr(driver, "stop", None)
-    if stop is None:
-        return
+    driver = connection.driver_connection
+    stop: Any = getattr(driver, "stop", None)
 
     def once() -> Any:
         driver.stop = lambda: None
         return stop()
 
-    driver.stop = once
+    if stop is not None:
+        driver.stop = once
 
 
 @asynccontextmanager
@@ -180,25 +132,25 @@ async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> Asyn
         await connection.run_sync(shorten_wait, deadline.left)
         yield
     finally:
-        if not connection.closed and not connection.invalidated and SHORTENED_KEY in connection.info:
+        if not connection.closed and not connection.invalidated and SHORTENED in connection.info:
             await shielded(connection.run_sync(restore_wait))
 
 
 def shorten_wait(connection: SyncConnection, seconds: float) -> None:
     """Shorten the busy timeout of a connection until `restore_wait`."""
-    usual = connection.info.get(BUSY_TIMEOUT_KEY)
+    usual = connection.info.get(BUSY_TIMEOUT)
     if usual is None:
         # Read once for each pooled connection, through the driver, so that no transaction begins.
-        usual = connection.info[BUSY_TIMEOUT_KEY] = _pragma(connection, "PRAGMA busy_timeout")
-    if usual / 1000 - seconds >= MIN_CHANGE_SECONDS:
-        connection.info[SHORTENED_KEY] = True  # first: a caller may be cancelled
+        usual = connection.info[BUSY_TIMEOUT] = _pragma(connection, "PRAGMA busy_timeout")
+    if usual / 1000 - seconds >= 0.1:  # a smaller difference is not worth a statement
+        connection.info[SHORTENED] = True  # first: a caller may be cancelled
         _pragma(connection, f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
 def restore_wait(connection: SyncConnection) -> None:
     """Set the busy timeout of a connection as it was before `shorten_wait`."""
-    if connection.info.pop(SHORTENED_KEY, False):
-        _pragma(connection, f"PRAGMA busy_timeout = {connection.info[BUSY_TIMEOUT_KEY]}")
+    if connection.info.pop(SHORTENED, False):
+        _pragma(connection, f"PRAGMA busy_timeout = {connection.info[BUSY_TIMEOUT]}")
 
 
 def _pragma(connection: SyncConnection, statement: str) -> int:
@@ -230,8 +182,8 @@ async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> N
         raise
 
 
-def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
-    """Set the journal mode, which is stored in the file.
+def switch_to_wal(url: URL, deadline: Deadline) -> None:
+    """Set the journal mode of the plugin's own file, in which it is stored.
 
     On a new file, processes that do this at the same time can deadlock. So each waits only briefly for the lock, closes
     its connection, and tries again.
@@ -240,14 +192,14 @@ def switch_to_wal(engine: AsyncEngine, deadline: Deadline) -> None:
         StorageMisplaced: the directory does not exist.
         sqlite3.Error: the file cannot be used, or others kept it locked.
     """
-    file = sqlite_path(engine.url)
+    file = sqlite_path(url)
     if file is not None and not file.parent.is_dir():
         raise StorageMisplaced(
             f"the directory {file.parent} of the SQLite database {file.name} does not exist: make it, or have "
             "FLOWACTIONS_DATABASE_URL name another"
         )
-    (path,), given = engine.dialect.create_connect_args(engine.url)
-    options: dict[str, Any] = {**given, "timeout": WAL_LOCK_WAIT_MS / 1000}
+    (path,), given = url.get_dialect()().create_connect_args(url)
+    options: dict[str, Any] = {**given, "timeout": 0.05}
     while True:
         try:
             with closing(sqlite3.connect(path, **options)) as connection:

@@ -8,25 +8,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.engine import Engine, ExceptionContext
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.engine import Engine, ExceptionContext, RootTransaction
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
 from flowactions_hookspecs import TransactionInvalid
-from flowactions_plugin.errors import TransactionEnded
-from flowactions_plugin.storage import waiting
+from flowactions_plugin.errors import StorageUnavailable, TransactionEnded
+from flowactions_plugin.storage import sqlite, waiting
 from flowactions_plugin.storage.connections import OWN_SCHEMA, Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.outages import code_of
-from flowactions_plugin.storage.postgresql import note_search_path
-from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, Writer, begin_immediate, waiting_until
+from flowactions_plugin.storage.sqlite import AUTOCOMMIT, Deadline, begin_immediate, waiting_until
 from flowactions_plugin.storage.urls import same_database
 from flowactions_plugin.storage.waiting import committing, shielded
 
@@ -36,9 +35,9 @@ Call: TypeAlias = Callable[[], None]
 """Called after a commit: quick, and does not raise."""
 
 CALLS: Final = "flowactions_after_commit"
-"""Execution option of the plugin's own transactions: the calls that follow the commit. A host's have none."""
+"""Execution option of the plugin's own transactions, and of a host's within the plugin's SAVEPOINT: the calls that follow the commit."""
 
-SAVEPOINT: Final = "flowactions"
+SAVEPOINT: Final = "SAVEPOINT flowactions"
 """Nested SAVEPOINTs may have the same name: a statement applies to the innermost."""
 
 ABORTED: Final = "25P02"
@@ -47,16 +46,8 @@ ABORTED: Final = "25P02"
 COMMIT_SECONDS: Final = 0.02
 """How long to wait for a host's commit before checking whether it has finished."""
 
-
-class _Use(NamedTuple):
-    """The connection of a host's transaction, and the calls of the SAVEPOINT in it; ``None``: it is not in one."""
-
-    opened: SyncConnection
-    calls: list[Call] | None
-
-
-_use: Final[ContextVar[_Use | None]] = ContextVar("flowactions_use", default=None)
-"""The host's transaction that the current call of the plugin uses: another call may not use it meanwhile."""
+_used: Final[ContextVar[SyncConnection | None]] = ContextVar("flowactions_used", default=None)
+"""The connection of the host's transaction that the current call of the plugin uses: another call may not use it meanwhile."""
 
 
 class Transactions:
@@ -66,16 +57,15 @@ class Transactions:
         engines: give the connections of the plugin's own transactions; a host's are of the same database.
         sql: the dialect.
 
-    Attributes:
-        writer: the turn of this process's writers, where there is one writer at a time.
     """
 
     def __init__(self, engines: Engines, sql: Dialect) -> None:
-        self.writer = Writer()
+        self._writer = asyncio.Lock()
         self._engines = engines
         self._sql = sql
         self._in_use: set[SyncConnection] = set()
-        self._after_commit: WeakKeyDictionary[SyncConnection, _AfterCommit] = WeakKeyDictionary()
+        # Of hosts' transactions. With each call: whether it was added within a SAVEPOINT of the host.
+        self._after_commit: WeakKeyDictionary[RootTransaction, list[tuple[Call, bool]]] = WeakKeyDictionary()
         self._listening: set[Engine] = set()
 
     @property
@@ -89,6 +79,24 @@ class Transactions:
             event.remove(self._listening.pop(), "handle_error", self._keep)
 
     @asynccontextmanager
+    async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
+        """Hold the lock of this process's writers on SQLite: waiting here is fair, where SQLite polls.
+
+        Raises:
+            StorageUnavailable: others have held the lock until the deadline.
+        """
+        try:
+            async with asyncio.timeout(deadline.left):
+                await self._writer.acquire()
+        except TimeoutError:
+            busy = f"the database failed: it is locked: others were writing for {sqlite.WAIT_SECONDS:g} s"
+            raise StorageUnavailable(busy, code="SQLITE_BUSY") from None
+        try:
+            yield
+        finally:
+            self._writer.release()
+
+    @asynccontextmanager
     async def begin(self, deadline: Deadline, *, as_host: bool = False) -> AsyncIterator[AsyncConnection]:
         """Open one of the plugin's own, which commits when the block ends, and make the calls that follow the commit.
 
@@ -100,17 +108,15 @@ class Transactions:
         calls: list[Call] = []
         is_hosts = as_host and self._engines.shared is not None
         options = {} if is_hosts else {**self._engines.own_options, CALLS: calls}
-        async with AsyncExitStack() as stack:
-            if self._sql.one_writer:
-                await stack.enter_async_context(self.writer.turn(deadline))
-            opened = await stack.enter_async_context(self._engines.connect(options))
-            if self._sql.one_writer:
+        turn = nullcontext() if self._sql.is_server else self.turn(deadline)
+        async with turn, self._engines.connect(options) as opened:
+            if self._sql.is_server:
+                await opened.begin()
+            else:
                 async with waiting_until(opened, deadline):
                     # When the caller is cancelled, the driver's thread continues to wait for the lock, and nothing would
                     # release it.
                     await shielded(begin_immediate(opened))
-            else:
-                await opened.begin()
             yield opened
             with committing():
                 await opened.commit()
@@ -118,27 +124,23 @@ class Transactions:
             call()
 
     @contextmanager
-    def using(self, transaction: AsyncConnection) -> Iterator[None]:
-        """Reserve a host's transaction for one call, also between its statements.
+    def using(self, transaction: AsyncConnection | None) -> Iterator[None]:
+        """Check a host's transaction, if it gave one, and reserve it for the call that came with it, also between its statements.
 
         Raises:
             TransactionInvalid: it cannot be joined, or another call uses it.
         """
-        if _calls_of(transaction) is not None:
+        is_own = transaction is None or self._calls_of(transaction) is not None
+        opened = None if is_own else self._check(transaction)
+        if opened is None or opened in self._in_use:
             yield
             return
-        opened, use = self._check(transaction), _use.get()
-        if use is not None and use.opened is opened:
-            yield
-            return
-        if opened in self._in_use:
-            raise TransactionInvalid("another call of the plugin uses this transaction: wait for it first")
         self._in_use.add(opened)
-        before = _use.set(_Use(opened, None))
+        before = _used.set(opened)
         try:
             yield
         finally:
-            _use.reset(before)
+            _used.reset(before)
             self._in_use.discard(opened)
 
     @asynccontextmanager
@@ -152,29 +154,27 @@ class Transactions:
         Raises:
             TransactionInvalid: it cannot be joined; the message says what is required.
         """
-        if _calls_of(transaction) is not None:
+        if self._calls_of(transaction) is not None:
             yield transaction
             return
         calls: list[Call] = []
         with self.using(transaction):
-            self._listen(transaction.sync_engine)
-            try:
-                async with AsyncExitStack() as stack:
-                    if self._sql.one_writer:
-                        await stack.enter_async_context(waiting_until(transaction, Deadline()))
-                    setting = asyncio.ensure_future(self._set_savepoint(transaction))
-                    try:
-                        await shielded(setting, self._patience)
-                        with _within(_opened(transaction), calls):
-                            yield transaction
-                    except BaseException:
-                        if setting.done() and not setting.cancelled() and setting.exception() is None:
-                            await shielded(self._roll_back(transaction), self._patience)
-                        raise
+            opened = _opened(transaction)
+            hosts_map = opened.get_execution_options().get("schema_translate_map")
+            if transaction.sync_engine not in self._listening:
+                event.listen(transaction.sync_engine, "handle_error", self._keep)
+                self._listening.add(transaction.sync_engine)
+            async with nullcontext() if self._sql.is_server else waiting_until(transaction, Deadline()):
+                try:
+                    await shielded(self._set_savepoint(transaction, calls), self._patience)
+                    yield transaction
                     await shielded(self._release(transaction), self._patience)
-            except DBAPIError as exc:
-                await note_search_path(exc, nullcontext(transaction))
-                raise
+                except BaseException:
+                    if self._calls_of(transaction) is not None:
+                        await shielded(self._roll_back(transaction), self._patience)
+                    raise
+                finally:
+                    opened.execution_options(schema_translate_map=hosts_map, **{CALLS: None})
         for call in calls:
             self.after_commit(transaction, call)
 
@@ -184,13 +184,33 @@ class Transactions:
         There is no call when the transaction, or a SAVEPOINT around the writes so far, is rolled back. There may be one
         when a host's commit itself fails.
         """
-        calls, opened = _calls_of(transaction), _opened(transaction)
+        calls, opened = self._calls_of(transaction), _opened(transaction)
+        root = opened.get_transaction()
         if calls is not None:
             calls.append(call)
+        elif root is not None:
+            self._after_commit.setdefault(root, []).append((call, opened.in_nested_transaction()))
+            event.listen(opened, "commit", self._committing)  # once: another time changes nothing
+            event.listen(opened, "rollback_savepoint", self._savepoint_rolled_back)
+
+    def _committing(self, connection: SyncConnection) -> None:
+        root = connection.get_transaction()
+        if root is not None:
+            self._call(root, self._after_commit.pop(root, []))
+
+    def _call(self, root: RootTransaction, calls: list[tuple[Call, bool]]) -> None:
+        """Make the calls when the commit has ended: SQLAlchemy reports it just before it is made."""
+        if calls and root.is_active:
+            asyncio.get_running_loop().call_later(COMMIT_SECONDS, self._call, root, calls)
             return
-        if opened not in self._after_commit:
-            self._after_commit[opened] = _AfterCommit(opened, asyncio.get_running_loop())
-        self._after_commit[opened].add(opened, call)
+        for call, _ in calls:
+            call()
+
+    def _savepoint_rolled_back(self, connection: SyncConnection, _name: str, _context: None) -> None:
+        # It may be a SAVEPOINT within that one. A missing call only means that a worker polls later.
+        root = connection.get_transaction()
+        if root is not None and root in self._after_commit:
+            self._after_commit[root] = [each for each in self._after_commit[root] if not each[1]]
 
     @asynccontextmanager
     async def lent(self, connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
@@ -207,13 +227,28 @@ class Transactions:
         try:
             await shielded(savepoint.start(), self._patience)
             yield connection
-            _check_innermost(connection, savepoint)
+            if connection.get_nested_transaction() != savepoint:
+                raise TransactionEnded  # noqa: TRY301
             await shielded(savepoint.commit(), self._patience)
         except BaseException:
             await shielded(self._close_nested(connection, outer))
             raise
         finally:
             event.remove(opened, "commit", _refuse)
+
+    def _calls_of(self, transaction: object) -> list[Call] | None:
+        """Return the calls that follow the commit of one of the plugin's own, or of its SAVEPOINT; ``None``: it is a host's.
+
+        Raises:
+            TransactionInvalid: another call uses it.
+        """
+        opened = getattr(transaction, "sync_connection", None)
+        if opened is None:
+            return None
+        if opened in self._in_use and _used.get() is not opened:
+            raise TransactionInvalid("another call of the plugin uses this transaction: wait for it first")
+        calls: list[Call] | None = opened.get_execution_options().get(CALLS)
+        return calls
 
     def _check(self, connection: object) -> SyncConnection:
         """Return the connection of a host's transaction, in which the plugin can write.
@@ -245,11 +280,6 @@ class Transactions:
             )
         return opened
 
-    def _listen(self, engine: Engine) -> None:
-        if engine not in self._listening:
-            event.listen(engine, "handle_error", self._keep)
-            self._listening.add(engine)
-
     def _keep(self, context: ExceptionContext) -> None:
         """Prevent SQLAlchemy from closing a host's connection when a statement was cancelled or took too long.
 
@@ -259,37 +289,39 @@ class Transactions:
         if is_exit and context.connection in self._in_use:
             context.is_disconnect = False
 
-    async def _set_savepoint(self, connection: AsyncConnection) -> None:
-        if self._sql.one_writer:
+    async def _set_savepoint(self, connection: AsyncConnection, calls: list[Call]) -> None:
+        options, dialect = _opened(connection).get_execution_options(), connection.dialect
+        level = options.get("isolation_level") or getattr(dialect, "_on_connect_isolation_level", None)
+        if not self._sql.is_server:
             # The driver delays BEGIN until the first write, and without it RELEASE of the SAVEPOINT commits.
-            await begin_immediate(connection, may=not _is_autocommit(connection))
-        elif _is_autocommit(connection):
+            await begin_immediate(connection, may=level != "AUTOCOMMIT")
+        elif level == "AUTOCOMMIT":
             raise TransactionInvalid(AUTOCOMMIT)
         try:
-            await connection.exec_driver_sql(f"SAVEPOINT {SAVEPOINT}")
+            await connection.exec_driver_sql(SAVEPOINT)
         except BaseException as exc:
             # On PostgreSQL this error aborts the transaction, unless it was aborted already.
             if self._sql.is_server and code_of(exc) != ABORTED:
                 await _give_up(connection)
             raise
+        # A host's map of schemas does not hold for the plugin's tables.
+        _opened(connection).execution_options(**OWN_SCHEMA, **{CALLS: calls})
 
     async def _release(self, connection: AsyncConnection) -> None:
         try:
-            await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+            await connection.exec_driver_sql(f"RELEASE {SAVEPOINT}")
         except asyncio.CancelledError:
             await _give_up(connection)
             raise
-        except BaseException:
-            await self._roll_back(connection)
-            raise
+        _opened(connection).execution_options(**{CALLS: None})
 
     async def _roll_back(self, connection: AsyncConnection) -> None:
         if connection.closed or connection.invalidated:
             return
         try:
             async with asyncio.timeout(self._patience):
-                await connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {SAVEPOINT}")
-                await connection.exec_driver_sql(f"RELEASE SAVEPOINT {SAVEPOINT}")
+                await connection.exec_driver_sql(f"ROLLBACK TO {SAVEPOINT}")
+                await connection.exec_driver_sql(f"RELEASE {SAVEPOINT}")
         except Exception as exc:  # noqa: BLE001  after any error, the transaction cannot be used
             log.error(  # noqa: TRY400
                 "a host's transaction is lost, and its commit will fail: %s",
@@ -300,76 +332,15 @@ class Transactions:
 
     async def _close_nested(self, connection: AsyncConnection, outer: AsyncTransaction | None) -> None:
         """Roll back SQLAlchemy's SAVEPOINTs within another one, so that SQLAlchemy knows of none that is not there."""
-        try:
+        with suppress(SQLAlchemyError, TimeoutError):
             async with asyncio.timeout(self._patience):
                 while (last := connection.get_nested_transaction()) is not None and last != outer:
                     await last.rollback()
-        except (SQLAlchemyError, TimeoutError):
-            await _give_up(connection)
-        root = connection.get_transaction()
-        if root is not None and not root.is_active:
-            # Its commit was refused. SQLAlchemy would return the connection to the pool with the transaction open.
-            await _give_up(connection)
-
-
-class _AfterCommit:
-    """The calls after the commit of one connection's current transaction. SQLAlchemy reports a commit just before it is made.
-
-    SQLAlchemy's listeners cannot be removed while they run, so they stay registered, and the list is emptied.
-    """
-
-    def __init__(self, connection: SyncConnection, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        # With each call: whether it was added within a SAVEPOINT of the host.
-        self._waiting: list[tuple[Call, bool]] = []
-        event.listen(connection, "commit", self._committing)
-        event.listen(connection, "rollback", self._rolled_back)
-        event.listen(connection, "rollback_savepoint", self._savepoint_rolled_back)
-
-    def add(self, connection: SyncConnection, call: Call) -> None:
-        self._waiting.append((call, connection.in_nested_transaction()))
-
-    def _committing(self, connection: SyncConnection) -> None:
-        calls, self._waiting = self._waiting, []
-        if calls:
-            self._call(connection, connection.get_transaction(), calls)
-
-    def _call(self, connection: SyncConnection, transaction: Any, calls: list[tuple[Call, bool]]) -> None:
-        if transaction is not None and transaction.is_active and connection.get_transaction() is transaction:
-            self._loop.call_later(COMMIT_SECONDS, self._call, connection, transaction, calls)
-            return
-        for call, _ in calls:
-            call()
-
-    def _rolled_back(self, _connection: SyncConnection) -> None:
-        self._waiting = []
-
-    def _savepoint_rolled_back(self, _connection: SyncConnection, _name: str, _context: None) -> None:
-        # It may be a SAVEPOINT within that one. A missing call only means that a worker polls later.
-        self._waiting = [(call, is_nested) for call, is_nested in self._waiting if not is_nested]
-
-
-@contextmanager
-def _within(opened: SyncConnection, calls: list[Call]) -> Iterator[None]:
-    """Mark that a host's connection is within the plugin's SAVEPOINT, where its schema map does not hold."""
-    hosts = opened.get_execution_options().get("schema_translate_map")
-    opened.execution_options(**OWN_SCHEMA)
-    before = _use.set(_Use(opened, calls))
-    try:
-        yield
-    finally:
-        _use.reset(before)
-        opened.execution_options(schema_translate_map=hosts)
-
-
-def _calls_of(transaction: object) -> list[Call] | None:
-    """Return the calls that follow the commit of one of the plugin's own, or of its SAVEPOINT; ``None``: it is a host's."""
-    opened = getattr(transaction, "sync_connection", None)
-    if opened is None:
-        return None
-    use = _use.get()
-    calls: list[Call] | None = opened.get_execution_options().get(CALLS)
-    return use.calls if use is not None and use.opened is opened else calls
+            root = connection.get_transaction()
+            if root is None or root.is_active:
+                return
+        # The server does not answer, or a commit was refused: SQLAlchemy would put the connection with its transaction back.
+        await _give_up(connection)
 
 
 def _opened(connection: AsyncConnection) -> SyncConnection:
@@ -382,22 +353,10 @@ def _refuse(_connection: SyncConnection) -> None:
     raise TransactionEnded
 
 
-def _check_innermost(connection: AsyncConnection, savepoint: AsyncTransaction) -> None:
-    if connection.get_nested_transaction() != savepoint:
-        raise TransactionEnded
-
-
 async def _give_up(connection: AsyncConnection) -> None:
     """Invalidate a host's connection whose transaction cannot be repaired; the server may be gone, so nothing is waited for."""
     with suppress(Exception):
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        if connection.dialect.name != "sqlite" and hasattr(driver, "terminate"):
-            driver.terminate()
+        driver.terminate()  # as asyncpg has it
     with suppress(Exception):
         await shielded(connection.invalidate())
-
-
-def _is_autocommit(connection: AsyncConnection) -> bool:
-    options = _opened(connection).get_execution_options()
-    level = options.get("isolation_level") or getattr(connection.dialect, "_on_connect_isolation_level", None)
-    return bool(level == "AUTOCOMMIT")

@@ -28,20 +28,9 @@ NOT_PASSED_ON: Final = ("channel_binding", "gssencmode", "client_encoding")
 SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 POSTGRESQL_OPTIONS: Final = (
-    *(
-        "host",
-        "port",
-        "user",
-        "password",
-        "dbname",
-        "database",
-        "application_name",
-        "options",
-        "sslmode",
-        "ssl",
-    ),
-    *("sslnegotiation", "sslpassword", "ssl_min_protocol_version", "ssl_max_protocol_version"),
-    *("target_session_attrs", "passfile", "krbsrvname", "gsslib", *FILES, *NUMBERS, *NOT_PASSED_ON),
+    *("host", "port", "user", "password", "dbname", "database", "application_name", "options", "passfile"),
+    *("target_session_attrs", "krbsrvname", "gsslib", "sslmode", "ssl", "sslnegotiation", "sslpassword"),
+    *("ssl_min_protocol_version", "ssl_max_protocol_version", *FILES, *NUMBERS, *NOT_PASSED_ON),
 )
 """An option that asyncpg does not know would be a setting of the server's, which a pooler refuses as if it were away."""
 
@@ -63,20 +52,17 @@ def parse_database_url(text: str) -> str:
         ValueError: it cannot be used; the message continues after the setting's name and holds no value.
     """
     scheme, separator, rest = text.partition("://")
-    parse = {
-        **dict.fromkeys(("sqlite", "sqlite+aiosqlite"), _parse_sqlite),
-        **dict.fromkeys(("postgres", "postgresql", "postgresql+asyncpg"), _parse_postgresql),
-    }.get(scheme)
-    if not separator or parse is None:
+    is_sqlite = scheme in {"sqlite", "sqlite+aiosqlite"}
+    if not separator or not (is_sqlite or scheme in {"postgres", "postgresql", "postgresql+asyncpg"}):
         raise ValueError("must start with sqlite:// or postgresql://")
     if any(ord(character) < 32 or ord(character) == 127 for character in unquote(rest)):
         raise ValueError("must not contain control characters")
-    return parse(rest)
+    return _parse_sqlite(rest) if is_sqlite else _parse_postgresql(rest)
 
 
 def same_database(one: URL, other: URL) -> bool:
     """Return whether two URLs name the same database; driver and user may differ."""
-    return one.get_backend_name() == other.get_backend_name() and _place(one) == _place(other)
+    return _place(one) == _place(other)
 
 
 def _place(url: URL) -> tuple[Any, ...]:
@@ -85,35 +71,26 @@ def _place(url: URL) -> tuple[Any, ...]:
     if path is not None:
         return (path.resolve(),)
     host = url.host or url.query.get("host", "localhost")
-    at_home = host in {"127.0.0.1", "::1"}
-    return (
-        "localhost" if at_home else host,
-        url.port or url.query.get("port", 5432),
-        url.database or url.username,
-    )
+    port = url.port or url.query.get("port", 5432)
+    return "localhost" if host in {"127.0.0.1", "::1"} else host, port, url.database or url.username
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
     """Return the parts of a URL that no message may hold: user name, password and values of the query."""
-    values = [url.username, url.password]
+    values = [url.username or "", url.password or ""]
     for name, value in url.query.items():
         if name not in NUMBERS and name not in SQLITE_OPTIONS and value not in SSL_MODES:
-            values += [value] if isinstance(value, str) else list(value)
+            values += [value] if isinstance(value, str) else value
     forms = {
         form
-        for value in values
-        if value
+        for value in filter(None, values)
         for form in (value, quote(value), quote(value, safe=""), quote_plus(value), repr(value)[1:-1])
     }
     return tuple(sorted(forms, key=len, reverse=True))
 
 
 def _parse_postgresql(rest: str) -> str:
-    """Parse what follows ``postgresql://``; returns a URL for SQLAlchemy. asyncpg reads it when it connects.
-
-    Raises:
-        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
-    """
+    """Parse what follows ``postgresql://``. asyncpg reads the result when it connects."""
     before, _, query = rest.partition("?")
     authority, slash, path = before.partition("/")
     userinfo, at, hosts = authority.rpartition("@")
@@ -171,11 +148,7 @@ def asyncpg_arguments(url: URL) -> dict[str, Any]:
 
 
 def _parse_sqlite(rest: str) -> str:
-    """Parse what follows ``sqlite://``; returns a URL for SQLAlchemy.
-
-    Raises:
-        ValueError: it cannot be used; the message continues after the setting's name and holds no value.
-    """
+    """Parse what follows ``sqlite://``."""
     if not rest.startswith("/"):
         if not rest or rest.startswith("?"):
             raise ValueError(_NO_FILE)

@@ -53,28 +53,6 @@ _limited: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("flowactions_
 """The task that waits within `answering`: tasks that it starts have limits of their own."""
 
 
-def pause_before(repetition: int, fraction: float) -> float:
-    """Return the seconds before a repetition, counted from 1, which comes at once.
-
-    The fraction is a random number from 0 to 1, so that transactions that conflicted do not meet again.
-    """
-    return fraction * JITTER_SECONDS * (repetition - 1)
-
-
-async def before_repetition(repetition: int, exc: StorageUnavailable) -> None:
-    """Wait before a transaction is run again, which has conflicted with another one.
-
-    Raises:
-        StorageUnavailable: the error that is given: it is no conflict of a transaction of the plugin's own, or there were
-            `REPETITIONS`.
-    """
-    if exc.repeatable and repetition <= REPETITIONS:
-        await asyncio.sleep(pause_before(repetition, random.random()))  # noqa: S311  no secret
-        return
-    exc.repeatable = False
-    raise exc
-
-
 def repeated(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Run a function again, up to five times, when an own transaction in it has conflicted with another (§8).
 
@@ -89,8 +67,12 @@ def repeated(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, An
             try:
                 return await method(*args, **kwargs)
             except StorageUnavailable as exc:
-                repetition += 1
-                await before_repetition(repetition, exc)
+                if not exc.repeatable or repetition == REPETITIONS:
+                    exc.repeatable = False
+                    raise
+            # At random, so that transactions that conflicted do not meet again.
+            await asyncio.sleep(repetition * random.random() * JITTER_SECONDS)  # noqa: S311  no secret
+            repetition += 1
 
     return running
 
@@ -139,16 +121,12 @@ async def answering(seconds: float | None) -> AsyncIterator[None]:
         yield
         return
     limiting = _limited.set(task)
-    interrupted: BaseException | None = None
     try:
         async with asyncio.timeout(seconds) as limit:
-            try:
-                yield
-            except asyncio.CancelledError as exc:
-                interrupted = exc
-                raise
+            yield
     except TimeoutError as exc:
-        if interrupted is None or not limit.expired():
+        interrupted = exc.__cause__
+        if not limit.expired() or not isinstance(interrupted, asyncio.CancelledError):
             raise
         unavailable = StorageUnavailable(f"the database did not answer within {seconds:g} s")
         unavailable.may_be_written = is_unconfirmed(interrupted)

@@ -76,45 +76,42 @@ class Meters:
         return () if read is None else read()
 
 
-class _Sources:
-    """The hosts that record with one provider, for an exporter's thread, which reads them without a lock.
+class _Recorded:
+    """What belongs to a provider: its instruments by their names, and the hosts that record with it.
 
-    The SDK holds a lock of its own while it reads gauges, and takes it to make one. If reading waited for the lock under which
-    instruments are made, a host that joins and an exporter would wait for each other for ever.
+    A provider makes an instrument of a name once, and keeps the first callback of a gauge for ever. So the gauges of all hosts
+    are read by one callback. An exporter's thread calls it, under a lock of the SDK's that is also taken to make a gauge: it
+    reads the hosts without the lock of `_Providers`, or a host that joins and an exporter would wait for each other for ever.
     """
 
-    def __init__(self) -> None:
-        self._refs: tuple[ref[Meters], ...] = ()  # replaced as a whole
+    def __init__(self, provider: MeterProvider) -> None:
+        self._hosts: tuple[ref[Meters], ...] = ()  # replaced as a whole
+        self.instruments = _made(provider.get_meter(SCOPE), self.hosts)
 
-    def add(self, source: Meters) -> None:
-        """Add a host, once, and drop hosts that were deleted; one call at a time."""
-        self._refs = (*(each for each in self._refs if each() not in {None, source}), ref(source))
+    def add(self, host: Meters) -> None:
+        """Add a host, once, and drop those that were deleted."""
+        self._hosts = (*(each for each in self._hosts if each() not in {None, host}), ref(host))
 
-    def __call__(self) -> Sequence[Meters]:
+    def hosts(self) -> Sequence[Meters]:
         """Return those that are there."""
-        return [source for each in self._refs if (source := each()) is not None]
+        return [host for each in self._hosts if (host := each()) is not None]
 
 
 class _Providers:
-    """The instruments of each provider.
-
-    A provider makes an instrument of a name once, and keeps the first callback of a gauge for ever. So what belongs to it
-    is kept beside it, and the gauges of all hosts that record there are read by one callback.
-    """
+    """What belongs to each provider, under a lock."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._instruments: WeakKeyDictionary[MeterProvider, Instruments] = WeakKeyDictionary()
-        self._sources: WeakKeyDictionary[MeterProvider, _Sources] = WeakKeyDictionary()
+        self._recorded: WeakKeyDictionary[MeterProvider, _Recorded] = WeakKeyDictionary()
 
-    def join(self, provider: MeterProvider, source: Meters) -> Instruments:
-        """Return the instruments by their names, made at the first call; read the gauges of ``source`` from now on."""
+    def join(self, provider: MeterProvider, host: Meters) -> Instruments:
+        """Return a provider's instruments, made at the first call; read the gauges of a host from now on."""
         with self._lock:
-            sources = self._sources.setdefault(provider, _Sources())
-            sources.add(source)
-            if provider not in self._instruments:
-                self._instruments[provider] = _made(provider.get_meter(SCOPE), sources)
-            return self._instruments[provider]
+            recorded = self._recorded.get(provider)
+            if recorded is None:
+                recorded = self._recorded[provider] = _Recorded(provider)
+            recorded.add(host)
+            return recorded.instruments
 
 
 _PROVIDERS: Final = _Providers()

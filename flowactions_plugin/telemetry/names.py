@@ -63,157 +63,116 @@ class Metric(NamedTuple):
         return name + "_total" if self.kind == "counter" else name
 
 
-ENQUEUED: Final = Metric(
-    "flowactions.outbox.enqueued",
-    "counter",
+def _counter(name: str, unit: str, meaning: str, **labels: tuple[str, ...]) -> Metric:
+    return Metric(f"flowactions.{name}", "counter", unit, meaning, labels)
+
+
+def _gauge(name: str, unit: str, meaning: str, **labels: tuple[str, ...]) -> Metric:
+    return Metric(f"flowactions.{name}", "gauge", unit, meaning, labels)
+
+
+def _histogram(name: str, buckets: tuple[float, ...], meaning: str, **labels: tuple[str, ...]) -> Metric:
+    return Metric(f"flowactions.{name}", "histogram", "s", meaning, labels, buckets)
+
+
+ENQUEUED: Final = _counter(
+    "outbox.enqueued",
     "{delivery}",
     "Deliveries that were written to the outbox. One in a transaction of the host counts although that may roll back.",
-    {"origin": ("flow_node", "logic_action", "host", "plugin", "unsigned_test")},
+    origin=("flow_node", "logic_action", "host", "plugin", "unsigned_test"),
 )
-REFUSED: Final = Metric(
-    "flowactions.outbox.refused",
-    "counter",
+REFUSED: Final = _counter(
+    "outbox.refused",
     "{delivery}",
     "Webhooks that were not queued, and deferred nodes that were not recorded, by reason. `read_only`, `full`: the database"
     " takes no writes; `unavailable`: it did not answer; `conflict`: a serialization conflict or deadlock; `blocked_url`,"
     " `too_large`: the webhook itself may not be sent.",
-    {"reason": ("read_only", "full", "unavailable", "conflict", "blocked_url", "too_large")},
+    reason=("read_only", "full", "unavailable", "conflict", "blocked_url", "too_large"),
 )
-ATTEMPTS: Final = Metric(
-    "flowactions.delivery.attempts",
-    "counter",
-    "{attempt}",
-    "Attempts whose outcome was written.",
-    {"outcome": OUTCOMES},
+ATTEMPTS: Final = _counter(
+    "delivery.attempts", "{attempt}", "Attempts whose outcome was written.", outcome=OUTCOMES
 )
-ENDED: Final = Metric(
-    "flowactions.delivery.ended",
-    "counter",
+ENDED: Final = _counter(
+    "delivery.ended",
     "{delivery}",
     "Deliveries that ended: `delivered`, or `dead` for any reason.",
-    {"status": ("delivered", "dead")},
+    status=("delivered", "dead"),
 )
-ATTEMPT_DURATION: Final = Metric(
-    "flowactions.delivery.attempt.duration",
-    "histogram",
-    "s",
-    "How long attempts took.",
-    {"outcome": OUTCOMES},
+ATTEMPT_DURATION: Final = _histogram(
+    "delivery.attempt.duration", DURATION_BUCKETS, "How long attempts took.", outcome=OUTCOMES
+)
+PHASE_DURATION: Final = _histogram(
+    "delivery.phase.duration",
     DURATION_BUCKETS,
-)
-PHASE_DURATION: Final = Metric(
-    "flowactions.delivery.phase.duration",
-    "histogram",
-    "s",
     "How long the phases of attempts took. An attempt over an open connection has neither `resolve` nor `connect` nor"
     " `tls`; one over a transport of the host's has none.",
-    {"phase": PHASES},
-    DURATION_BUCKETS,
+    phase=PHASES,
 )
-LATENCY: Final = Metric(
-    "flowactions.delivery.latency",
-    "histogram",
-    "s",
-    "From enqueue to the end of the attempt that delivered.",
-    buckets=LATENCY_BUCKETS,
+LATENCY: Final = _histogram(
+    "delivery.latency", LATENCY_BUCKETS, "From enqueue to the end of the attempt that delivered."
 )
-RECLAIMS: Final = Metric(
-    "flowactions.delivery.reclaims",
-    "counter",
+RECLAIMS: Final = _counter(
+    "delivery.reclaims",
     "{reclaim}",
     "Leases that expired, because a worker ended or stood still. Counted when the delivery's next attempt has ended.",
 )
-REFUSALS: Final = Metric(
-    "flowactions.egress.refusals",
-    "counter",
+REFUSALS: Final = _counter(
+    "egress.refusals",
     "{refusal}",
     "Requests that the egress guard refused, when they were to be enqueued or at an attempt.",
-    {"at": ("enqueue", "attempt")},
+    at=("enqueue", "attempt"),
 )
-DUE: Final = Metric(
-    "flowactions.outbox.due",
-    "gauge",
+DUE: Final = _gauge(
+    "outbox.due",
     "{delivery}",
     "Deliveries that are due now and may be claimed; those of paused destinations apart. Counted up to 10,000.",
 )
-OLDEST_DUE: Final = Metric(
-    "flowactions.outbox.oldest_due_age", "gauge", "s", "For how long the oldest of them has been due."
-)
-BLOCKED: Final = Metric(
-    "flowactions.outbox.blocked_age",
-    "gauge",
+OLDEST_DUE: Final = _gauge("outbox.oldest_due_age", "s", "For how long the oldest of them has been due.")
+BLOCKED: Final = _gauge(
+    "outbox.blocked_age",
     "s",
     "For how long a delivery has waited without an attempt because something fails here: a method of the host, or the egress"
-    " proxy. 0: none waits so. Among the 2,500 that are due first.",
+    " proxy. 0: none waits so. Among the 10,000 that are due first.",
 )
-IN_FLIGHT: Final = Metric(
-    "flowactions.worker.in_flight",
-    "gauge",
+IN_FLIGHT: Final = _gauge(
+    "worker.in_flight",
     "{delivery}",
     "Deliveries for which this process is making an attempt. What it has only claimed is not counted.",
 )
-LIMITED: Final = Metric(
-    "flowactions.worker.limited",
-    "gauge",
+LIMITED: Final = _gauge(
+    "worker.limited",
     "",
     "Destinations that get one delivery at a time from this process, because attempts timed out, so that receivers that hang do"
     " not hold all of its slots.",
 )
-VERDICT: Final = Metric(
-    "flowactions.delivery.verdict",
-    "gauge",
+VERDICT: Final = _gauge(
+    "delivery.verdict",
     "",
     "1 for the present verdict on delivery, 0 for the others. `unwritable`: the database takes no writes; `stalled`:"
     " deliveries are due, and nothing is claimed; `no_worker`: no worker has been alive for a minute.",
-    {"verdict": VERDICTS},
+    verdict=VERDICTS,
 )
-CLOCK: Final = Metric(
-    "flowactions.worker.clock_offset",
-    "gauge",
+CLOCK: Final = _gauge(
+    "worker.clock_offset",
     "s",
     "By how much the clock of a live worker differs from the database's, ahead or behind. Of several workers, it is the"
     " largest difference. 0 on SQLite, which has no clock of its own.",
 )
-CHAT_SENDS: Final = Metric(
-    "flowactions.chat.sends",
-    "counter",
+CHAT_SENDS: Final = _counter(
+    "chat.sends",
     "{message}",
     "Messages of chat-message nodes: sent, or the reason why not.",
-    {
-        "target": ("channel", "member"),
-        "result": ("sent", "not_connected", "missing_target", "empty_message", "send_failed"),
-    },
+    target=("channel", "member"),
+    result=("sent", "not_connected", "missing_target", "empty_message", "send_failed"),
 )
-INBOUND: Final = Metric(
-    "flowactions.inbound.requests",
-    "counter",
+INBOUND: Final = _counter(
+    "inbound.requests",
     "{request}",
     "Requests of the auth provider and the chat provider. `refused`: not signed as it must be; `invalid`: signed, but no"
     " event; `failed`: the host could not handle it, or the database was away.",
-    {
-        "source": ("auth", "chat"),
-        "result": ("processed", "duplicate", "acknowledged", "refused", "invalid", "failed"),
-    },
+    source=("auth", "chat"),
+    result=("processed", "duplicate", "acknowledged", "refused", "invalid", "failed"),
 )
 
-METRICS: Final = (
-    ENQUEUED,
-    REFUSED,
-    ATTEMPTS,
-    ENDED,
-    ATTEMPT_DURATION,
-    PHASE_DURATION,
-    LATENCY,
-    RECLAIMS,
-    REFUSALS,
-    DUE,
-    OLDEST_DUE,
-    BLOCKED,
-    IN_FLIGHT,
-    LIMITED,
-    VERDICT,
-    CLOCK,
-    CHAT_SENDS,
-    INBOUND,
-)
-"""All of them, in the order of the reference page."""
+METRICS: Final = tuple(each for each in list(globals().values()) if isinstance(each, Metric))
+"""All of them, in the order of the reference page: that of this module."""

@@ -46,18 +46,6 @@ class Counts:
         gone: how many deliveries of each origin the receiver has ended by a 410.
     """
 
-    __slots__ = (
-        "dead",
-        "delivered",
-        "duration_ms",
-        "failed",
-        "failures_in_row",
-        "gone",
-        "last_error",
-        "last_reason",
-        "succeeded",
-    )
-
     def __init__(self) -> None:
         self.delivered = self.failed = self.dead = self.duration_ms = self.failures_in_row = 0
         self.succeeded = False

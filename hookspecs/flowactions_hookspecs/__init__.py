@@ -6,7 +6,6 @@ from flowactions_hookspecs.actions import FlowActions
 from flowactions_hookspecs.base import CONTRACT_VERSION
 from flowactions_hookspecs.drafts import (
     ConfigProblem,
-    NodeDraft,
     PickerChoice,
     PickerPage,
     Preview,
@@ -45,6 +44,7 @@ from flowactions_hookspecs.nodes import (
     Eager,
     InTransaction,
     Node,
+    NodeDraft,
     NodeResult,
     NodeType,
     Walk,
@@ -61,7 +61,7 @@ from flowactions_hookspecs.origins import (
     UnsignedTestOrigin,
 )
 from flowactions_hookspecs.request import Request, ScopeRequest
-from flowactions_hookspecs.runtime import Runtime
+from flowactions_hookspecs.runtime import PreparedWebhook, Runtime
 from flowactions_hookspecs.schema import config_schema
 from flowactions_hookspecs.tasks import BackgroundTask
 from flowactions_hookspecs.webhooks import (
@@ -69,7 +69,6 @@ from flowactions_hookspecs.webhooks import (
     DeliveryAlert,
     Header,
     OutboundWebhook,
-    PreparedWebhook,
     Receipt,
 )
 

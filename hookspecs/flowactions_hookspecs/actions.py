@@ -6,13 +6,14 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from flowactions_hookspecs.base import AsyncConnection
 from flowactions_hookspecs.checks import (
     check_firing,
     check_node,
+    check_optional_id,
     check_run,
-    check_step,
     check_walk,
     check_webhook,
 )
@@ -32,16 +33,16 @@ from flowactions_hookspecs.nodes import (
     plugin_failed,
 )
 from flowactions_hookspecs.origins import LogicActionRef, PluginOrigin
-from flowactions_hookspecs.webhooks import OutboundWebhook, PreparedWebhook, Receipt
+from flowactions_hookspecs.runtime import PreparedWebhook
+from flowactions_hookspecs.webhooks import OutboundWebhook, Receipt
 
 if TYPE_CHECKING:
     from litestar.types import ControllerRouterHandler
-    from sqlalchemy.ext.asyncio import AsyncConnection
 
     from flowactions_hookspecs.wrap import ASGIApp, Wrapped
 else:
-    # Frameworks resolve annotations at run time, and the contract imports neither Litestar nor SQLAlchemy.
-    ASGIApp = AsyncConnection = ControllerRouterHandler = Wrapped = Any
+    # Frameworks resolve annotations at run time, and the contract imports no Litestar.
+    ASGIApp = ControllerRouterHandler = Wrapped = Any
 
 log = logging.getLogger("flowactions")
 
@@ -52,8 +53,15 @@ class FlowActions(Editing):
     """The node types, routes and background tasks of every installed plugin, for one host.
 
     Build it with `load`, mount `route_handlers` or use `wrap`, open `lifespan`, then call `reach`, `advance` and
-    `dispatch` from the flow walker. Use it from the event loop of its lifespan; `call` is for threads. The objects of two
-    hosts are independent.
+    `dispatch` from the flow walker. The objects of two hosts are independent.
+
+    Use it from the event loop of its lifespan; `call` is for threads. Each coroutine raises `NotStarted` if the lifespan
+    is not open, `WrongLoop` if it is open in another event loop, and `TypeError` or `ValueError` if an argument cannot be
+    used.
+
+    A ``transaction`` is an open `AsyncConnection` of `Host.database`'s database that no other code uses meanwhile. What
+    the plugin writes joins it, and is committed or rolled back with it. It stays usable after any result. If it cannot
+    be joined, the call raises `TransactionInvalid`, a `ValueError`.
     """
 
     def __init__(self, host: Host, plugins: Iterable[object] = (), *, prefix: str = "") -> None:
@@ -120,12 +128,12 @@ class FlowActions(Editing):
         """Return the one object that ``factory`` made for this host, making it at the first call.
 
         A plugin stores its data for a host here, not at module level, so that two hosts in one process are
-        independent.
-
-        Args:
-            factory: ``factory(host, actions)``; called once.
+        independent. The factory is called once, as ``factory(host, actions)``.
         """
-        return self._core.state(factory, self.host, self)
+        states = self._core.states
+        if factory not in states:
+            states[factory] = factory(self.host, self)
+        return cast("T", states[factory])
 
     @asynccontextmanager
     async def lifespan(self, app: object = None, *, tasks: bool = True) -> AsyncIterator[None]:  # noqa: ARG002  frameworks pass it
@@ -166,7 +174,7 @@ class FlowActions(Editing):
         return openapi_document(self.route_handlers)
 
     def call(self, coroutine: Coroutine[Any, Any, T], *, timeout: float | None = None) -> T:
-        """Run one of this object's coroutines from another thread, and waits for its result.
+        """Run one of this object's coroutines from another thread, and wait for its result.
 
         Args:
             coroutine: for example ``actions.enqueue(webhook)``.
@@ -180,7 +188,7 @@ class FlowActions(Editing):
         return self._core.call(coroutine, timeout)
 
     async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:
-        """Run the action node that the walk has reached, or records it when the pacing is `Deferred` (§3.2).
+        """Run the action node that the walk has reached, or record it when the pacing is `Deferred` (§3.2).
 
         It does not raise for anything that a config, a provider or a receiver causes. If the result's ``halt``
         is true, stop the walk.
@@ -188,15 +196,7 @@ class FlowActions(Editing):
         Args:
             walk: the run at this node.
             node: the node.
-            transaction: an open `AsyncConnection` of `Host.database`'s database that no other code uses
-                meanwhile. What the plugin writes joins its transaction: it is committed or rolled back with it.
-                The transaction stays usable after any result.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: an id or a field of the walk or the node cannot be used.
-            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
+            transaction: the host's; ``None``: one of the plugin's own.
         """
         self._core.check_usable()
         check_walk(walk)
@@ -233,16 +233,10 @@ class FlowActions(Editing):
             walk: the run, as it is now.
             step_id: the content step; ``None`` is the end of the flow.
             transaction: as for `reach`.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: an id cannot be used.
-            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._core.check_usable()
         check_run(walk)
-        check_step("step_id", step_id)
+        check_optional_id("step_id", step_id)
         try:
             return returned(
                 await self._core.runtime.advance(walk, step_id, transaction), Advanced, "the runtime"
@@ -262,7 +256,7 @@ class FlowActions(Editing):
         transaction: AsyncConnection | None = None,
         action_type: str = "webhook",
     ) -> Receipt:
-        """Run a logic action that fired on the server: enqueues its webhook (§2.8).
+        """Run a logic action that fired on the server: enqueue its webhook (§2.8).
 
         Args:
             ref: the action.
@@ -272,12 +266,6 @@ class FlowActions(Editing):
             occurred_at: when it fired, with time zone.
             transaction: as for `reach`.
             action_type: the name of a `LogicActionType`.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: an argument cannot be used.
-            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._core.check_usable()
         firing = Firing(ref=ref, firing_id=firing_id, occurred_at=occurred_at)
@@ -306,9 +294,7 @@ class FlowActions(Editing):
     async def enqueue(self, webhook: OutboundWebhook, transaction: AsyncConnection | None = None) -> Receipt:
         """Enqueue a webhook of the caller's own, through the same outbox. Not fail-open.
 
-        Args:
-            webhook: the webhook to send.
-            transaction: as for `reach`; the webhook is due when it commits.
+        With a ``transaction``, it is due when that commits.
 
         Returns:
             ``queued``, ``duplicate`` (with the ids of the first delivery with this key) or ``skipped`` (refused URL, too
@@ -317,10 +303,6 @@ class FlowActions(Editing):
         Raises:
             NotQueued: the database failed. Nothing was written, unless the answer to a commit was lost. With an
                 idempotency key, calling again is safe in any case.
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: a field of the webhook cannot be used.
-            TransactionInvalid: the transaction cannot be joined; a `ValueError`.
         """
         self._core.check_usable()
         self._check_webhook(webhook)
@@ -330,14 +312,7 @@ class FlowActions(Editing):
         """Apply the egress rules to a webhook and make its final bytes; no SQL, nothing is written.
 
         For a plugin's own node type: ``return InTransaction(prepared.write)`` makes its node as durable as ``webhook``.
-
-        Args:
-            webhook: the webhook to send.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: a field of the webhook cannot be used.
+        For a transaction that is not async: `PreparedWebhook.statements`.
         """
         self._core.check_usable()
         self._check_webhook(webhook)

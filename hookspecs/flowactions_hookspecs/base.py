@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+else:
+    # msgspec and frameworks resolve annotations at run time, and the contract imports no SQLAlchemy.
+    AsyncConnection = AsyncEngine = Any
+
+__all__ = ["CONTRACT_VERSION", "AsyncConnection", "AsyncEngine", "ContractStruct"]
 
 CONTRACT_VERSION: Final = (1, 0)
 """Major and minor version of the contract. A plugin states the version it needs: ``flowactions_contract = (1, 0)``."""

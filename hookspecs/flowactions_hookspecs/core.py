@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mappin
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,9 +18,15 @@ from flowactions_hookspecs.host_check import check_host
 from flowactions_hookspecs.logic import LogicActionType
 from flowactions_hookspecs.nodes import NodeType
 from flowactions_hookspecs.plugins import plugin_manager
-from flowactions_hookspecs.routes import check_prefix, check_routes, is_route_handler, own_handler
+from flowactions_hookspecs.routes import (
+    check_prefix,
+    check_routes,
+    is_route_handler,
+    own_handler,
+    prefixed,
+)
 from flowactions_hookspecs.runtime import Runtime
-from flowactions_hookspecs.tasks import Supervisor
+from flowactions_hookspecs.tasks import BackgroundTask, Supervisor
 
 if TYPE_CHECKING:
     from litestar.types import ControllerRouterHandler
@@ -36,15 +42,7 @@ LOADED = "_flowactions"
 
 
 class Core:
-    """Loads the plugins for one host; runs their lifespans and tasks.
-
-    Args:
-        host: the host.
-        prefix: before the path of every route.
-
-    Raises:
-        HostInvalid: the host lacks something, or was loaded before.
-    """
+    """Loads the plugins for one host; runs their lifespans and tasks. `FlowActions` says what its members do and raise."""
 
     runtime: Runtime
     node_types: Mapping[str, NodeType]
@@ -63,38 +61,24 @@ class Core:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_open = False
         self._calls: set[Future[Any]] = set()
-        self._states: dict[object, object] = {}
+        self.states: dict[object, object] = {}
         self._route_handlers: Sequence[ControllerRouterHandler] | None = None
 
     def load(self, plugins: Iterable[object], arguments: Callable[[str], Mapping[str, object]]) -> None:
-        """Register the installed plugins and ``plugins``, and calls their hooks.
-
-        Args:
-            plugins: further ones.
-            arguments: plugin's name → what its hooks may name as arguments.
-
-        Raises:
-            PluginInvalid: a plugin breaks the contract; the message names it.
-            SettingsInvalid: settings cannot be used; the message holds what all plugins say of theirs.
-        """
+        """Register the plugins and call their hooks; ``arguments`` gives a plugin's hooks what they may name."""
         manager = plugin_manager(plugins)
         self.plugin_names = tuple(name for name, _ in reversed(manager.list_name_plugin()))
         hooks = declared.Hooks(manager, arguments)
         runtime = hooks.runtime()
-        node_types = hooks.collect("flowactions_node_types", "NodeType", declared.is_node_type)
-        actions = hooks.collect(
-            "flowactions_logic_action_types", "LogicActionType", declared.is_logic_action_type
-        )
-        tasks = hooks.collect("flowactions_background_tasks", "BackgroundTask", declared.is_background_task)
+        node_types = hooks.named("flowactions_node_types", NodeType, "reach")
+        actions = hooks.named("flowactions_logic_action_types", LogicActionType, "dispatch")
+        tasks = hooks.named("flowactions_background_tasks", BackgroundTask, "run")
         # The runtime's paths are reserved, so no other plugin has them: its routes are made when a process serves them.
         routes = _routes(hooks, lambda plugin: runtime is None or plugin != runtime.plugin)
         secrets = hooks.signing_secrets()
         lifespans = hooks.lifespans()
         hooks.check_settings()
         assert runtime is not None  # noqa: S101  check_settings raised otherwise
-        declared.unique(node_types, "node type")
-        declared.unique(actions, "logic action type")
-        declared.unique(tasks, "background task")
         if routes:
             check_routes(routes, runtime.plugin)
         self.runtime = runtime.value
@@ -115,8 +99,6 @@ class Core:
     def route_handlers(self) -> Sequence[ControllerRouterHandler]:
         """Litestar routes of all plugins, under the prefix; the runtime's routes are made at the first call."""
         if self._route_handlers is None:
-            from flowactions_hookspecs.wrap import prefixed  # noqa: PLC0415  imports Litestar
-
             routes = [*self._other_routes, *_routes(self._hooks, lambda plugin: plugin == self._runtime_plugin)]
             self._hooks.check_settings()
             routes.sort(key=lambda owned: self.plugin_names.index(owned.plugin))
@@ -128,23 +110,9 @@ class Core:
         pickers = {field: f"{self.prefix}{path}" for field, path in node_type.pickers.items()}
         return msgspec.structs.replace(node_type, pickers=pickers)
 
-    def state(self, factory: Callable[..., T], *arguments: object) -> T:
-        """Return the one object that ``factory`` made, making it at the first call."""
-        if factory not in self._states:
-            self._states[factory] = factory(*arguments)
-        return cast("T", self._states[factory])
-
     @asynccontextmanager
     async def lifespan(self, *, tasks: bool) -> AsyncIterator[None]:
-        """Open the plugins' lifespans and run their background tasks until the context is left.
-
-        Args:
-            tasks: whether to run the tasks.
-
-        Raises:
-            AlreadyStarted: it is open.
-            StartFailed: a plugin could not be opened; the message names it.
-        """
+        """Open the plugins' lifespans and run their background tasks until the context is left."""
         if self._is_open:
             raise AlreadyStarted
         self._is_open = True
@@ -170,26 +138,14 @@ class Core:
             call.cancel()
 
     def check_usable(self) -> None:
-        """Check that the lifespan is open, and in this event loop.
-
-        Raises:
-            NotStarted: it is not open.
-            WrongLoop: it is open in another one.
-        """
+        """Check that the lifespan is open, and in this event loop."""
         if self._loop is None:
             raise NotStarted
         if asyncio.get_running_loop() is not self._loop:
             raise WrongLoop
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout: float | None) -> T:
-        """Run a coroutine in the lifespan's event loop, and waits for it in this thread.
-
-        Raises:
-            TypeError: it is not a coroutine.
-            NotStarted: the lifespan is not open, or was closed meanwhile.
-            WrongLoop: this thread runs that event loop.
-            TimeoutError: it took too long, and was cancelled.
-        """
+        """Run a coroutine in the lifespan's event loop, and wait for it in this thread."""
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(f"call needs a coroutine, not {type(coroutine).__name__}")
         loop = self._loop

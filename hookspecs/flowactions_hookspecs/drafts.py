@@ -1,35 +1,12 @@
-"""A node while an author edits it: its draft, problems, preview, test outcome and picker pages."""
+"""A node while an author edits it: problems, preview, test outcome and picker pages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from flowactions_hookspecs.base import ContractStruct
 from flowactions_hookspecs.webhooks import Header
-
-if TYPE_CHECKING:
-    from flowactions_hookspecs.nodes import Node
-else:
-    # nodes.py imports this module; a draft is not decoded from the wire.
-    Node = Any
-
-
-class NodeDraft(ContractStruct, frozen=True, kw_only=True):
-    """A node as its author has it in the editor, saved or not.
-
-    Args:
-        organization_id: the tenant of the author.
-        agent_id: the agent whose flow is edited.
-        node: the node; its config may be incomplete or wrong.
-        ask_provider: whether `check` may call a provider over the network, for example to see whether a bot is
-            in a channel.
-    """
-
-    organization_id: str
-    agent_id: str
-    node: Node
-    ask_provider: bool = False
 
 
 class ConfigProblem(ContractStruct, frozen=True, kw_only=True):

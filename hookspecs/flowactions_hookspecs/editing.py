@@ -10,10 +10,10 @@ import msgspec
 
 from flowactions_hookspecs.checks import check_draft
 from flowactions_hookspecs.core import Core
-from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview, TestOutcome
+from flowactions_hookspecs.drafts import ConfigProblem, Preview, TestOutcome
 from flowactions_hookspecs.errors import AgentNotFound
 from flowactions_hookspecs.hooks import returned
-from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeType, Walk
+from flowactions_hookspecs.nodes import PLUGIN_ERROR_MESSAGE, NodeDraft, NodeType, Walk
 
 log = logging.getLogger("flowactions")
 
@@ -24,7 +24,9 @@ MASK: Final = "••••••••"
 class Editing:
     """The calls of an editor. They do not raise for anything that a config, a provider or a receiver causes.
 
-    If the host has `Host.agent`, each call first looks up the draft's agent, and raises what that method raises.
+    If the host has `Host.agent`, each call first looks up the draft's agent, and raises what that method raises, or
+    `AgentNotFound` if the organization has no such agent. Draft and walk of other organizations are a `ValueError`. A
+    walk gives the values of the template variables; its agent is the draft's.
     """
 
     _core: Core
@@ -33,15 +35,6 @@ class Editing:
         """Return the problems of a node's config while an author edits it; empty: no problems.
 
         A provider is called only if ``draft.ask_provider`` is true. Nothing is sent or written.
-
-        Args:
-            draft: the node as it is in the editor.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: an id of the draft cannot be used.
-            AgentNotFound: the organization has no such agent.
         """
         await self._check(draft)
         node_type = self._core.node_types.get(draft.node.type)
@@ -61,16 +54,6 @@ class Editing:
         """Return what the node would send if it ran now, with masked secrets, and the signature as ``v1,…``.
 
         Nothing is sent or written.
-
-        Args:
-            draft: the node as it is in the editor.
-            walk: gives the values of the template variables; its agent is the draft's.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: an id cannot be used, or draft and walk are of two organizations.
-            AgentNotFound: the organization has no such agent.
         """
         await self._check(draft, walk)
         node_type = self._core.node_types.get(draft.node.type)
@@ -94,16 +77,6 @@ class Editing:
         """Test a node: one real send by the code of real deliveries, at most ten a minute for each organization.
 
         A webhook is signed if `Host.node` has the node, with the same URL; otherwise it is sent unsigned (§5.3.6).
-
-        Args:
-            draft: the node as it is in the editor.
-            walk: gives the values of the template variables; its agent is the draft's.
-
-        Raises:
-            NotStarted: the lifespan is not open.
-            WrongLoop: it is open in another event loop.
-            TypeError, ValueError: an id cannot be used, or draft and walk are of two organizations.
-            AgentNotFound: the organization has no such agent.
         """
         await self._check(draft, walk)
         if draft.node.type not in self._core.node_types:

@@ -10,11 +10,8 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, cast
 import pluggy
 
 from flowactions_hookspecs.errors import FlowActionsError, PluginInvalid, SettingsInvalid
-from flowactions_hookspecs.logic import LogicActionType
-from flowactions_hookspecs.nodes import NodeType
 from flowactions_hookspecs.origins import PluginOrigin
 from flowactions_hookspecs.runtime import Runtime
-from flowactions_hookspecs.tasks import BackgroundTask
 
 Declared = TypeVar("Declared")
 Lifespan: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
@@ -29,7 +26,7 @@ class Owned(NamedTuple, Generic[Declared]):
 
 
 class Hooks:
-    """Calls hooks of all plugins; if one declares a wrong value, the error names its plugin.
+    """Calls hooks of all plugins. If one raises, is async or declares a wrong value, a `PluginInvalid` names its plugin.
 
     Args:
         manager: the plugins.
@@ -48,17 +45,7 @@ class Hooks:
         accepts: Callable[[object], bool],
         asks: Callable[[str], bool] = lambda _: True,
     ) -> list[Owned[Any]]:
-        """Call one hook of every plugin once, and checks what each returned.
-
-        Args:
-            hook: the hook's name.
-            kind: the type of the sequence's items, for the error message.
-            accepts: whether an item is of that kind.
-            asks: plugin's name → whether it is called now.
-
-        Raises:
-            PluginInvalid: a hook raised, is async, or returned something else; the message names the plugin.
-        """
+        """Call one hook of the plugins that ``asks`` names; return the items of their sequences, which it accepts."""
         declared: list[Owned[Any]] = []
         for plugin, returned in self.call(hook, asks):
             if not isinstance(returned, Sequence) or isinstance(returned, str | bytes):
@@ -69,15 +56,31 @@ class Hooks:
                 declared.append(Owned(plugin, item))
         return declared
 
-    def runtime(self) -> Owned[Runtime] | None:
-        """Call `flowactions_runtime`.
+    def named(self, hook: str, kind: type, run: str) -> list[Owned[Any]]:
+        """Call one hook of every plugin; return the structs of this kind, each with a callable and a name of its own.
 
-        Returns:
-            The runtime; ``None`` if the plugin that provides it has settings that cannot be used.
-
-        Raises:
-            PluginInvalid: no plugin provides one, or two do; the message names them.
+        Args:
+            hook: the hook's name, which also says what the structs are.
+            kind: their class.
+            run: the field with the callable.
         """
+        found = self.collect(
+            hook, kind.__name__, lambda item: isinstance(item, kind) and callable(getattr(item, run))
+        )
+        what = hook.removeprefix("flowactions_").removesuffix("s").replace("_", " ")
+        owners: dict[str, str] = {}
+        for plugin, value in found:
+            if (first := owners.get(value.name)) == plugin:
+                raise PluginInvalid(f"plugin {plugin!r} declares the {what} {value.name!r} twice")
+            if first is not None:
+                raise PluginInvalid(
+                    f"plugins {first!r} and {plugin!r} both declare the {what} {value.name!r}; uninstall one of them"
+                )
+            owners[value.name] = plugin
+        return found
+
+    def runtime(self) -> Owned[Runtime] | None:
+        """Call `flowactions_runtime`; return the one runtime, or ``None`` if settings of a plugin cannot be used."""
         hook = "flowactions_runtime"
         found = []
         for plugin, returned in self.call(hook):
@@ -97,37 +100,20 @@ class Hooks:
         return found[0] if found else None
 
     def signing_secrets(self) -> Mapping[tuple[str, str], SecretResolver]:
-        """Call `flowactions_signing_secrets`.
-
-        Returns:
-            Plugin and origin name → async callable.
-
-        Raises:
-            PluginInvalid: a hook raised, is async, or returned something else.
-        """
-        hook = "flowactions_signing_secrets"
+        """Call `flowactions_signing_secrets`; return plugin and origin name → async callable."""
+        hook, expected = "flowactions_signing_secrets", "a mapping of origin names to async callables"
         resolvers: dict[tuple[str, str], SecretResolver] = {}
         for plugin, returned in self.call(hook):
             if not isinstance(returned, Mapping):
-                raise _wrong(hook, plugin, "a mapping of origin names to async callables", returned)
+                raise _wrong(hook, plugin, expected, returned)
             for name, resolver in returned.items():
                 if not isinstance(name, str) or not callable(resolver):
-                    raise _wrong(
-                        hook,
-                        plugin,
-                        "a mapping of origin names to async callables",
-                        resolver,
-                        "one that holds ",
-                    )
+                    raise _wrong(hook, plugin, expected, resolver, "one that holds ")
                 resolvers[plugin, name] = resolver
         return resolvers
 
     def lifespans(self) -> list[Owned[Lifespan]]:
-        """Call `flowactions_lifespan`.
-
-        Raises:
-            PluginInvalid: a hook raised, is async, or returned no factory.
-        """
+        """Call `flowactions_lifespan`; return the factories."""
         hook = "flowactions_lifespan"
         factories = []
         for plugin, returned in self.call(hook):
@@ -142,7 +128,7 @@ class Hooks:
         return factories
 
     def call(self, hook: str, asks: Callable[[str], bool] = lambda _: True) -> Iterable[tuple[str, object]]:
-        """Call one hook of every plugin, in the plugins' order, and yields the plugins' names and what they returned.
+        """Call one hook of the plugins that ``asks`` names, in their order; yield each name and what the hook returned.
 
         If the settings of a plugin cannot be used, its other hooks are not called; `check_settings` reports all
         of them.
@@ -172,36 +158,12 @@ class Hooks:
             yield plugin, returned
 
     def check_settings(self) -> None:
-        """Raise one error for all plugins.
-
-        Raises:
-            SettingsInvalid: a plugin cannot use its settings; the message holds those of all plugins.
-        """
+        """Raise one `SettingsInvalid` with what all plugins say of their settings."""
         errors = list(self._settings_invalid.values())
         if len(errors) == 1:
             raise errors[0]
         if errors:
             raise SettingsInvalid("\n".join(map(str, errors)))
-
-
-def unique(declared: Sequence[Owned[Any]], what: str) -> None:
-    """Check that no two plugins declare the same name.
-
-    Raises:
-        PluginInvalid: two do; the message names both.
-    """
-    owners: dict[str, str] = {}
-    for plugin, value in declared:
-        first = owners.setdefault(value.name, plugin)
-        if first != plugin:
-            raise PluginInvalid(
-                f"plugins {first!r} and {plugin!r} both declare the {what} {value.name!r}; uninstall one of them"
-            )
-    seen: set[str] = set()
-    for plugin, value in declared:
-        if value.name in seen:
-            raise PluginInvalid(f"plugin {plugin!r} declares the {what} {value.name!r} twice")
-        seen.add(value.name)
 
 
 def returned(value: object, expected: type[Declared], by: str) -> Declared:
@@ -215,21 +177,6 @@ def returned(value: object, expected: type[Declared], by: str) -> Declared:
             f"{by} must return {_article(expected.__name__)}, not {_article(type(value).__name__)}"
         )
     return value
-
-
-def is_node_type(item: object) -> bool:
-    """Return whether an item is a `NodeType` with a callable ``reach``."""
-    return isinstance(item, NodeType) and callable(item.reach)
-
-
-def is_logic_action_type(item: object) -> bool:
-    """Return whether an item is a `LogicActionType` with a callable ``dispatch``."""
-    return isinstance(item, LogicActionType) and callable(item.dispatch)
-
-
-def is_background_task(item: object) -> bool:
-    """Return whether an item is a `BackgroundTask` with a callable ``run``."""
-    return isinstance(item, BackgroundTask) and callable(item.run)
 
 
 def _wrong(hook: str, plugin: str, expected: str, returned: object, holds: str = "") -> PluginInvalid:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from msgspec import field
 
-from flowactions_hookspecs.base import ContractStruct
+from flowactions_hookspecs.base import AsyncConnection, AsyncEngine, ContractStruct
 from flowactions_hookspecs.errors import OriginGone
 from flowactions_hookspecs.logic import LogicAction
 from flowactions_hookspecs.nodes import Advanced, Node, Walk
@@ -18,7 +18,6 @@ from flowactions_hookspecs.request import Request
 from flowactions_hookspecs.webhooks import Delivery, DeliveryAlert
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
     class AsyncBaseTransport(Protocol):
         """What the classes of this name of httpx and of httpx2 have in common."""
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
             """Close all connections."""
 
 else:
-    # msgspec resolves annotations at run time, and the contract imports neither httpx nor SQLAlchemy.
-    AsyncBaseTransport = AsyncConnection = AsyncEngine = Any
+    AsyncBaseTransport = Any  # annotations are resolved at run time
 
 
 class DashboardPrincipal(ContractStruct, frozen=True, kw_only=True):

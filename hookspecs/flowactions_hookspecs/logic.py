@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
 
-from flowactions_hookspecs.base import ContractStruct
+from flowactions_hookspecs.base import AsyncConnection, ContractStruct
 from flowactions_hookspecs.origins import LogicActionRef
 from flowactions_hookspecs.webhooks import Header, Receipt
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-else:
-    # msgspec resolves annotations at run time, and the contract imports no SQLAlchemy.
-    AsyncConnection = Any
 
 
 class Firing(ContractStruct, frozen=True, kw_only=True):

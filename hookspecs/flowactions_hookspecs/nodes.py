@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct, field
 
-from flowactions_hookspecs.base import ContractStruct
-from flowactions_hookspecs.drafts import ConfigProblem, NodeDraft, Preview
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-else:
-    # Aliases are made at run time, and the contract imports no SQLAlchemy.
-    AsyncConnection = Any
+from flowactions_hookspecs.base import AsyncConnection, ContractStruct
+from flowactions_hookspecs.drafts import ConfigProblem, Preview
 
 PLUGIN_ERROR_MESSAGE: Final = "The plugin failed unexpectedly; the server's log has the details."
 
@@ -86,6 +80,23 @@ class Node(ContractStruct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"Node(id={self.id!r}, type={self.type!r}, config=…)"
+
+
+class NodeDraft(ContractStruct, frozen=True, kw_only=True):
+    """A node as its author has it in the editor, saved or not.
+
+    Args:
+        organization_id: the tenant of the author.
+        agent_id: the agent whose flow is edited.
+        node: the node; its config may be incomplete or wrong.
+        ask_provider: whether `check` may call a provider over the network, for example to see whether a bot is
+            in a channel.
+    """
+
+    organization_id: str
+    agent_id: str
+    node: Node
+    ask_provider: bool = False
 
 
 class NodeResult(ContractStruct, frozen=True, kw_only=True):

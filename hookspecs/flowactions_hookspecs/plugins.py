@@ -18,16 +18,11 @@ NAME: Final = f"{PROJECT}_name"
 """The attribute by which a plugin defines the name of its origins."""
 
 KIT: Final = "flowactions_conformance"
-"""The conformance kit's package. A frozen app may lack it, and still have the entry point in its metadata."""
+"""A frozen app may lack the conformance kit, and still have its entry point in its metadata."""
 
 
 def plugin_manager(plugins: Iterable[object]) -> pluggy.PluginManager:
-    """Register every installed plugin, then ``plugins``, and check their hooks against the contract.
-
-    Raises:
-        PluginInvalid: a plugin cannot be imported, misspells a hook, names arguments that the hook does not
-            have, or has the name of another plugin. Or its name differs from that of its origins.
-    """
+    """Register every installed plugin, then ``plugins``, and check their names, versions and hooks against the contract."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(spec)
     found = [*_installed(), *((_given_name(plugin), plugin) for plugin in plugins)]
@@ -44,11 +39,7 @@ def plugin_manager(plugins: Iterable[object]) -> pluggy.PluginManager:
 
 
 def _given_name(plugin: object) -> str:
-    """Return the name of a plugin that is not installed, so that no entry point names it.
-
-    Raises:
-        PluginInvalid: it has origins, and does not define their name.
-    """
+    """Return the name of a plugin that no entry point names; if it has origins, it defines their name."""
     name = getattr(plugin, NAME, None) or getattr(plugin, "__name__", None) or type(plugin).__name__
     # An import gives a module its name, and a class has one for its readers: neither was chosen for origins.
     is_imported = getattr(plugin, "__spec__", None) is not None

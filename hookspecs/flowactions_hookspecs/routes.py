@@ -13,25 +13,14 @@ from typing import Any, Final
 from flowactions_hookspecs.errors import PluginInvalid
 from flowactions_hookspecs.hooks import Owned
 
-ROOT: Final = "integrations"
-
 RESERVED: Final = frozenset({"chat", "webhooks", "health", "nodes"})
-"""Names below the root that are reserved for the plugin that provides the runtime."""
+"""Names below ``/integrations`` that are reserved for the plugin that provides the runtime."""
 
 _SEGMENT: Final = re.compile(r"[^/{}?#%\\\s\x00-\x1f\x7f]+")
 
 
 def check_prefix(prefix: str) -> None:
-    """Check the prefix of every plugin route's path.
-
-    Args:
-        prefix: begins with a slash and does not end with one, for example ``/flows``; decoded, without path parameters.
-            Empty text leaves the routes where they are.
-
-    Raises:
-        TypeError: it is not text.
-        ValueError: it is not such a path.
-    """
+    """Check the prefix of every plugin route's path, a `TypeError` or `ValueError`; empty text: there is none."""
     if not isinstance(prefix, str):
         raise TypeError(f"prefix must be text, not {type(prefix).__name__}")
     if not prefix:
@@ -44,6 +33,13 @@ def check_prefix(prefix: str) -> None:
             f"prefix must be a path such as '/flows': it begins with a slash, does not end with one, and is decoded text "
             f"without path parameters, query or empty segments; not {prefix!r}"
         )
+
+
+def prefixed(handlers: Sequence[Any], prefix: str) -> Sequence[Any]:
+    """Return routes to mount in a Litestar app, nested under a prefix that was checked."""
+    from litestar import Router  # noqa: PLC0415
+
+    return (Router(path=prefix, route_handlers=handlers),) if prefix else tuple(handlers)
 
 
 def is_route_handler(item: object) -> bool:
@@ -64,15 +60,9 @@ def own_handler(item: Any) -> Any:
 
 
 def check_routes(declared: Sequence[Owned[Any]], runtime_plugin: str) -> None:
-    """Check that plugins declare HTTP routes, each below a path of its own.
+    """Check that plugins declare HTTP routes, each below a path of its own; the message names path and plugins.
 
-    Args:
-        declared: all route handlers, with their plugins.
-        runtime_plugin: the plugin that provides the runtime; only it may use the reserved paths.
-
-    Raises:
-        PluginInvalid: a route is not HTTP, is not below ``/integrations/<plugin>/``, has a reserved path, or is
-            declared twice; the message names path and plugins.
+    Paths are below ``/integrations/<plugin>/``. The plugin that provides the runtime may use any, the reserved ones too.
     """
     owners: dict[tuple[str, str], str] = {}
     for plugin in dict.fromkeys(owned.plugin for owned in declared):
@@ -107,9 +97,11 @@ def _routes(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
 
 def _check_place(plugin: str, path: str) -> None:
     parts = path.strip("/").split("/")
-    if parts[0] != ROOT or len(parts) < 3 or parts[1].startswith("{"):
+    if parts[0] != "integrations" or len(parts) < 3 or parts[1].startswith("{"):
         raise PluginInvalid(
-            f"plugin {plugin!r} declares the route {path}: a plugin's routes are below /{ROOT}/<plugin>/"
+            f"plugin {plugin!r} declares the route {path}: a plugin's routes are below /integrations/<plugin>/"
         )
     if parts[1] in RESERVED:
-        raise PluginInvalid(f"plugin {plugin!r} declares the route {path}: /{ROOT}/{parts[1]} is reserved")
+        raise PluginInvalid(
+            f"plugin {plugin!r} declares the route {path}: /integrations/{parts[1]} is reserved"
+        )

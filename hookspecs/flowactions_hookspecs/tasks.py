@@ -5,15 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Self
+from typing import Self
 
 from flowactions_hookspecs.base import ContractStruct
 
 log = logging.getLogger("flowactions")
-
-RESTART_CAP_SECONDS: Final = 60.0
-SETTLED_SECONDS: Final = 60.0
-"""If a task ran this long before it crashed, its backoff begins again."""
 
 
 class BackgroundTask(ContractStruct, frozen=True, kw_only=True):
@@ -33,7 +29,7 @@ class BackgroundTask(ContractStruct, frozen=True, kw_only=True):
 
 def restart_delay(crashes: int) -> float:
     """Return the seconds to wait before restart number ``crashes`` (1, 2, 4, … up to a minute)."""
-    return min(RESTART_CAP_SECONDS, 2.0 ** min(crashes - 1, 10))
+    return min(60.0, 2.0 ** min(crashes - 1, 10))
 
 
 class Supervisor:
@@ -95,7 +91,7 @@ class Supervisor:
                 log.exception("background task %s crashed", task.name, extra={"event": "task.crashed"})
                 if is_being_cancelled():
                     return
-            crashes = 1 if clock() - started >= SETTLED_SECONDS else crashes + 1
+            crashes = 1 if clock() - started >= 60 else crashes + 1  # after a minute, the backoff begins again
             delay = self._delay(crashes)
             log.warning(
                 "background task %s restarts in %s s", task.name, delay, extra={"event": "task.restarts"}

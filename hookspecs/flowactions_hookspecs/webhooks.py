@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Literal
 
 from flowactions_hookspecs.base import ContractStruct
 from flowactions_hookspecs.origins import Origin
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncConnection
-
-    from flowactions_hookspecs.nodes import NodeResult
-else:
-    # The contract imports no SQLAlchemy, and nodes.py imports this module.
-    AsyncConnection = NodeResult = Any
 
 
 class Header(ContractStruct, frozen=True, kw_only=True):
@@ -83,42 +75,6 @@ class Receipt(ContractStruct, frozen=True, kw_only=True):
     message: str | None = None
     delivery_id: str | None = None
     event_id: str | None = None
-
-
-class PreparedWebhook(Protocol):
-    """A webhook that has passed the egress rules and whose bytes are final; nothing is written yet."""
-
-    @property
-    def refused(self) -> Receipt | None:
-        """Why the webhook may not be sent: `write` then writes nothing. ``None``: it may be sent."""
-        ...
-
-    async def write(self, transaction: AsyncConnection) -> NodeResult:
-        """Write the delivery in a transaction; it is due when that commits. `InTransaction` takes this method."""
-        ...
-
-    def statements(self, paramstyle: str) -> Sequence[tuple[str, Any]]:
-        """Return the statements that write the delivery on a connection of your own, for code that is not async.
-
-        Execute them in this order, on a cursor of the DB-API whose connection is to the plugin's database, inside your
-        transaction or savepoint. The delivery is due when your transaction commits. If the last statement writes no row
-        (``cursor.rowcount`` is 0), the key was used before, or these statements were.
-
-        Args:
-            paramstyle: of the cursor, as PEP 249 names it: ``qmark``, ``numeric``, ``named``, ``format`` or
-                ``pyformat``. `psycopg` and Django's cursors take ``format``, `sqlite3` takes ``qmark``.
-
-        Returns:
-            Pairs of SQL and parameters: the key's, unless the webhook has none, and the row's. Empty if it is `refused`.
-
-        Raises:
-            ValueError: the paramstyle is unknown.
-        """
-        ...
-
-    def committed(self) -> None:
-        """Wake a worker after your transaction has committed `statements`; from any thread. Otherwise a worker looks."""
-        ...
 
 
 class Delivery(ContractStruct, frozen=True, kw_only=True):

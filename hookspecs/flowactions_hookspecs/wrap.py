@@ -9,18 +9,14 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
-from litestar import Litestar, Router
+from litestar import Litestar
 from litestar.exceptions import HTTPException
 from litestar.routes import HTTPRoute
 from litestar.types import ControllerRouterHandler
-from litestar.types import Receive as LitestarReceive
-from litestar.types import Scope as LitestarScope
-from litestar.types import Send as LitestarSend
 from litestar.utils import normalize_path
 
-from flowactions_hookspecs.routes import check_prefix
 from flowactions_hookspecs.wrapped_lifespan import WrappedLifespan
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -47,21 +43,16 @@ class Wrapped:
         route_handlers: Sequence[ControllerRouterHandler],
         lifespan: Callable[[], AbstractAsyncContextManager[None]] | None,
     ) -> None:
-        """Build the plugins' routes.
-
-        Args:
-            app: the host's ASGI app.
-            route_handlers: the plugins' routes, with the prefix.
-            lifespan: opens the plugins; ``None``: the lifespan's messages are passed on unchanged.
-        """
+        """Build the plugins' routes around an app; without a ``lifespan``, its messages are passed on unchanged."""
         self._app = app
-        self._plugins = Litestar(
+        plugins = Litestar(
             route_handlers=list(route_handlers),
-            middleware=[_KeepHostApp],
+            middleware=[_keep_host_app],
             openapi_config=None,
             logging_config=None,
         )
-        self._routes = _Routes(self._plugins)
+        self._plugins: Any = plugins  # Litestar's types of ASGI are other ones
+        self._routes = _Routes(plugins)
         self._lifespan = lifespan
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,9 +61,7 @@ class Wrapped:
         if kind == "http":
             own = self._own_scope(scope)
             if own is not None:
-                await self._plugins(
-                    cast("LitestarScope", own), cast("LitestarReceive", receive), cast("LitestarSend", send)
-                )
+                await self._plugins(own, receive, send)
                 return
         elif kind == "lifespan" and self._lifespan is not None:
             await WrappedLifespan(self._app, self._lifespan, receive, send).run(scope)
@@ -106,17 +95,15 @@ class Wrapped:
         return own
 
 
-class _KeepHostApp:
-    """Restores the host's app in the scope, because Litestar replaces it; a host reads its state there."""
+def _keep_host_app(app: Any) -> Any:
+    """Restore the host's app in the scope, because Litestar replaces it; a host reads its state there."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self._app = app
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        if _HOST_APP in scope:
+            scope["app"] = scope[_HOST_APP]
+        await app(scope, receive, send)
 
-    async def __call__(self, scope: LitestarScope, receive: LitestarReceive, send: LitestarSend) -> None:
-        own = cast("Scope", scope)
-        if _HOST_APP in own:
-            own["app"] = own[_HOST_APP]
-        await self._app(scope, receive, send)
+    return served
 
 
 class _Routes:
@@ -127,7 +114,7 @@ class _Routes:
     """
 
     def __init__(self, app: Litestar) -> None:
-        self._route = app.asgi_router.handle_routing
+        self._route: Callable[..., Any] = app.asgi_router.handle_routing
         self._plain: dict[str, set[str]] = {}
         """Path without parameters → methods."""
         self._segments: dict[str, set[int]] = {}
@@ -154,18 +141,13 @@ class _Routes:
         self._open_starts = tuple(open_starts)
 
     def serve(self, path: str, method: str) -> bool:
-        """Return whether a plugin's handler answers.
-
-        Args:
-            path: decoded, without the root path.
-            method: as in the scope.
-        """
+        """Return whether a plugin's handler answers; the path is decoded, without the root path."""
         if "//" in path or path[-1:] == "/" or path[:1] != "/":
             path = normalize_path(path)
         if not self._may_serve(path, method):
             return False
         try:
-            handler = self._route(path=path, method=cast("Any", method))[1]
+            handler = self._route(path=path, method=method)[1]
         except HTTPException:  # not found, or another method
             return False
         return method != "OPTIONS" or not _is_added(handler)
@@ -191,26 +173,3 @@ def _split(scope: Scope) -> tuple[str, str]:
     if root and path.startswith(root) and path[len(root) : len(root) + 1] in {"", "/"}:
         path = path[len(root) :]
     return root, path
-
-
-def prefixed(
-    route_handlers: Sequence[ControllerRouterHandler], prefix: str
-) -> Sequence[ControllerRouterHandler]:
-    """Nest routes under a path.
-
-    Args:
-        route_handlers: the routes.
-        prefix: begins with a slash and does not end with one, for example ``/flows``; decoded, without path parameters.
-            Empty text leaves the routes where they are.
-
-    Returns:
-        Routes to mount in a Litestar app.
-
-    Raises:
-        TypeError: the prefix is not text.
-        ValueError: it is not such a path.
-    """
-    check_prefix(prefix)
-    if not prefix:
-        return tuple(route_handlers)
-    return (Router(path=prefix, route_handlers=list(route_handlers)),)

@@ -19,6 +19,9 @@ LIMIT_MS: Final = 60_000
 """For what a page is about to show: only what never comes takes so long."""
 
 SIZES: Final = ((1280, 860), (390, 860))
+WIDTHS: Final = (390, 1024, 1280, 1440, 1920)
+"""At which no table is wider than its window."""
+
 SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 
 _QUIET: Final = (
@@ -50,9 +53,10 @@ async def a_browser(executable: str) -> AsyncIterator[Browser]:
 
 
 async def overflow(page: Page) -> int:
-    """Return by how many pixels a page is wider than its window."""
+    """Return by how many pixels a page is wider than its window, or one of its tables than its place."""
     found: int = await page.evaluate(
-        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        "Math.max(...[document.documentElement, ...document.querySelectorAll('.scroll')]"
+        ".map((each) => each.scrollWidth - each.clientWidth))"
     )
     return found
 

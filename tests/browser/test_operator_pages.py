@@ -19,11 +19,11 @@ from playwright.async_api import Page, Route, expect
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Operator
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.resend import send_one_again
 from flowactions_plugin.operators.scope import Scope
-from tests.browser.driving import SCHEMES, SIZES, operator_pages, overflow, violations
+from tests.browser.driving import SCHEMES, SIZES, WIDTHS, operator_pages, overflow, violations
 from tests.browser.rows import DESTINATIONS, fill
 from tests.queueing import Queue
 from tests.support import SmallHost, development, services_of
@@ -103,12 +103,14 @@ async def look(page: Page, axe: str, name: str) -> list[tuple[str, ...]]:
     """Return what is wrong with a page that is open: wide and narrow, light and dark, with what it folds away."""
     wrong: list[tuple[str, ...]] = []
     await page.evaluate("document.querySelectorAll('main details').forEach((each) => { each.open = true; })")
+    for width in WIDTHS:
+        await page.set_viewport_size({"width": width, "height": 860})
+        if wider := await overflow(page):
+            wrong.append((name, str(width), f"{wider} pixels too wide"))
     for width, height in SIZES:
         await page.set_viewport_size({"width": width, "height": height})
         for scheme in SCHEMES:
             await page.emulate_media(color_scheme=scheme)
-            if wider := await overflow(page):
-                wrong.append((name, str(width), f"{wider} pixels too wide"))
             rules = () if (width, scheme) in WHOLLY else ("color-contrast",)
             wrong += [(name, str(width), scheme, *each) for each in await violations(page, axe, rules)]
     return wrong
@@ -173,7 +175,7 @@ async def test_a_search_goes_on_until_something_is_found(
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     await page.goto(f"{site.root}/deliveries?type=rare")
-    await expect(page.locator(f"[data-rows] code:text-is('{rare[-12:]}')")).to_be_visible()
+    await expect(page.locator(f"[data-rows] code:text-is('{rare}')")).to_be_visible()
     assert sum("cursor=" in url for url in asked) >= 60 // 7
     await page.goto(f"{site.root}/deliveries?type=none")
     await expect(page.get_by_text("No delivery matches.")).to_be_visible()
@@ -193,7 +195,7 @@ async def test_a_search_goes_on_until_something_is_found(
     await expect(page.get_by_role("button", name="Stop searching")).to_have_count(0)
     assert await since.get_attribute("datetime") == before
     await page.get_by_role("link", name="Older").click()
-    await expect(page.locator(f"[data-rows] code:text-is('{rare[-12:]}')")).to_be_visible()
+    await expect(page.locator(f"[data-rows] code:text-is('{rare}')")).to_be_visible()
 
 
 async def test_everything_works_without_javascript(page: Page, site: Site) -> None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, TransactionInvalid, Walk
+from flowactions_plugin.storage.schema import deferred
 from tests.pacing import URL, Paced, paced, ran
 from tests.support import a_walk
 
@@ -127,7 +128,7 @@ async def test_what_was_recorded_for_a_run_that_is_never_advanced_does_not_run(r
     assert await run.pacing.recover() == 0
     assert len(await events(run)) == 1
     await run.run("UPDATE flowactions_deferred SET created_at = 1")
-    await run.store.prune(1000, 10)
+    await run.database.prune(deferred.c.created_at, 1000, 10)
     assert ran(await run.actions.advance(cancelled, "s")) == []
 
 

@@ -18,7 +18,6 @@ from flowactions_hookspecs import (
     Node,
     NodeResult,
     NodeType,
-    NotStarted,
     PluginInvalid,
     SettingsInvalid,
     hookimpl,
@@ -78,22 +77,6 @@ class TestArguments:
         assert host is loaded.host
         assert isinstance(actions, FlowActions)
         assert actions.node_types == loaded.node_types
-
-    async def test_the_facade_of_a_hook_works_once_the_lifespan_is_open(self) -> None:
-        """Before, it says what to do."""
-        seen: list[FlowActions] = []
-
-        def hook(actions: FlowActions) -> list[Any]:
-            seen.append(actions)
-            return []
-
-        loaded = load(plugin("p", flowactions_node_types=hook))
-        walk: Any = None
-        with pytest.raises(NotStarted):
-            await seen[0].reach(walk, walk)
-        async with loaded.lifespan():
-            with pytest.raises(TypeError, match="walk must be a Walk"):
-                await seen[0].reach(walk, walk)
 
     def test_state_is_made_once_for_a_host(self) -> None:
         """Every hook gets the same object, and another host another one."""

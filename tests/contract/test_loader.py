@@ -20,13 +20,10 @@ from flowactions_hookspecs import (
     Firing,
     FlowActions,
     Host,
-    HostInvalid,
-    HostWarning,
     LogicActionType,
     Node,
     NodeResult,
     NodeType,
-    NotStarted,
     PluginInvalid,
     Receipt,
     SettingsInvalid,
@@ -150,59 +147,6 @@ async def listed(actions: FlowActions) -> list[dict[str, Any]]:
 
 
 class TestWhatIsRefused:
-    def test_a_host_that_lacks_a_method_is_named_with_the_method(self) -> None:
-        """An incomplete Host subclass cannot be made, and the error names class and method."""
-        incomplete = type(
-            "Incomplete",
-            (Host,),
-            {n: getattr(SmallHost, n) for n in Host.__abstractmethods__ - {"node"}},
-        )
-        with pytest.raises(TypeError, match=r"Incomplete.*node"):
-            incomplete()
-
-    def test_an_object_that_is_no_host_is_told_what_it_lacks(self) -> None:
-        """A host that does not subclass Host gets a list of the methods it lacks."""
-        with pytest.raises(HostInvalid, match=r"object is not a host.*node"):
-            FlowActions.load(object())  # type: ignore[arg-type]
-
-    def test_a_host_whose_method_cannot_be_called_is_told_which(self) -> None:
-        """A contract name that holds something else is named; a sync function is found by its answer."""
-        host = SmallHost()
-        host.agent = None  # type: ignore[method-assign,assignment]
-        with pytest.raises(HostInvalid, match=r"SmallHost.*agent must be an async method"):
-            load(host=host)
-
-    def test_a_host_has_one_facade(self) -> None:
-        """A second load of the same object is refused; another object of its class is not."""
-        host = SmallHost()
-        load(host=host)
-        with pytest.raises(HostInvalid, match="one host object has one FlowActions"):
-            load(host=host)
-        load(host=SmallHost())
-
-    @pytest.mark.parametrize(
-        ("method", "advice"),
-        [("delivery_finnished", "did you mean 'delivery_finished'"), ("invoices", "name it '_invoices'")],
-    )
-    def test_a_public_method_that_the_contract_does_not_know_is_a_warning(
-        self, method: str, advice: str
-    ) -> None:
-        """It is probably misspelt, or takes a name that the contract may want."""
-
-        async def own(self: object) -> None:
-            return None
-
-        made = type("Own", (SmallHost,), {method: own, "_mine": own})
-        with pytest.warns(HostWarning, match=f"Own.{method} .*{advice}"):
-            load(host=made())
-
-    def test_a_host_without_settings_is_told_so(self) -> None:
-        """Settings that are no mapping are refused by name."""
-        host = SmallHost()
-        host.settings = None  # type: ignore[assignment]
-        with pytest.raises(HostInvalid, match="settings must be a mapping"):
-            load(host=host)
-
     def test_a_misspelt_setting_is_named_with_the_right_spelling(self) -> None:
         """A typo in a setting's name is an error at load that suggests the right one."""
         with pytest.raises(SettingsInvalid, match=r"FLOWACTIONS_TICK_SECOND .*FLOWACTIONS_TICK_SECONDS"):
@@ -238,13 +182,9 @@ class TestWhatIsRefused:
                 r"plugin 'p' has the unknown hook 'flowactions_step_listeners'",
             ),
             ([plugin("p", runtime=1)], r"flowactions_runtime of plugin 'p' must return a Runtime, not an int"),
-            (
-                [plugin("p", signing_secrets=[1])],
-                r"flowactions_signing_secrets of plugin 'p' must return a mapping",
-            ),
-            (
-                [plugin("p", signing_secrets={"x": 1})],
-                r"flowactions_signing_secrets of plugin 'p'.*holds an int",
+            *(
+                ([plugin("p", signing_secrets=wrong)], rf"secrets of plugin 'p' must return a mapping.*{said}")
+                for wrong, said in (([1], "a list"), ({"x": 1}, "holds an int"), ({1: len}, "holds a builtin"))
             ),
             ([plugin("p", route_handlers=[1])], r"flowactions_route_handlers of plugin 'p'"),
             ([plugin("p", background_tasks=[1])], r"flowactions_background_tasks of plugin 'p'"),
@@ -346,17 +286,6 @@ class TestFailOpen:
 
 
 class TestLifespan:
-    async def test_use_before_start_says_what_to_do(self) -> None:
-        """Without a running lifespan the facade says so rather than losing the node."""
-        actions = load()
-        for call in (
-            actions.reach(a_walk(), Node(id="n", type="webhook")),
-            actions.advance(a_walk(), None),
-            actions.dispatch(REF, **FIRING),
-        ):
-            with pytest.raises(NotStarted, match=r"actions\.lifespan\(\)"):
-                await call
-
     async def test_it_can_be_left_and_entered_again_but_not_twice_at_once(self) -> None:
         """Start, stop, start works; a second start while running is an error."""
         actions = load()

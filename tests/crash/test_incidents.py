@@ -69,7 +69,7 @@ INCIDENTS = {
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: "
         "the TLS certificate of PLACE is not accepted: it has expired",
         "the TLS certificate of PLACE is not accepted: it is for another name",
-        "PLACE acme N N N",
+        "PLACE of organization acme has failed N times in a row since TIME : the TLS certificate of PLACE is not accepted: it",
         ((TO, "the TLS certificate of PLACE is not accepted: it"), (ONE, "never connected")),
     ),
     "A name does not resolve": Incident(
@@ -78,7 +78,7 @@ INCIDENTS = {
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: "
         "PLACE has no address now: the name was not found",
         "never connected",
-        "PLACE acme N N N",
+        "PLACE of organization acme has failed N times in a row since TIME : PLACE has no address now: the name was not found",
         ((TO, "PLACE has no address now: the name was not found"), (ONE, "never connected")),
     ),
     "A receiver answers 410": Incident(
@@ -86,7 +86,7 @@ INCIDENTS = {
         "sqlite",
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
         "this endpoint was removed",
-        "PLACE acme N N N",
+        "PLACE of organization acme has failed N times in a row since TIME : it answered N",
         ((TO, "dead"), (ONE, "It failed at TIME : it answered N.")),
     ),
     "A flow is wrong": Incident(
@@ -94,7 +94,7 @@ INCIDENTS = {
         "sqlite",
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
         "no such hook",
-        "PLACE acme N N N",
+        "PLACE acme N delivered, N failed",
         ((TO, "dead"), (r"destination=.*&status=dead", "dead"), (ONE, "Flow flow-N Node n")),
     ),
     "A customer is slow": Incident(
@@ -202,7 +202,7 @@ INCIDENTS = {
         "sqlite",
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
         "signature does not match",
-        "PLACE acme N N N",
+        "PLACE of organization acme has failed N times in a row since TIME : it answered N",
         ((TO, "it answered N"), (ONE, "signature does not match")),
     ),
     "Events of a provider are refused": Incident(

@@ -30,7 +30,6 @@ SMOKE = (
     "tests/contract/test_structs.py",
     "tests/plugin/cli/test_output.py",
     "tests/plugin/egress/test_attempt.py",
-    "tests/plugin/egress/test_sender.py",
     "tests/plugin/pages/test_sessions.py",
     "tests/plugin/queue/test_scheduled.py",
     "tests/plugin/queue/test_store.py",

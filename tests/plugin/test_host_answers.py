@@ -109,83 +109,75 @@ async def test_a_logic_action_that_raises_fails_the_dispatch(
     assert any("of the host" in (each.exc_text or "") for each in caplog.records)
 
 
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        ({"id": "a1", "name": "A", "organization_id": "acme"}, "it is a dict"),
-        ("a1", "it is a str"),
-        (Agent(id="a1", name="A", organization_id=7), "organization_id is an int"),  # type: ignore[arg-type]
-        (Agent(id="", name="A", organization_id="acme"), "id must not be empty"),
-        (Agent(id="a1", name="A", organization_id="\ud800"), "organization_id must not hold a lone surrogate"),
-        (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
-    ],
-)
-async def test_an_agent_of_a_wrong_type_is_named(
+ANSWERS: dict[str, tuple[str, list[tuple[Any, str]]]] = {
+    "agent": (
+        "agent_answer",
+        [
+            ({"id": "a1", "name": "A", "organization_id": "acme"}, "it is a dict"),
+            ("a1", "it is a str"),
+            (Agent(id="a1", name="A", organization_id=7), "organization_id is an int"),  # type: ignore[arg-type]
+            (Agent(id="", name="A", organization_id="acme"), "id must not be empty"),
+            (
+                Agent(id="a1", name="A", organization_id="\ud800"),
+                "organization_id must not hold a lone surrogate",
+            ),
+            (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
+        ],
+    ),
+    "api_principal": (
+        "api",
+        [
+            ({"organization_id": "acme"}, "it is a dict"),
+            (True, "it is a bool"),
+            (
+                DashboardPrincipal(organization_id="acme", user_id="u", user_name="U", may_change=True),
+                "it is a DashboardPrincipal",
+            ),
+            (ApiPrincipal(organization_id="acme\0"), "organization_id must not hold a NUL"),
+            (ApiPrincipal(organization_id="acme", agent_ids=["a1"]), "agent_ids is a list, not a set of str"),  # type: ignore[arg-type]
+            (ApiPrincipal(organization_id="acme", agent_ids=frozenset({1})), r"agent_ids\[0\] is an int"),  # type: ignore[arg-type]
+            (
+                ApiPrincipal(organization_id="acme", agent_ids=frozenset({"a\0"})),
+                "agent_ids must not hold a NUL",
+            ),
+            (ApiPrincipal(organization_id=None), "organization_id is None"),  # type: ignore[arg-type]
+        ],
+    ),
+    "dashboard_principal": (
+        "principal",
+        [
+            ({"organization_id": "acme"}, "it is a dict"),
+            ("ada", "it is a str"),
+            (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
+            (
+                DashboardPrincipal(organization_id="acme", user_id=1, user_name="U", may_change=True),  # type: ignore[arg-type]
+                "user_id is an int",
+            ),
+            (
+                DashboardPrincipal(organization_id="acme", user_id="u\0", user_name="U", may_change=True),
+                "user_id must not hold a NUL",
+            ),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("method", ANSWERS)
+async def test_an_agent_or_a_principal_of_a_wrong_type_is_named(
     started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient],
     caplog: pytest.LogCaptureFixture,
-    answer: Any,
-    fault: str,
+    method: str,
 ) -> None:
-    """A dictionary is no Agent, and its ids are ids."""
+    """A dictionary is no Agent, its ids are ids, and nobody is let in by a principal that is none."""
     host, _, client = started
-    host.agent_answer = answer
-    refused(await client.post(CALL, json=BODY), caplog, "agent", fault)
-
-
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        ({"organization_id": "acme"}, "it is a dict"),
-        (True, "it is a bool"),
-        (
-            DashboardPrincipal(organization_id="acme", user_id="u", user_name="U", may_change=True),
-            "it is a DashboardPrincipal",
-        ),
-        (ApiPrincipal(organization_id="acme\0"), "organization_id must not hold a NUL"),
-        (ApiPrincipal(organization_id="acme", agent_ids=["a1"]), "agent_ids is a list, not a set of str"),  # type: ignore[arg-type]
-        (ApiPrincipal(organization_id="acme", agent_ids=frozenset({1})), r"agent_ids\[0\] is an int"),  # type: ignore[arg-type]
-        (ApiPrincipal(organization_id="acme", agent_ids=frozenset({"a\0"})), "agent_ids must not hold a NUL"),
-        (ApiPrincipal(organization_id=None), "organization_id is None"),  # type: ignore[arg-type]
-    ],
-)
-async def test_a_backends_principal_of_a_wrong_type_is_named(
-    started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient],
-    caplog: pytest.LogCaptureFixture,
-    answer: Any,
-    fault: str,
-) -> None:
-    """Nobody is let in by a principal that is none."""
-    host, _, client = started
-    host.api = answer
-    refused(await client.post(CALL, json=BODY), caplog, "api_principal", fault)
-
-
-@pytest.mark.parametrize(
-    ("answer", "fault"),
-    [
-        ({"organization_id": "acme"}, "it is a dict"),
-        ("ada", "it is a str"),
-        (ApiPrincipal(organization_id="acme"), "it is an ApiPrincipal"),
-        (
-            DashboardPrincipal(organization_id="acme", user_id=1, user_name="U", may_change=True),  # type: ignore[arg-type]
-            "user_id is an int",
-        ),
-        (
-            DashboardPrincipal(organization_id="acme", user_id="u\0", user_name="U", may_change=True),
-            "user_id must not hold a NUL",
-        ),
-    ],
-)
-async def test_a_persons_principal_of_a_wrong_type_is_named(
-    started: tuple[AnsweringHost, FlowActions, httpx.AsyncClient],
-    caplog: pytest.LogCaptureFixture,
-    answer: Any,
-    fault: str,
-) -> None:
-    """So it is for every route of the dashboard."""
-    host, _, client = started
-    host.principal = answer
-    refused(await client.get("/v1/webhooks/outbox"), caplog, "dashboard_principal", fault)
+    attribute, answers = ANSWERS[method]
+    for answer, fault in answers:
+        setattr(host, attribute, answer)
+        caplog.clear()
+        if method == "dashboard_principal":
+            refused(await client.get("/v1/webhooks/outbox"), caplog, method, fault)
+        else:
+            refused(await client.post(CALL, json=BODY), caplog, method, fault)
 
 
 @pytest.mark.parametrize(

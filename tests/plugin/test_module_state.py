@@ -77,7 +77,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.queue.claimed:_HEADERS": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.claimed:_ORIGIN": "a decoder keeps nothing between calls",
     "flowactions_plugin.queue.rules:_is_name": "caches a pure function of header names",
-    "flowactions_plugin.storage.transactions:_use": "a context variable: each call has its own value",
+    "flowactions_plugin.storage.transactions:_used": "a context variable: each call has its own value",
     "flowactions_plugin.storage.waiting:_limited": "a context variable: each task has its own value",
     "flowactions_plugin.structs:fields_of": "caches a pure function of types",
     "flowactions_plugin.storage.migrations:revisions": "caches the names of this release's files",

@@ -30,12 +30,8 @@ function localize(root) {
       time.append(beside);
     }
   }
-  for (const title of root.querySelectorAll("svg title")) {
-    title.textContent = title.textContent.replace(IN_UTC, (text, day, hour) => local(new Date(`${day}T${hour}Z`)));
-  }
 }
 
-const IN_UTC = /(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d) UTC/g;
 const pad = (number, size = 2) => String(number).padStart(size, "0");
 
 function offset(moment) {

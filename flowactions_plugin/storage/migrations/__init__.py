@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import Connection, MetaData, column, func, inspect, select, table
+from sqlalchemy import Connection, column, func, inspect, select, table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.errors import SchemaNewer, SchemaOutdated, StorageUnavailable
@@ -34,13 +34,10 @@ SCHEMA_LOCK: Final = int.from_bytes(b"flowact", "big")
 """Key of PostgreSQL's advisory lock for creating and changing tables."""
 
 UNTRANSLATABLE: Final = "22P05"
-"""SQLSTATE."""
-
-_CONNECTION: Final = "connection"
+"""SQLSTATE of a database that cannot store all characters."""
 
 _ALEMBIC: Final = threading.Lock()
 """Alembic keeps the database that it works on in globals: hosts whose tables change at once, in threads too, take turns."""
-_TURN_SECONDS: Final = 0.02
 
 
 @cache
@@ -81,34 +78,27 @@ async def lock_schema(transaction: AsyncConnection) -> None:
         )
 
 
-async def prepare_tables(transaction: AsyncConnection) -> bool:
-    """Create missing tables, and return whether it did; upgrade outdated ones on SQLite, which one process is expected to use.
+async def prepare_tables(transaction: AsyncConnection, *, by_host: bool) -> bool:
+    """Create or upgrade tables that need it, in a transaction that the caller commits; return whether there were none.
 
-    Raises:
-        SchemaOutdated: PostgreSQL's tables are of an earlier release, or the tables are of a state before the first one.
-    """
-    return await _upgrade(transaction, refuse_outdated=transaction.dialect.name != "sqlite")
-
-
-async def upgrade_tables(transaction: AsyncConnection, *, dry: bool) -> tuple[str | None, str]:
-    """Bring the tables to this release's revision, unless it is ``dry``, in a transaction that the caller commits.
-
-    Returns:
-        The revision before, ``None`` for a database without tables, and this release's.
+    Args:
+        transaction: as `lock_schema` has left it. A host whose tables are there waits for no other one.
+        by_host: whether a host's start does it. It upgrades SQLite's tables only, which one process is expected to use,
+            and works with tables of a later release.
 
     Raises:
         SchemaNewer: the tables are of a later release.
-        SchemaOutdated: they are of a state before the first one, and something is to be changed.
+        SchemaOutdated: they are of an earlier release, or of a state before the first one.
     """
-    before = await transaction.run_sync(current)
-    if before is not None and before > head():
-        raise SchemaNewer(
-            f"the tables are at revision {before}, which is newer than this release's {head()}: "
-            "run 'flowactions migrate' of the release that the tables are of, or of a later one"
-        )
-    if not dry:
-        await _upgrade(transaction)
-    return before, head()
+    if not await transaction.run_sync(_must_upgrade, by_host):
+        return False
+    # Not a lock of asyncio's, which belongs to one event loop.
+    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110  an Event would belong to one event loop, too
+        await asyncio.sleep(0.02)
+    try:
+        return await transaction.run_sync(upgrade)
+    finally:
+        _ALEMBIC.release()
 
 
 def upgrade(connection: Connection) -> bool:
@@ -116,7 +106,7 @@ def upgrade(connection: Connection) -> bool:
     from alembic import command  # noqa: PLC0415
 
     revision, config, its_log = current(connection), _config(), logging.getLogger("alembic")
-    config.attributes[_CONNECTION] = connection
+    config.attributes["connection"] = connection
     level = its_log.level
     if level == logging.NOTSET:
         its_log.setLevel(logging.WARNING)  # it has a dozen lines for a first start, before any line of the host
@@ -145,36 +135,17 @@ def outdated(found: str | None, wanted: str) -> str:
     return f"the tables are at revision {found} and this release needs {wanted}: run 'flowactions migrate'"
 
 
-def run(metadata: MetaData) -> None:
-    """Run the revisions that Alembic has chosen; called by ``env.py``, which Alembic executes (§9)."""
-    from alembic import context  # noqa: PLC0415  a proxy that works only while Alembic runs
-
-    context.configure(
-        connection=context.config.attributes[_CONNECTION], target_metadata=metadata, version_table=VERSION_TABLE
-    )
-    with context.begin_transaction():
-        context.run_migrations()
-
-
-async def _upgrade(transaction: AsyncConnection, *, refuse_outdated: bool = False) -> bool:
-    """Create or upgrade tables that need it; a host whose tables are there waits for no other one."""
-    if not await transaction.run_sync(_must_upgrade, refuse_outdated):
-        return False
-    # Not a lock of asyncio's, which belongs to one event loop.
-    while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110  an Event would belong to one event loop, too
-        await asyncio.sleep(_TURN_SECONDS)
-    try:
-        return await transaction.run_sync(upgrade)
-    finally:
-        _ALEMBIC.release()
-
-
-def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
+def _must_upgrade(connection: Connection, by_host: bool) -> bool:
     """Return whether tables are missing, or of an earlier release; no other process may change them meanwhile."""
     revision, wanted = current(connection), head()
     if revision is None or revision == wanted:
         return revision is None
     if revision > wanted:
+        if not by_host:
+            raise SchemaNewer(
+                f"the tables are at revision {revision}, which is newer than this release's {wanted}: "
+                "run 'flowactions migrate' of the release that the tables are of, or of a later one"
+            )
         log.warning(
             "the tables are at revision %s, which is newer than this release's %s; upgrade this process soon",
             revision,
@@ -182,7 +153,7 @@ def _must_upgrade(connection: Connection, refuse_outdated: bool) -> bool:
             extra={"event": "tables.newer"},
         )
         return False
-    if refuse_outdated or revision not in revisions():
+    if revision not in revisions() or (by_host and connection.dialect.name != "sqlite"):
         raise SchemaOutdated(outdated(revision, wanted))
     return True
 

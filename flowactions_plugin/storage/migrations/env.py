@@ -1,8 +1,14 @@
-"""What Alembic executes to run revisions."""
+"""What Alembic executes to run the revisions that it has chosen (§9)."""
 
 from __future__ import annotations
 
-from flowactions_plugin.storage import migrations
+from alembic import context
+
+from flowactions_plugin.storage.migrations import VERSION_TABLE
 from flowactions_plugin.storage.schema import metadata
 
-migrations.run(metadata)
+context.configure(
+    connection=context.config.attributes["connection"], target_metadata=metadata, version_table=VERSION_TABLE
+)
+with context.begin_transaction():
+    context.run_migrations()

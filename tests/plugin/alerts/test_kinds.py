@@ -14,7 +14,6 @@ from sqlalchemy import func, select, update
 from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.alerts import watch
 from flowactions_plugin.alerts.events import KINDS, DestinationRecovered
-from flowactions_plugin.alerts.store import AlertStore
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
 from flowactions_plugin.egress.attempt import Message, Outcome
 from flowactions_plugin.operations.port import Operations
@@ -135,10 +134,11 @@ async def test_more_dead_deliveries_than_are_read_are_said_to_be_more(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The number is what was read, and not exact."""
-    monkeypatch.setattr("flowactions_plugin.alerts.store.DEAD_READ", 2)
+    monkeypatch.setattr(watch, "DEAD_READ", 2)
     await dead(queue, 3)
-    found = await AlertStore(queue.database).dead(0, 1 << 50)
-    assert (found.number, found.exact) == (2, False)
+    await Watched(queue.database).look()
+    (alert,) = await bodies_of(queue.database, "flowactions.deliveries.dead")
+    assert (alert["data"]["deliveries"], alert["data"]["exact"]) == (2, False)
 
 
 async def test_of_several_workers_one_queues_an_alert(queue: Queue) -> None:
@@ -170,7 +170,6 @@ async def test_pauses_beyond_those_that_are_read_at_once_are_alerts_too(
     queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one look leaves, the next one finds."""
-    monkeypatch.setattr("flowactions_plugin.alerts.store.PAUSES_READ", 2)
     monkeypatch.setattr(watch, "PAUSES_READ", 2)
     for number in range(5):
         await Operations(queue.database).pause(Scope("acme"), f"https://{number}.example.com", OPERATOR)

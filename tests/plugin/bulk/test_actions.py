@@ -18,7 +18,7 @@ from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Action
 from flowactions_plugin.operations import engine as engines
-from flowactions_plugin.operations.bulk import Chosen
+from flowactions_plugin.operations.bulk import Selection
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.retention import prune_actions, prune_audit
@@ -390,16 +390,16 @@ async def test_a_forged_set_is_refused(queue: Queue) -> None:
     """One of the future, an empty one, or one with text that no database can hold."""
     actions = Operations(queue.database)
     for forged, message in (
-        (Chosen("retry", EVERYTHING, 1 << 52, 1), "time to come"),
-        (Chosen("retry", EVERYTHING, 1, 0), "nothing to do"),
-        (Chosen("retry", Filter(agent_id="a\0"), 1, 1), "no row can hold"),
-        (Chosen("retry", Filter(created_from=1 << 60), 1, 1), "is not one"),
-        (Chosen("resend", EVERYTHING, 1, 1), "Say which deliveries"),
+        (Selection("retry", EVERYTHING, 1 << 52, 1), "time to come"),
+        (Selection("retry", EVERYTHING, 1, 0), "nothing to do"),
+        (Selection("retry", Filter(agent_id="a\0"), 1, 1), "no row can hold"),
+        (Selection("retry", Filter(created_from=1 << 60), 1, 1), "is not one"),
+        (Selection("resend", EVERYTHING, 1, 1), "Say which deliveries"),
     ):
         with pytest.raises(ActionInvalid, match=message):
             await actions.change(ACME, forged, MAYA, "")
     with pytest.raises(SetChanged):
-        await actions.change(ACME, Chosen("retry", EVERYTHING, -1, 1), MAYA, "")
+        await actions.change(ACME, Selection("retry", EVERYTHING, -1, 1), MAYA, "")
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ async def test_a_preview_names_the_destinations_and_organizations_with_the_most_
     now = int(queue.database.clock() * 1000)
     await queue.run(
         "INSERT INTO flowactions_statistics (bucket, organization_id, destination, delivered, failed, dead, duration_ms)"  # noqa: S608
-        f" VALUES ({now}, 'acme', 'd', 200, 100, 0, 5)"
+        f" VALUES ({now}, '', '', 200, 100, 0, 5), ({now}, 'acme', 'd', 900, 0, 0, 5)"
     )
     assert (await actions.preview(ALL, "retry", EVERYTHING, rate=2)).seconds_to_drain == 6
 

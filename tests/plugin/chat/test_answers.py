@@ -9,7 +9,6 @@ import logging
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -66,53 +65,43 @@ GOOD: Final[Mapping[str, dict[str, Any]]] = {
 SURROGATE: Final = b"\\ud800"
 
 HOSTILE: Final[Mapping[str, tuple[int, dict[str, str], bytes]]] = {
-    "nested too deeply": (200, JSON, b"[" * 50_000),
-    "nested too deeply, and closed": (200, JSON, b'{"ok":true,"ts":' + b"[" * 50_000 + b"]" * 50_000 + b"}"),
+    **{
+        name: (200, JSON, body)
+        for name, body in {
+            "nested too deeply": b"[" * 50_000,
+            "nested too deeply, and closed": b'{"ok":true,"ts":' + b"[" * 50_000 + b"]" * 50_000 + b"}",
+            "surrogate in the code": b'{"ok":false,"error":"' + SURROGATE + b'"}',
+            "control characters in the code": b'{"ok":false,"error":"a\\nchat_message node n sent\\u0000"}',
+            "an empty code": b'{"ok":false,"error":""}',
+            "a number as code": b'{"ok":false,"error":7}',
+            "a list as code": b'{"ok":false,"error":["ratelimited"]}',
+            "no code": b'{"ok":false}',
+            "ok as text": b'{"ok":"true","ts":"1","error":"x y"}',
+            "ok as a number": b'{"ok":1,"ts":"1"}',
+            "ok without anything": b'{"ok":true}',
+            "ok with nulls": b'{"ok":true,"ts":null,"channel":null,"team_id":null,"access_token":null}',
+            "numbers for text": b'{"ok":true,"ts":1,"channel":{"id":2},"team_id":3,"access_token":4}',
+            "surrogates for ids": b'{"ok":true,"ts":"%b","channel":{"id":"%b"},"team":"%b","team_id":"%b","user_id":"U","access_token":"%b"}'
+            % ((SURROGATE,) * 5),
+            "line feeds for ids": b'{"ok":true,"ts":"1\\n","channel":{"id":"D\\n"},"team_id":"T\\r\\nx","user_id":"U","access_token":"x\\r\\ny: z"}',
+            "NUL for ids": b'{"ok":true,"ts":"\\u0000","channel":{"id":"\\u0000"},"team_id":"\\u0000","access_token":"\\u0000"}',
+            "lists for objects": b'{"ok":true,"channel":[],"channels":{},"members":"x","team":[]}',
+            "an unusable cursor": b'{"ok":true,"response_metadata":{"next_cursor":"%b"}}' % SURROGATE,
+            "a number as cursor": b'{"ok":true,"response_metadata":{"next_cursor":1e400}}',
+            "a huge number": b'{"ok":true,"ts":' + b"9" * 100_000 + b"}",
+            "not UTF-8": b'{"ok":true,"ts":"\xff\xfe"}',
+            "UTF-16": '{"ok":true,"ts":"1"}'.encode("utf-16"),
+            "no body": b"",
+            "no JSON": b"not json",
+            "half of it": b'{"ok":true,"ts"',
+            "no object": b"[1]",
+            "text": b'"ok"',
+            "too long": b'{"ok":true,"ts":"1"' + b" " * MAX_BYTES + b"}",
+        }.items()
+    },
     "charset rot13": (200, {"content-type": "application/json; charset=rot13"}, b'{"ok":false,"error":"a b"}'),
     "charset utf-7": (200, {"content-type": "application/json; charset=utf-7"}, b"{+AAo-}"),
     "unknown charset": (200, {"content-type": 'application/json; charset="\x7f"'}, b"{}"),
-    "surrogate in the code": (200, JSON, b'{"ok":false,"error":"' + SURROGATE + b'"}'),
-    "control characters in the code": (
-        200,
-        JSON,
-        b'{"ok":false,"error":"a\\nchat_message node n sent\\u0000"}',
-    ),
-    "an empty code": (200, JSON, b'{"ok":false,"error":""}'),
-    "a number as code": (200, JSON, b'{"ok":false,"error":7}'),
-    "a list as code": (200, JSON, b'{"ok":false,"error":["ratelimited"]}'),
-    "no code": (200, JSON, b'{"ok":false}'),
-    "ok as text": (200, JSON, b'{"ok":"true","ts":"1","error":"x y"}'),
-    "ok as a number": (200, JSON, b'{"ok":1,"ts":"1"}'),
-    "ok without anything": (200, JSON, b'{"ok":true}'),
-    "ok with nulls": (200, JSON, b'{"ok":true,"ts":null,"channel":null,"team_id":null,"access_token":null}'),
-    "numbers for text": (200, JSON, b'{"ok":true,"ts":1,"channel":{"id":2},"team_id":3,"access_token":4}'),
-    "surrogates for ids": (
-        200,
-        JSON,
-        b'{"ok":true,"ts":"%b","channel":{"id":"%b"},"team":"%b","team_id":"%b","user_id":"U","access_token":"%b"}'
-        % ((SURROGATE,) * 5),
-    ),
-    "line feeds for ids": (
-        200,
-        JSON,
-        b'{"ok":true,"ts":"1\\n","channel":{"id":"D\\n"},"team_id":"T\\r\\nx","user_id":"U","access_token":"x\\r\\ny: z"}',
-    ),
-    "NUL for ids": (
-        200,
-        JSON,
-        b'{"ok":true,"ts":"\\u0000","channel":{"id":"\\u0000"},"team_id":"\\u0000","access_token":"\\u0000"}',
-    ),
-    "lists for objects": (200, JSON, b'{"ok":true,"channel":[],"channels":{},"members":"x","team":[]}'),
-    "an unusable cursor": (200, JSON, b'{"ok":true,"response_metadata":{"next_cursor":"%b"}}' % SURROGATE),
-    "a number as cursor": (200, JSON, b'{"ok":true,"response_metadata":{"next_cursor":1e400}}'),
-    "a huge number": (200, JSON, b'{"ok":true,"ts":' + b"9" * 100_000 + b"}"),
-    "not UTF-8": (200, JSON, b'{"ok":true,"ts":"\xff\xfe"}'),
-    "UTF-16": (200, JSON, '{"ok":true,"ts":"1"}'.encode("utf-16")),
-    "no body": (200, JSON, b""),
-    "no JSON": (200, JSON, b"not json"),
-    "half of it": (200, JSON, b'{"ok":true,"ts"'),
-    "no object": (200, JSON, b"[1]"),
-    "text": (200, JSON, b'"ok"'),
     "HTML": (200, {"content-type": "text/html"}, b"<html>Sign in to the hotel</html>"),
     "plain text": (200, {"content-type": "text/plain"}, b'{"ok":true,"ts":"1"}'),
     "a file": (200, {"content-type": "application/gzip"}, b"\x1f\x8b"),
@@ -122,7 +111,6 @@ HOSTILE: Final[Mapping[str, tuple[int, dict[str, str], bytes]]] = {
     "compressed twice": (200, {**JSON, "content-encoding": "gzip, gzip"}, gzip.compress(gzip.compress(b"{}"))),
     "an unknown compression": (200, {**JSON, "content-encoding": "rot13"}, b"{}"),
     "a bomb": (200, {**JSON, "content-encoding": "gzip"}, gzip.compress(b" " * (64 << 20))),
-    "too long": (200, JSON, b'{"ok":true,"ts":"1"' + b" " * MAX_BYTES + b"}"),
     "a redirect": (302, {**JSON, "location": "/api/auth.test"}, b'{"ok":true,"ts":"1"}'),
     "created": (201, JSON, b'{"ok":true,"ts":"1"}'),
     "an error that says ok": (500, JSON, b'{"ok":true,"ts":"1"}'),
@@ -373,10 +361,7 @@ class TestEverywhere:
     }
 
     @pytest.fixture
-    async def run(
-        self, tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-    ) -> AsyncIterator[ChatHost]:
-        monkeypatch.chdir(tmp_path)
+    async def run(self, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
         monkeypatch.setattr("flowactions_plugin.chat.calls.RETRY_DELAYS", (0.01, 0.02, 0.03))
         async with chat_host(sqlite_url) as running:
             assert await running.connect() == {"chat": "connected"}

@@ -16,7 +16,7 @@ from flowactions_plugin.chat.failures import ADVICE, FOR_OPERATORS
 from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.cli import main
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
-from tests.chatting import JSON, SCOPES, ChatHost, adopted, chat_host, chat_settings
+from tests.chatting import JSON, SCOPES, ChatHost, adopted, chat_host, chat_settings, refusing
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk
 from tests.waiting import until
@@ -97,8 +97,7 @@ class TestScopes:
     ) -> None:
         """Only well-formed scopes are stored, and the call's own scope when the provider names none."""
         await run.connect()
-        body = json.dumps({"ok": False, "error": "missing_scope", **more}).encode()
-        run.provider.faults["chat.postMessage"].append(Fault(200, body, (*JSON,)))
+        run.provider.faults["chat.postMessage"].append(refusing("missing_scope", **more))
         assert (await run.message()).reason == "send_failed"
         assert (await run.card())["missingScopes"] == missing
         assert (await run.message()).status == "sent"
@@ -136,10 +135,9 @@ class TestStaticToken:
     @pytest.mark.parametrize("environment", ["production", ""])
     @pytest.mark.parametrize("with_app", [True, False])
     async def test_a_static_token_outside_development_makes_chat_unavailable(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: str, with_app: bool
+        self, tmp_path: Path, environment: str, with_app: bool
     ) -> None:
         """Routes name the setting, the node names none; with an app configured or not, everything else works (§5.5)."""
-        monkeypatch.chdir(tmp_path)
         settings = chat_settings(
             f"sqlite:///{tmp_path / 'f.db'}",
             "http://127.0.0.1:1",
@@ -191,11 +189,8 @@ class TestTenancy:
         run.sign_in("acme")
         assert (await run.card())["workspace"]["name"] == "Acme"
 
-    async def test_a_token_moved_to_another_row_does_not_open(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_token_moved_to_another_row_does_not_open(self, tmp_path: Path) -> None:
         """A writer of the database cannot make one organization use another's token (§2.2)."""
-        monkeypatch.chdir(tmp_path)
         async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as run:
             with sqlite3.connect(tmp_path / "f.db") as database:
                 database.execute("UPDATE flowactions_chat_connections SET organization_id = 'globex'")
@@ -221,11 +216,8 @@ class TestTenancy:
         await run.browser.delete("/integrations/chat/connection")
         assert not run.provider.state.is_installed(run.provider.state.workspaces[0])
 
-    async def test_the_static_token_is_never_revoked(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_the_static_token_is_never_revoked(self, tmp_path: Path) -> None:
         """Disconnecting does not revoke a token that no install created."""
-        monkeypatch.chdir(tmp_path)
         async with adopted(f"sqlite:///{tmp_path / 'f.db'}") as run:
             browser = ChatHost(SmallHost(), run.actions, run.provider).browser
             assert (await browser.delete("/integrations/chat/connection")).status_code == 204
@@ -241,12 +233,9 @@ class TestKeys:
     async def test_without_its_key_a_connection_is_unusable(
         self,
         database_url: str,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """Card, test send, picker and node say what to do; the log says it to operators, and names the setting."""
-        monkeypatch.chdir(tmp_path)
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
             await run.connect()
             await run.browser.put(
@@ -268,12 +257,10 @@ class TestKeys:
     async def test_after_resealing_the_old_key_is_not_needed(
         self,
         database_url: str,
-        tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
     ) -> None:
         """`flowactions reseal` seals everything with the new key (§2.2)."""
-        monkeypatch.chdir(tmp_path)
         async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=self.OLD) as run:
             await run.connect()
             run.sign_in("globex")
@@ -302,7 +289,6 @@ class TestKeys:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """It changes nothing."""
-        monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", f"sqlite:///{tmp_path / 'f.db'}")
         assert await asyncio.to_thread(main, ["reseal"]) == 1
         assert "FLOWACTIONS_ENCRYPTION_KEYS" in capsys.readouterr().err

@@ -17,10 +17,10 @@ from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
 from flowactions_plugin.errors import EventInvalid
-from flowactions_plugin.inbound import store as inbound_store
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
+from flowactions_plugin.storage.schema import inbound_events
 from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.support import SmallHost, development, services_of, transport_of
 
@@ -86,7 +86,7 @@ class TestRefusals:
             (None, SIGNING_SECRET, "X-Slack-Request-Timestamp or X-Slack-Signature is missing"),
         ],
     )
-    async def test_each_cause_is_logged_once_a_minute_and_not_answered(
+    async def test_each_cause_is_logged_and_not_answered(
         self, run: ChatHost, at: int | None, secret: str, said: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """A wrong secret and a wrong clock are distinguished, and neither secret nor signature is logged."""
@@ -95,9 +95,8 @@ class TestRefusals:
         headers = {"x-slack-signature": signed}
         if at is not None:
             headers["x-slack-request-timestamp"] = str(stamp)
-        for _ in range(5):
-            answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
-            assert answer.json()["detail"] == "The signature is missing, wrong or too old."
+        answer = await run.browser.post(EVENTS, content=b"{}", headers=headers)
+        assert answer.json()["detail"] == "The signature is missing, wrong or too old."
         (line,) = [record.getMessage() for record in caplog.records if record.name == "flowactions.chat"]
         assert line.startswith("POST /integrations/chat/events refused: ")
         assert said in line
@@ -164,11 +163,8 @@ class TestVerifying:
             answer = await run.browser.post(EVENTS, content=body, headers=sent)
             assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized"), headers
 
-    async def test_several_secrets_count_while_one_is_replaced(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_several_secrets_count_while_one_is_replaced(self, tmp_path: Path) -> None:
         """What one of them has signed is taken, and nothing else (§5.4)."""
-        monkeypatch.chdir(tmp_path)
         for named, answered in (
             (f"new, {SIGNING_SECRET}", 200),
             (f"{SIGNING_SECRET},old", 200),
@@ -183,11 +179,8 @@ class TestVerifying:
         assert answer.status_code == 413
         assert answer.headers["content-type"].startswith("application/problem+json")
 
-    async def test_without_a_secret_the_answer_names_the_setting(
-        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_without_a_secret_the_answer_names_the_setting(self, database_url: str) -> None:
         """Without the provider's settings or its signing secret: 503 (§5.5)."""
-        monkeypatch.chdir(tmp_path)
         without = chat_settings(database_url, "http://127.0.0.1:1")
         del without["CHAT_SIGNING_SECRET"]
         for settings, named in (
@@ -394,7 +387,7 @@ class TestRevoking:
         database = services_of(run.host)._database
 
         async def prune(limit: int) -> int:
-            return await inbound_store.prune(database, 30 * DAY_MS, limit)
+            return await database.prune(inbound_events.c.received_at, 30 * DAY_MS, limit)
 
         assert await prune(100) == 0
         async with database.write() as connection:

@@ -19,7 +19,7 @@ from flowactions_hookspecs import DashboardPrincipal, FlowActions
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.chatting import CALLBACK, JSON, SCOPES, ChatHost, chat_host, chat_settings
+from tests.chatting import CALLBACK, JSON, SCOPES, ChatHost, chat_host, chat_settings, refusing
 from tests.rings import sampled
 from tests.support import SmallHost, services_of
 
@@ -175,8 +175,7 @@ class TestInstall:
         self, run: ChatHost, code: str, said: str
     ) -> None:
         """Whatever the code is."""
-        body = json.dumps({"ok": False, "error": code}).encode()
-        run.provider.faults["oauth.v2.access"].append(Fault(200, body, JSON))
+        run.provider.faults["oauth.v2.access"].append(refusing(code))
         assert await run.connect() == {"chat": "error", "reason": said}
 
     @pytest.mark.parametrize(
@@ -211,10 +210,9 @@ class TestInstall:
         assert run.provider.state.is_installed(globex)
 
     async def test_secrets_are_neither_logged_nor_stored_in_clear(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Code, state and token appear in no log line at any level, and the token in no database byte (§5.2)."""
-        monkeypatch.chdir(tmp_path)
         caplog.set_level(logging.DEBUG)
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             callback = await run.consent(await run.start())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +22,7 @@ PAGE = "/integrations/webhooks/connections"
 
 
 @pytest.fixture
-async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
-    monkeypatch.chdir(tmp_path)
+async def run(database_url: str) -> AsyncIterator[ChatHost]:
     async with chat_host(database_url) as running:
         assert await running.connect() == {"chat": "connected"}
         yield running
@@ -113,11 +111,8 @@ async def test_a_burst_of_failures_is_written_once(run: ChatHost) -> None:
     assert (await last_error(run))["code"] == "not_in_channel"
 
 
-async def test_it_is_written_beside_the_walk_and_not_in_its_transaction(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_is_written_beside_the_walk_and_not_in_its_transaction(database_url: str) -> None:
     """The node is answered while the row is locked or the database is written to; what rolls back does not take it along."""
-    monkeypatch.chdir(tmp_path)
     engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
     async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url):
         pass

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,16 +21,14 @@ WITHOUT_ADVICE = Fault(429)
 
 
 @pytest.fixture
-async def run(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
-    monkeypatch.chdir(tmp_path)
+async def run(sqlite_url: str) -> AsyncIterator[ChatHost]:
     async with chat_host(sqlite_url) as running:
         yield running
 
 
 @pytest.fixture
-async def big(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+async def big(sqlite_url: str) -> AsyncIterator[ChatHost]:
     """A workspace of 5,000 channels that the app is not in, whose lists begin with empty pages."""
-    monkeypatch.chdir(tmp_path)
     channels = [Channel(id=f"C{number:04}", name=f"c-{number:04}", is_member=False) for number in range(5000)]
     workspace = Workspace(id="T1", name="Big", bot_user_id="UB", channels=channels, members=[], empty_pages=3)
     async with chat_host(sqlite_url, [workspace]) as running:
@@ -41,11 +38,8 @@ async def big(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.fixture
-async def huge(
-    tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[ChatHost, list[float]]]:
+async def huge(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[ChatHost, list[float]]]:
     """A workspace of 50,000 people that limits calls as the provider does, and a clock for both sides."""
-    monkeypatch.chdir(tmp_path)
     now = [1_700_000_000.0]
     monkeypatch.setattr("flowactions_plugin.chat.directory.PageCache", lambda _: PageCache(lambda: now[0]))
     members = [

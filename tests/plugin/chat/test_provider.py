@@ -117,11 +117,8 @@ async def everything_once(url: str, tmp_path: Path, provider: FakeChatProvider, 
     assert not provider.state.is_installed(provider.state.workspaces[0])
 
 
-async def test_proxies_of_the_environment_are_not_used(
-    trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxies_of_the_environment_are_not_used(trap: list[bytes], tmp_path: Path) -> None:
     """No call goes to them, with or without a token."""
-    monkeypatch.chdir(tmp_path)
     provider = FakeChatProvider()
     async with serve(provider.app) as url:
         await everything_once(url, tmp_path, provider)
@@ -129,10 +126,9 @@ async def test_proxies_of_the_environment_are_not_used(
 
 
 async def test_the_configured_proxy_is_used_for_every_call(
-    trap: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trap: list[bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """In absolute form for http; its user name and password are shown neither to the provider nor in the log."""
-    monkeypatch.chdir(tmp_path)
     caplog.set_level(logging.DEBUG, "flowactions")
     provider = FakeChatProvider()
     async with serve(provider.app) as url, a_proxy() as proxy:
@@ -147,11 +143,8 @@ async def test_the_configured_proxy_is_used_for_every_call(
     assert "s3c" not in caplog.text
 
 
-async def test_a_proxy_that_refuses_fails_the_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_proxy_that_refuses_fails_the_call(caplog: pytest.LogCaptureFixture) -> None:
     """Unreachable, or with another password: the message is not sent, and no log shows the proxy's address."""
-    monkeypatch.chdir(tmp_path)
     async with a_proxy() as proxy:
         wrong = proxy.url.replace("s3c", "0ther")
         for url in (wrong, "http://ada:s3c%2Fr%40t@127.0.0.1:1"):
@@ -201,10 +194,9 @@ async def test_https_uses_a_tunnel_that_hides_the_token(
 
 @sampled("status", [301, 302, 303, 307, 308], size=1)
 async def test_redirects_are_not_followed(
-    status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    status: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The target gets neither token nor client secret."""
-    monkeypatch.chdir(tmp_path)
     elsewhere = FakeChatProvider()
     async with serve(elsewhere.app) as other, chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
 

@@ -8,7 +8,6 @@ import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from itertools import permutations
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -30,8 +29,7 @@ SECRET = "whsec_" + base64.b64encode(b"s" * 24).decode()
 
 
 @pytest.fixture
-async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
-    monkeypatch.chdir(tmp_path)
+async def run(database_url: str) -> AsyncIterator[ChatHost]:
     workspaces = [sample_workspace(name, f"T{name.upper():0>8}") for name in ("Acme", "Globex", "Initech")]
     async with chat_host(database_url, workspaces, AUTH_WEBHOOK_SIGNING_SECRET=SECRET) as running:
         yield running

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import gc
-import json
 import logging
 import resource
 import time
@@ -26,7 +25,7 @@ from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from tests.chatting import JSON, Adopted, adopt, adopted, adopting_settings, chat_host
+from tests.chatting import JSON, Adopted, adopt, adopted, adopting_settings, chat_host, refusing
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk
 from tests.waiting import SAFETY_SECONDS, until, within
@@ -36,14 +35,9 @@ DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": 
 
 
 @pytest.fixture
-async def run(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Adopted]:
-    monkeypatch.chdir(tmp_path)  # the development key file
+async def run(sqlite_url: str) -> AsyncIterator[Adopted]:
     async with adopted(sqlite_url) as running:
         yield running
-
-
-def refusal(code: str) -> Fault:
-    return Fault(200, json.dumps({"ok": False, "error": code}).encode(), JSON)
 
 
 RECONNECT = "Reconnect the chat workspace."
@@ -79,28 +73,28 @@ LASTING = {
     "message_limit_exceeded": "ask an administrator",
 }
 PASSING = {
-    "ratelimited": (refusal("ratelimited"), "throttling"),
-    "rate_limited": (refusal("rate_limited"), "throttling"),
+    "ratelimited": (refusing("ratelimited"), "throttling"),
+    "rate_limited": (refusing("rate_limited"), "throttling"),
     "429": (RATE_LIMITED, "throttling"),
     "429 without anything": (Fault(429), "throttling"),
     "429 in HTML": (Fault(429, b"<html>slow down</html>", (("retry-after", "soon"),)), "throttling"),
-    "service_unavailable": (refusal("service_unavailable"), LATER),
+    "service_unavailable": (refusing("service_unavailable"), LATER),
     "502": (Fault(502), LATER),
     "503": (DOWN, LATER),
     "504": (Fault(504, b"{}", JSON), LATER),
-    "request_timeout": (refusal("request_timeout"), LATER),
-    "internal_error": (refusal("internal_error"), LATER),
-    "fatal_error": (refusal("fatal_error"), LATER),
+    "request_timeout": (refusing("request_timeout"), LATER),
+    "internal_error": (refusing("internal_error"), LATER),
+    "fatal_error": (refusing("fatal_error"), LATER),
     "no answer": (Fault(0), LATER),
     "no JSON": (Fault(200, b"not json", JSON), LATER),
     "JSON, but no object": (Fault(200, b"[1]", JSON), LATER),
-    "an unknown code": (refusal("something_new"), "something_new"),
+    "an unknown code": (refusing("something_new"), "something_new"),
 }
 
 
 def test_each_code_is_lasting_or_passing() -> None:
     """Which attempts are repeated is told of every code; one that nobody knows may pass (§8)."""
-    codes = {name for name, (fault, _) in PASSING.items() if fault == refusal(name)} | {"something_new"}
+    codes = {name for name, (fault, _) in PASSING.items() if fault == refusing(name)} | {"something_new"}
     assert codes > {"fatal_error", "internal_error", "ratelimited", "request_timeout"}
     assert [code for code in sorted(codes) if not ChatRefused(code).transient] == []
     assert [code for code in LASTING if ChatRefused(code).transient] == []
@@ -112,7 +106,7 @@ class TestCodes:
     @sampled("code", LASTING, size=6)
     async def test_a_permanent_error_is_not_retried(self, run: Adopted, code: str) -> None:
         """One attempt although retry is on, with advice (§7.1)."""
-        run.provider.faults["chat.postMessage"].extend([refusal(code)] * 5)
+        run.provider.faults["chat.postMessage"].extend([refusing(code)] * 5)
         result = await run.to_channel(chatRetryOnFailure=True)
         assert (result.status, result.reason, result.halt, run.posts) == ("failed", "send_failed", False, 1)
         assert LASTING[code] in (result.message or "")
@@ -144,7 +138,7 @@ class TestCodes:
         self, run: Adopted, code: str
     ) -> None:
         """As a permanent error of the post does."""
-        run.provider.faults["conversations.open"].append(refusal(code))
+        run.provider.faults["conversations.open"].append(refusing(code))
         result = await run.reach({**DIRECT, "chatRetryOnFailure": True})
         assert (result.reason, run.posts) == ("send_failed", 0)
         assert LASTING[code] in (result.message or "")
@@ -183,7 +177,7 @@ class TestCodes:
 
     async def test_a_failure_has_no_text_for_the_end_user(self, run: Adopted) -> None:
         """A result has only the author's advice."""
-        run.provider.faults["chat.postMessage"].append(refusal("xoxb-secret " + "<script>" * 100))
+        run.provider.faults["chat.postMessage"].append(refusing("xoxb-secret " + "<script>" * 100))
         result = await run.to_channel()
         assert len(result.message or "") < 200
 
@@ -266,10 +260,9 @@ class TestBounds:
 
     @pytest.mark.parametrize("proceed", [True, False])
     async def test_a_database_that_hangs_is_subject_to_the_same_deadline(
-        self, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proceed: bool
+        self, postgres_url: str, proceed: bool
     ) -> None:
         """With the table locked: eager, deferred, and in the host's own transaction, which stays usable."""
-        monkeypatch.chdir(tmp_path)
         engine = create_async_engine(postgres_url.replace("postgresql:", "postgresql+asyncpg:", 1))
         config = {"chatChannelId": "C00ORDERS", "chatMessageText": "hi", "chatContinueOnFailure": proceed}
         node = Node(id="n", type="chat_message", config=config)
@@ -298,11 +291,8 @@ class TestBounds:
             assert (await run.actions.reach(a_walk(), node)).status == "sent"
         await engine.dispose()
 
-    async def test_a_locked_file_is_subject_to_the_same_deadline(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_a_locked_file_is_subject_to_the_same_deadline(self, tmp_path: Path) -> None:
         """On SQLite without WAL, as a host may have it, a writer blocks readers."""
-        monkeypatch.chdir(tmp_path)
         engine = create_async_engine(
             f"sqlite+aiosqlite:///{tmp_path / 'shared.db'}", connect_args={"timeout": 60}
         )
@@ -379,7 +369,7 @@ class TestLog:
     ) -> None:
         """With the organization; the specified line is unchanged."""
         run.provider.faults["chat.postMessage"].extend(
-            [refusal("not_in_channel"), DOWN, Fault(200, b"[1]", JSON)]
+            [refusing("not_in_channel"), DOWN, Fault(200, b"[1]", JSON)]
         )
         for said in (
             "not_in_channel: Invite the app to the channel first.",
@@ -419,7 +409,7 @@ class TestLog:
         )
         result = await run.actions.reach(a_walk(), node)
         assert (result.node_id, result.status) == (forged, "sent")
-        run.provider.faults["chat.postMessage"].append(refusal("is_archived"))
+        run.provider.faults["chat.postMessage"].append(refusing("is_archived"))
         await run.actions.reach(a_walk(), node)
         escaped = forged.encode("unicode_escape").decode()
         ours = [record.getMessage() for record in caplog.records if record.name == "flowactions"]
@@ -430,10 +420,9 @@ class TestLog:
         assert all(message.isprintable() for message in ours)
 
     async def test_an_organization_id_cannot_forge_a_log_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Connecting, sending, being revoked, disconnecting and failing to connect log one line each."""
-        monkeypatch.chdir(tmp_path)
         caplog.set_level(logging.DEBUG, "flowactions")
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
             run.sign_in("acme\nforged")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import chat_connections
-from tests.chatting import JSON, ChatHost, chat_host
+from tests.chatting import JSON, ChatHost, chat_host, refusing
 from tests.plugin.chat.test_events import send, status, uninstalled
 from tests.plugin.cli.test_doctor_now import a_connection
 from tests.queueing import Queue
@@ -32,18 +31,13 @@ DIRECT = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
 
 
 @pytest.fixture
-async def run(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
+async def run(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
     """A host whose chat workspace is connected."""
-    monkeypatch.chdir(tmp_path)  # the development key file
     hurry(monkeypatch, "refused chat tokens")
     async with chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS="A" * 43 + "=") as running:
         await running.connect()
         running.provider.calls.clear()
         yield running
-
-
-def refusing(code: str, status: int = 200, **more: Any) -> Fault:
-    return Fault(status, json.dumps({"ok": False, "error": code, **more}).encode(), JSON)
 
 
 def answering(**changes: Any) -> Fault:

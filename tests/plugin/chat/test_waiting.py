@@ -18,12 +18,27 @@ from flowactions_plugin.chat.calls import SEND_SECONDS, Turns, seconds_from_now
 from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.messenger import UNKNOWN_CHANNEL
 from flowactions_plugin.chat.service import Chat
-from tests.chatting import JSON, ChatHost, chat_host
+from tests.chatting import JSON, ChatHost, chat_host, refusing
 from tests.support import services_of
 from tests.waiting import until
 
 CHANNEL = ("T0000ACME", "C00ORDERS")
 MEMBER = {"chatActionType": "dm", "chatUserId": "U000GRACE"}
+
+
+async def waited(refusal: ChatRefused, jitter: float = 0.0, seconds: float = 3600) -> list[float]:
+    """Make attempts that are all refused, for so long at the most; give the delays between them."""
+    slept: list[float] = []
+
+    async def sleep(delay: float) -> None:
+        slept.append(delay)
+
+    async def refuse() -> str:
+        raise refusal
+
+    with pytest.raises(ChatRefused):
+        await Turns(sleep, lambda: jitter).attempts(refuse, CHANNEL, seconds_from_now(seconds))
+    return slept
 
 
 class TestWaiting:
@@ -45,53 +60,22 @@ class TestWaiting:
         self, asked: float | None, waits: list[float]
     ) -> None:
         """Exactly, or the plugin's own delays; for more than is left there is no further attempt."""
-        slept: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        async def refuse() -> str:
-            raise ChatRefused("ratelimited", asked)
-
-        with pytest.raises(ChatRefused):
-            await Turns(sleep, lambda: 0.0).attempts(refuse, CHANNEL, seconds_from_now(3600))
-        assert slept == pytest.approx(waits)
+        assert await waited(ChatRefused("ratelimited", asked)) == pytest.approx(waits)
 
     async def test_delays_differ(self) -> None:
         """By up to a quarter of a second, so that messages which failed together do not try again together."""
-        slept: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        async def refuse() -> str:
-            raise ChatRefused("service_unavailable")
-
-        for jitter in (0.0, 0.5, 1.0):
-            with pytest.raises(ChatRefused):
-                await Turns(sleep, lambda: jitter).attempts(refuse, CHANNEL, seconds_from_now(3600))  # noqa: B023
-        assert slept[::3] == pytest.approx([0.25, 0.375, 0.5])
+        slept = [(await waited(ChatRefused("service_unavailable"), jitter))[0] for jitter in (0.0, 0.5, 1.0)]
+        assert slept == pytest.approx([0.25, 0.375, 0.5])
 
     async def test_a_delay_beyond_the_deadline_is_not_waited_for(self) -> None:
         """The error is raised at once."""
-        slept: list[float] = []
-
-        async def sleep(seconds: float) -> None:
-            slept.append(seconds)
-
-        async def refuse() -> str:
-            raise ChatRefused("ratelimited", 2.0)
-
-        with pytest.raises(ChatRefused):
-            await Turns(sleep).attempts(refuse, CHANNEL, seconds_from_now(1.9))
-        assert slept == []
+        assert await waited(ChatRefused("ratelimited", 2.0), seconds=1.9) == []
 
     @pytest.mark.parametrize("method", ["chat.postMessage", "conversations.open"])
     async def test_the_retry_after_header_is_the_delay(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
     ) -> None:
         """Two seconds, then the message is sent."""
-        monkeypatch.chdir(tmp_path)
         slept: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -188,7 +172,6 @@ class TestTurns:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Of a burst at a provider that limits them; every other message was sent once."""
-        monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("flowactions_plugin.chat.calls.GIVEN_UP_SECONDS", 0.01)
         caplog.set_level(logging.WARNING, "flowactions.chat")
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as run:
@@ -213,8 +196,7 @@ class TestDirectChannels:
     """The channel of a direct message is opened once for an install and a member."""
 
     @pytest.fixture
-    async def run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ChatHost]:
-        monkeypatch.chdir(tmp_path)
+    async def run(self, tmp_path: Path) -> AsyncIterator[ChatHost]:
         async with chat_host(f"sqlite:///{tmp_path / 'f.db'}") as running:
             await running.connect()
             yield running
@@ -239,7 +221,7 @@ class TestDirectChannels:
         await run.message(**MEMBER)
         run.provider.calls.clear()
         posts = run.provider.faults["chat.postMessage"]
-        refusal = Fault(200, b'{"ok":false,"error":"%s"}' % code.encode(), JSON)
+        refusal = refusing(code)
         posts.append(refusal)
         assert (await run.message(**MEMBER)).status == "sent"
         once = ["chat.postMessage", "conversations.open", "chat.postMessage"]
@@ -255,7 +237,7 @@ class TestDirectChannels:
         self, run: ChatHost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The oldest is forgotten first."""
-        monkeypatch.setattr("flowactions_plugin.chat.messenger.MAX_OPENED", 1)
+        monkeypatch.setattr("flowactions_plugin.chat.messenger.MOST_REMEMBERED", 1)
         run.provider.faults["conversations.open"].append(Fault(503))
         for member in ("U000GRACE", "U000GRACE", "U000LINUS", "U000GRACE", "U000GRACE"):
             await run.message(chatActionType="dm", chatUserId=member)

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Float, Integer, LargeBinary, Table, insert, u
 
 from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from flowactions_hookspecs import DashboardPrincipal, Node
 from flowactions_plugin.api.routes import RetryMany
-from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.fields import FIELDS
 from flowactions_plugin.nodes.chat_message import NOT_SET_UP
 from tests.plugin.deliveries.running import Running

@@ -8,7 +8,7 @@ from sqlalchemy import select
 
 from flowactions_plugin.clock import id_at
 from flowactions_plugin.errors import FilterInvalid
-from flowactions_plugin.insights import searching as search_queries
+from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
@@ -138,16 +138,12 @@ async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
     return sorted((row.id for row in everything if matches(row)), reverse=True)
 
 
-@sampled(("window", "shares"), [(5000, 3), (10, 3), (5000, 0)], size=1)
+@sampled("window", [5000, 10], size=1)
 async def test_a_search_finds_each_row_once_the_newest_first(
-    filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int, shares: int
+    filled: Queue, monkeypatch: pytest.MonkeyPatch, window: int
 ) -> None:
-    """Over all of its pages, in every scope, whether it reads back to the end at once or in several steps.
-
-    And whether an organization has more of a page than was read of it first, or not.
-    """
+    """Over all of its pages, in every scope, whether it reads back to the end at once or in several steps."""
     monkeypatch.setattr(search_queries, "READ_BACK", window)
-    monkeypatch.setattr(search_queries, "FIRST_SHARES", shares)
     queries = Insights(filled.database)
     for name, wanted in SEARCHES.items():
         for scope in (ALL, ACME):
@@ -164,17 +160,6 @@ async def test_a_search_by_time_finds_rows_of_processes_whose_clocks_are_off(que
     queries = Insights(queue.database)
     page = await queries.deliveries(ALL, Filter(created_from=START, created_before=START + 1), None, 50)
     assert [row.id for row in page.rows] == ids
-
-
-async def test_each_organization_is_asked_or_all_rows_are_read_back(
-    filled: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With more organizations than are asked one by one, the same rows are found."""
-    monkeypatch.setattr(search_queries, "ORGANIZATIONS", 2)
-    queries = Insights(filled.database)
-    for name in ("dead", "error", "agent", "dead of a time"):
-        found = [each for page in await pages(queries, ALL, SEARCHES[name]) for each in page]
-        assert found == await expected(filled, ALL, SEARCHES[name]), name
 
 
 async def test_a_search_says_how_far_it_has_looked_back(filled: Queue, monkeypatch: pytest.MonkeyPatch) -> None:

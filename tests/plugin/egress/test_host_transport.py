@@ -132,10 +132,10 @@ async def test_what_does_not_behave_as_a_transport_makes_no_attempt(library: Mod
             answering(library, lambda _: other.Response(200)),
             f"answered Response, not an {library.__name__}.R",
         ),
-        (answering(library, lambda _: library.Response("200")), "a status that is none"),
+        (answering(library, lambda _: library.Response("200")), "with a status and a body that can be read"),
         (
             answering(library, lambda _: library.Response(200, stream=library.SyncByteStream())),
-            "a body that cannot be read asynchronously",
+            "a body that can be read asynchronously",
         ),
     ]
     for transport, said in cases:

@@ -243,7 +243,8 @@ class TestNotSentAgain:
             second = asyncio.create_task(sender.send_aborted(url))
             await arrived.wait()
             await sender.aclose()
-            assert (await second).cause == "stopped"
+            given_back = await second
+            assert (given_back.cause, given_back.waits) == ("stopped", False)
         assert connections == 1
 
     async def test_one_that_went_out_again_already(self) -> None:

@@ -17,16 +17,15 @@ from typing import Any
 import pytest
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.egress.dialer import Dialer
 from flowactions_plugin.egress.guard import EgressGuard
-from flowactions_plugin.egress.sender import UNEXPECTED, Sender
+from flowactions_plugin.egress.sender import UNEXPECTED
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.egress.transport_errors import broke, cannot_connect, no_address
 from tests.authority import inner_authority
 from tests.loopback import listening
 from tests.recorder import OK
-from tests.sending import Message, own_transport, validate
+from tests.sending import attempt, own_transport
 
 WHERE = "hooks.example.com:443"
 INNER = re.compile(r"Errno|Error|Connect call|SSL:|_ssl|\[|\(|0x|127\.0\.0\.9")
@@ -117,9 +116,7 @@ async def test_what_a_real_receiver_does_is_told_in_words(
     """Over a real connection, with the destination's name."""
     async with listening(serve or closes) as port, own_transport() as transport:
         where = f"127.0.0.1:{port if serve else 1}"
-        sender = Sender(transport, validate, lambda: 0.0, lambda: 0.0)
-        outcome = await sender.send(Message(url=f"{scheme}://{where}/"), None)
-    assert isinstance(outcome, Outcome)
+        outcome = await attempt(transport, f"{scheme}://{where}/")
     assert outcome.error == said.format(where)
 
 
@@ -243,12 +240,10 @@ async def error_of(host: str, authority: str, context: ssl.SSLContext) -> str | 
     transport = OutboundTransport(EgressGuard(development=True, resolve=resolve), 1, authorities=authority)
     try:
         with serving_tls(context) as port:
-            sender = Sender(transport, validate, lambda: 0.0, lambda: 0.0)
-            outcome = await sender.send(Message(url=f"https://{host}:{port}/"), None)
+            outcome = await attempt(transport, f"https://{host}:{port}/")
             await transport.aclose()
     finally:
         await transport.aclose()
-    assert isinstance(outcome, Outcome)
     return outcome.error
 
 
@@ -261,7 +256,6 @@ async def test_what_nobody_has_foreseen_is_in_the_log_alone(caplog: pytest.LogCa
 
         async def aclose(self) -> None: ...
 
-    outcome = await Sender(Breaks(), validate, lambda: 0.0, lambda: 0.0).send(Message(), None)  # type: ignore[arg-type]
-    assert isinstance(outcome, Outcome)
+    outcome = await attempt(Breaks())
     assert outcome.error == UNEXPECTED
     assert "inner words" in caplog.text

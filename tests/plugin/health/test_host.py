@@ -36,7 +36,7 @@ async def test_a_host_that_delivers_is_in_the_fleet_and_learns_what_fails(
             for _ in range(20):
                 assert (await actions.reach(a_walk(), node)).status == "queued"
             await until(lambda: len(host.finished) == 20)
-            (worker,) = await until(queries.status.workers)
+            (worker,) = await until(queries.workers)
             assert (worker.mode, worker.state) == (delivery, "alive")
             assert worker.slots == (7 if delivery == "continuous" else 50)
         (alert,) = host.alerts

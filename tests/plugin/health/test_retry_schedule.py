@@ -33,24 +33,23 @@ async def test_a_row_that_waits_for_hours_is_no_stall(queue: Queue, mode: str) -
     """Nothing is due, although nothing was claimed for hours; nor is a worker missing then that claims it."""
     await waiting(queue, since_ms=9 * HOUR_MS, left_ms=HOUR_MS)
     status = QueueStatus(queue.database, mode=mode, uptime_ms=lambda: 0)
-    assert (await status.verdict()).state == "idle"
-    due, oldest_ms = await status.due()
-    assert (due.number, due.exact, oldest_ms) == (0, True, 0)
+    facts = await status.facts()
+    assert facts.verdict.state == "idle"
+    assert (facts.due.number, facts.due.exact, facts.oldest_due_ms) == (0, True, 0)
 
 
 async def test_how_long_a_row_is_due_counts_from_the_end_of_its_wait(queue: Queue) -> None:
     """Not from its last attempt, ten hours before; from then on, a worker that does not claim it has stalled."""
     await waiting(queue, since_ms=10 * HOUR_MS, left_ms=-60_000)
     status = QueueStatus(queue.database, uptime_ms=lambda: 0)
-    verdict = await status.verdict()
+    verdict = (await status.facts()).verdict
     assert verdict.state == "ok"
     assert "the oldest has been due for 6" in verdict.reason
     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 180000")
-    verdict = await status.verdict()
-    assert verdict.state == "stalled"
-    assert verdict.waited_ms is not None
-    _, oldest_ms = await status.due()
-    for milliseconds in (verdict.waited_ms, oldest_ms):
+    facts = await status.facts()
+    assert facts.verdict.state == "stalled"
+    assert facts.verdict.waited_ms is not None
+    for milliseconds in (facts.verdict.waited_ms, facts.oldest_due_ms):
         assert 240_000 <= milliseconds < HOUR_MS
 
 

@@ -130,10 +130,10 @@ class TestStatistics:
         (worst,) = every.worst
         assert (worst.failed, worst.dead, worst.worker_ms, worst.failures_in_row) == (2, 2, 400, 1)
         assert worst.failing_since is not None
-        listed = await queries.status.destinations(ALL, 10)
+        listed = await queries.destinations(ALL, 10)
         assert [each.organization_id for each in listed] == ["acme", "globex"]
-        assert await queries.status.destinations(ALL, 10, after=("acme", DESTINATION)) == listed[1:]
-        assert await queries.status.destinations(Scope("globex"), 10) == listed[1:]
+        assert await queries.destinations(ALL, 10, after=("acme", DESTINATION)) == listed[1:]
+        assert await queries.destinations(Scope("globex"), 10) == listed[1:]
 
     async def test_several_workers_write_the_same_destinations_at_once(self, queue: Queue) -> None:
         """No count is lost, and none waits for another in a circle."""
@@ -268,14 +268,14 @@ class TestFleet:
             each.begin()
             await each.beat(0, 0)
         await stopped.beat(7, 12)
-        one, other = sorted(await queries.status.workers(), key=lambda each: each.mode)
+        one, other = sorted(await queries.workers(), key=lambda each: each.mode)
         assert (one.state, one.in_flight, one.slots, one.last_claim_at is not None) == ("alive", 7, 100, True)
         assert (other.state, other.last_claim_at) == ("alive", None)
         assert one.version
         assert one.name.startswith(one.host_name)
         await stopped.stop()
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
-        assert {each.mode: each.state for each in await queries.status.workers()} == {
+        assert {each.mode: each.state for each in await queries.workers()} == {
             "continuous": "stopped",
             "scheduled": "stale",
         }
@@ -305,9 +305,9 @@ class TestFleet:
         monitor = a_monitor(queue)
         async with monitor.watching(Load(3, 4)):
             await monitor.report()
-            assert (await queries.status.workers())[0].in_flight == 3
+            assert (await queries.workers())[0].in_flight == 3
             monitor.record([completion(ok=True)])
-        (worker,) = await queries.status.workers()
+        (worker,) = await queries.workers()
         assert (worker.state, worker.in_flight) == ("stopped", 0)
         assert sum(each.delivered for each in (await queries.overview(ALL)).hour) == 1
 
@@ -316,24 +316,24 @@ class TestVerdict:
     async def test_rows_that_nobody_claims_have_stalled_unless_they_are_paused(self, queue: Queue) -> None:
         """A paused destination's rows are not due for anybody."""
         status = QueueStatus(queue.database, uptime_ms=lambda: 0)
-        assert (await status.verdict()).state == "idle"
+        assert (await status.facts()).verdict.state == "idle"
         await queue.put(destination=DESTINATION)
-        assert (await status.verdict()).state == "ok"
+        assert (await status.facts()).verdict.state == "ok"
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 181000")
-        verdict = await status.verdict()
+        verdict = (await status.facts()).verdict
         assert (verdict.state, verdict.waited_ms is not None and verdict.waited_ms >= 181_000) == (
             "stalled",
             True,
         )
-        assert (await status.verdict(Scope("globex"))).state == "idle"
+        assert (await status.facts(Scope("globex"))).verdict.state == "idle"
         for organization, state in (("globex", "stalled"), ("acme", "idle"), ("", "idle")):
             await queue.run(
                 "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"  # noqa: S608
                 f" VALUES ('{organization}', '{DESTINATION}', 1, 'Ann', '')"
             )
-            assert (await status.verdict()).state == state, organization
+            assert (await status.facts()).verdict.state == state, organization
             await queue.run("DELETE FROM flowactions_pauses")
-            assert (await status.verdict()).state == "stalled", organization
+            assert (await status.facts()).verdict.state == "stalled", organization
 
     async def test_a_claim_that_is_held_shows_that_deliveries_go_on(self, queue: Queue) -> None:
         """Also one of a worker that is not in the fleet."""
@@ -341,22 +341,22 @@ class TestVerdict:
         for _ in range(2):
             await queue.put()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 600000")
-        assert (await status.verdict()).state == "stalled"
+        assert (await status.facts()).verdict.state == "stalled"
         await queue.store.claim(1)
-        assert (await status.verdict()).state == "ok"
-        due, oldest = await status.due()
-        assert (due.number, due.exact, oldest >= 600_000) == (1, True, True)
+        assert (await status.facts()).verdict.state == "ok"
+        facts = await status.facts()
+        assert (facts.due.number, facts.due.exact, facts.oldest_due_ms >= 600_000) == (1, True, True)
 
     async def test_workers_that_claim_show_that_deliveries_go_on(self, queue: Queue) -> None:
         """A backlog is no stall."""
         status = QueueStatus(queue.database, mode="continuous", uptime_ms=lambda: 0)
         await queue.put()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 16000")
-        assert (await status.verdict()).state == "stalled"
+        assert (await status.facts()).verdict.state == "stalled"
         await Fleet(queue.database, "continuous", 1).beat(0, 1)
-        assert (await status.verdict()).state == "ok"
+        assert (await status.facts()).verdict.state == "ok"
         await queue.run("UPDATE flowactions_workers SET last_claim_at = last_claim_at - 16000")
-        verdict = await status.verdict()
+        verdict = (await status.facts()).verdict
         assert verdict.state == "stalled"
         assert "although a worker is alive" in verdict.reason
 
@@ -366,39 +366,39 @@ class TestVerdict:
         monitor.record([completion() for _ in range(20)])
         await monitor.write()
         status = QueueStatus(queue.database, uptime_ms=lambda: 0)
-        verdict = await status.verdict()
+        verdict = (await status.facts()).verdict
         assert (verdict.state, verdict.failing_organization) == ("idle", "acme")
-        assert (await status.verdict(Scope("acme"))).state == "failing"
+        assert (await status.facts(Scope("acme"))).verdict.state == "failing"
         monitor.record([completion(organization_id="globex") for _ in range(2)])
         await monitor.write()
-        assert (await status.verdict()).state == "failing"
+        assert (await status.facts()).verdict.state == "failing"
         monitor.record([completion(organization_id=each, ok=True) for each in ("acme", "globex")])
         await monitor.write()
         for scope in (ALL, Scope("acme")):
-            recovered = await status.verdict(scope)
+            recovered = (await status.facts(scope)).verdict
             assert (recovered.state, recovered.failing_organization) == ("idle", None)
         monitor.record([completion(organization_id=each) for each in ("acme", "globex")])
         await monitor.write()
-        assert (await status.verdict()).state == "failing"
+        assert (await status.facts()).verdict.state == "failing"
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 1200000")
-        assert (await status.verdict()).state == "idle"
+        assert (await status.facts()).verdict.state == "idle"
 
     async def test_without_a_live_worker_nothing_is_idle(self, queue: Queue) -> None:
         """From a minute on: after the first start where none has ever been, otherwise after the last was seen."""
         for uptime, state in ((59_000, "idle"), (60_000, "no_worker")):
             status = QueueStatus(queue.database, uptime_ms=partial(int, uptime))
-            assert (await status.verdict()).state == state
+            assert (await status.facts()).verdict.state == state
         await Fleet(queue.database, "continuous", 1).beat(0, 0)
-        assert (await status.verdict()).state == "idle"
+        assert (await status.facts()).verdict.state == "idle"
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 50000, stopped_at = 1")
-        assert (await status.verdict()).state == "idle"
+        assert (await status.facts()).verdict.state == "idle"
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 10000")
-        assert (await status.verdict()).state == "no_worker"
+        assert (await status.facts()).verdict.state == "no_worker"
         # A row that is due is claimed by nobody either, and no stall yet; a claim that is held is somebody's.
         await queue.put()
-        assert (await status.verdict()).state == "no_worker"
+        assert (await status.facts()).verdict.state == "no_worker"
         await queue.store.claim(1)
-        assert (await status.verdict()).state == "idle"
+        assert (await status.facts()).verdict.state == "idle"
 
 
 class TestOneDelivery:

@@ -50,7 +50,7 @@ async def test_page_readiness_and_metric_say_it(
     client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
     async with actions.lifespan(), client:
         services = services_of(host)
-        gauges = Gauges(Meters(), services._insights.status, Load)
+        gauges = Gauges(Meters(), services._insights, Load)
 
         async def said() -> tuple[str, str, set[str | None]]:
             await write(services._database)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowactions_plugin.http.cross_site import Fetch, is_cross_site
+from flowactions_plugin.http.auth import Fetch, is_cross_site
 from tests.chatting import ChatHost
 from tests.rings import sampled
 from tests.routes import (

@@ -16,8 +16,8 @@ from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.requests import Throttle
 from flowactions_plugin.inbound.routes import MOST_RECORDED
+from flowactions_plugin.insights.inbound import InboundPage
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.results import InboundEvent, InboundPage, InboundReason
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -28,11 +28,11 @@ from tests.support import SmallHost, development, services_of
 NOT_SIGNED = "the signature does not fit any of the 2 secrets of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's"
 
 
-async def seen(run: Running, event_id: str | None = None) -> Sequence[InboundEvent]:
+async def seen(run: Running, event_id: str | None = None) -> Sequence[Any]:
     return (await services_of(run.host)._insights.inbound(Scope(), event_id, None, 50)).rows
 
 
-async def reasons(run: Running, event_id: str | None = None) -> Sequence[InboundReason]:
+async def reasons(run: Running, event_id: str | None = None) -> Sequence[Any]:
     return (await services_of(run.host)._insights.inbound(Scope(), event_id, None, 50)).reasons
 
 
@@ -153,7 +153,7 @@ async def test_pages_follow_each_other_without_gap_or_repetition(run: Running) -
     ]
     async with database.write() as connection:
         await connection.execute(insert(inbound_events), events)
-    queries, rows, cursor = services_of(run.host)._insights, list[InboundEvent](), None
+    queries, rows, cursor = services_of(run.host)._insights, list[Any](), None
     for _ in range(len(moments)):
         page = await queries.inbound(Scope(), None, cursor, 3)
         rows += page.rows
@@ -180,11 +180,12 @@ async def test_a_member_of_an_organization_sees_no_inbound_event(run: Running) -
 async def test_old_requests_are_pruned(run: Running) -> None:
     """After the retention, as events are."""
     await run.send(secret=OTHER)
-    database = services_of(run.host)._database
-    assert await store.prune_unprocessed(database, 60_000, 10) == 0
+    services = services_of(run.host)
+    database = services._database
     async with database.write() as connection:
         await connection.exec_driver_sql("UPDATE flowactions_inbound_requests SET last_at = 5")
-    await store.prune_unprocessed(database, 60_000, 10)  # or the host's own task was quicker
+    for prune in services._prunes():
+        await prune(10)
     assert await reasons(run) == []
 
 

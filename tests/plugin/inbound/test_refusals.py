@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.inbound.requests import NotAuthentic
-from flowactions_plugin.inbound.routes import Intake
+from flowactions_plugin.inbound.routes import MOST_RECORDED, Intake
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -69,24 +70,26 @@ class TestRefusals:
             assert value.removeprefix("whsec_") not in line
 
     async def test_refusals_cannot_fill_the_log(self, run: Running, caplog: pytest.LogCaptureFixture) -> None:
-        """Of a hundred refusals for one cause, one is logged; another cause is logged separately."""
+        """Of a hundred refusals for one cause, a few are logged; another cause is logged separately."""
         for _ in range(100):
             assert (await run.send(headers={})).status_code == 401
         assert (await run.send(secret=OTHER)).status_code == 401
-        assert len([record for record in caplog.records if record.name == "flowactions.auth_events"]) == 2
+        logged = [record for record in caplog.records if record.name == "flowactions.auth_events"]
+        assert len(logged) == MOST_RECORDED + 1
 
-    def test_refusals_that_are_not_logged_are_counted(
+    async def test_refusals_that_are_not_logged_are_counted(
         self, caplog: pytest.LogCaptureFixture, database_url: str
     ) -> None:
-        """A minute later, the next line has their number."""
-        times = [0.0, 1.0, 59.9, 60.0, 61.0, 500.0, 600.0]
-        database = Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url)
-        intake = Intake(database, Telemetry(), "auth", "flowactions.auth_events", "/x", iter(times).__next__)
-        for _ in times:
-            intake.log_refusal(NotAuthentic("signature", "no fit"))
-        assert [record.getMessage() for record in caplog.records] == [
-            "POST /x refused: no fit",
-            "POST /x refused: no fit (2 more for this cause since the last line)",
-            "POST /x refused: no fit (1 more for this cause since the last line)",
-            "POST /x refused: no fit",
+        """An hour later, the next line has their number."""
+        times = iter([*[0.0] * (MOST_RECORDED + 2), 3600.0])
+        async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
+            intake = Intake(database, Telemetry(), "auth", "flowactions.auth_events", "/x", times.__next__)
+            for _ in range(MOST_RECORDED + 3):
+                with pytest.raises(Problem):
+                    async with intake.refusing():
+                        raise NotAuthentic("signature", "no fit")
+        *before, last = [
+            record.getMessage() for record in caplog.records if record.name == "flowactions.auth_events"
         ]
+        assert before == ["POST /x refused: no fit"] * MOST_RECORDED
+        assert last == "POST /x refused: no fit (2 more for this cause since the last line)"

@@ -27,9 +27,10 @@ from flowactions_hookspecs import (
     QuestionRequired,
 )
 from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, CallStore, admit
-from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse, api_key
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import enqueue_rates
 from tests.recorder import Recorder, recorder
 from tests.rings import sampled
 from tests.support import SmallHost, development, services_of, transport_of
@@ -198,14 +199,13 @@ class TestEnqueue:
             assert (await run.call("k")).status_code == expected
             await run.run("UPDATE flowactions_enqueue_rates SET times = '[]'")
         services = services_of(run.host)
-        calls, keys = services._calls, services._keys
-        assert [await keys.prune(10), await calls.prune_rates(10)] == [0, 0]
+        updated_at, database, keys = enqueue_rates.c.updated_at, services._database, services._keys
+        assert [await keys.prune(10), await database.prune(updated_at, 3600_000, 10)] == [0, 0]
         await run.run("UPDATE flowactions_enqueue_keys SET created_at = 1")
         await run.run("UPDATE flowactions_enqueue_rates SET updated_at = 1")
-        # The host's own retention, which begins when it starts, may come first.
-        await keys.prune(10)
-        await calls.prune_rates(10)
-        async with services._database.read() as connection:
+        for prune in services._prunes():
+            await prune(10)
+        async with database.read() as connection:
             for table in ("keys", "rates"):
                 left = await connection.execute(text(f"SELECT 1 FROM flowactions_enqueue_{table}"))  # noqa: S608
                 assert left.all() == []
@@ -412,16 +412,16 @@ class TestRate:
         now = 1_000_000
         for pause in pauses:
             now += pause
-            verdict = admit(times, now)
-            assert len(verdict.times) <= LIMIT
-            if verdict.wait_ms == 0:
-                times = list(verdict.times)
+            counting, wait_ms = admit(times, now)
+            assert len(counting) <= LIMIT
+            if wait_ms == 0:
+                times = list(counting)
                 admitted.append(times[-1])
             else:
-                assert 0 < verdict.wait_ms <= WINDOW_MS
-                later = max(now, times[-1]) + verdict.wait_ms
-                assert admit(times, later).wait_ms == 0
-                assert admit(times, later - 1).wait_ms > 0
+                assert 0 < wait_ms <= WINDOW_MS
+                later = max(now, times[-1]) + wait_ms
+                assert admit(times, later)[1] == 0
+                assert admit(times, later - 1)[1] > 0
         for first, last in zip(admitted, admitted[LIMIT:], strict=False):
             assert last - first >= WINDOW_MS
 
@@ -431,12 +431,12 @@ class TestRate:
         url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
         admitted: list[float] = []
         async with Database(url, clock=lambda: now[0]) as database:
-            calls = CallStore(database, IdempotencyKeys(database, 1000))
+            calls, use = CallStore(database), api_key(IdempotencyKeys(database, 1000), "acme", "a", "k")
             for number in range(400):
                 now[0] += (number % 7) * 0.11
                 async with database.write() as connection:
                     wait = await connection.run_sync(calls.count, "acme", "a")
-                seen = await calls.look_up("acme", "a", "k")
+                seen = await calls.look_up(use, "a")
                 if wait == 0:
                     admitted.append(now[0])
                 else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ URL = "https://192.88.98.1/hooks"
 
 UNKNOWN = "hooks.exmaple.com"
 B64 = "c2VjcmV0c2VjcmV0c2VjcmV0"
-AT_LEAST = 80
 
 
 class Input(NamedTuple):
@@ -312,7 +310,6 @@ RIGHT = [
     Input("chatMessageText", "me@here.example, @channels, ada@channel, ops/@everyone, @here-and-now"),
     Input("chatMessageText", "```\n**{{content}}** [a](https://example.com)\n```"),
 ]
-INPUTS = [*WRONG, *RIGHT]
 
 
 def named(each: Input) -> str:
@@ -338,15 +335,6 @@ async def problems_of(drafts: WebhookDrafts, each: Input) -> Sequence[ConfigProb
         return chat_problems(each.config)
     node = Node(id="n1", type="webhook", config=each.config)
     return await drafts.check(NodeDraft(organization_id="acme", agent_id="agent-1", node=node))
-
-
-def test_a_quarter_of_the_inputs_is_right() -> None:
-    """There are many, and no two of them are the same."""
-    assert len(INPUTS) >= AT_LEAST
-    assert 4 * len(RIGHT) >= len(INPUTS)
-    assert len({json.dumps(each.config, sort_keys=True) for each in INPUTS}) == len(INPUTS)
-    assert all(each.code for each in WRONG)
-    assert not any(each.code for each in RIGHT)
 
 
 @pytest.mark.parametrize("each", WRONG, ids=named)

@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 from litestar import Litestar
 from litestar.openapi import OpenAPIConfig
@@ -11,39 +10,26 @@ from litestar.openapi import OpenAPIConfig
 from flowactions_conformance.chat_provider import FakeChatProvider
 from flowactions_hookspecs import OPENAPI_COMPONENTS, DashboardPrincipal, FlowActions, Node, NodeDraft
 from tests.chatting import chat_host
-from tests.recorder import Recorder, recorder
+from tests.plugin.nodes.running import Running, running
 from tests.support import SmallHost, a_walk, development
 
 CHECK, PREVIEW, TEST = (f"/integrations/nodes/{name}" for name in ("check", "preview", "test"))
 
 
-class Running:
-    def __init__(
-        self, host: SmallHost, actions: FlowActions, receiver: Recorder, client: httpx.AsyncClient
-    ) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-        self.client = client
-
-    def body(self, **config: Any) -> dict[str, Any]:
-        values = {"webhookUrl": self.receiver.url, **config}
-        return {"agentId": "agent-1", "node": {"id": "n1", "type": "webhook", "config": values}}
+def body_of(run: Running, **config: Any) -> dict[str, Any]:
+    values = {"webhookUrl": run.receiver.url, **config}
+    return {"agentId": "agent-1", "node": {"id": "n1", "type": "webhook", "config": values}}
 
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Running]:
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    app = Litestar(list(actions.route_handlers), openapi_config=None, logging_config=None)
-    client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://host")  # type: ignore[arg-type]
-    async with recorder() as receiver, actions.lifespan(), client:
-        yield Running(host, actions, receiver, client)
+    async with running(SmallHost(development(database_url))) as started:
+        yield started
 
 
 async def test_check_answers_the_problems(run: Running) -> None:
     """The route and the facade say the same, camelCase, with path, code, severity and place."""
-    body = run.body(webhookBody='{"a": {{userId}}\n x}', webhookHeaders=[{"key": "host", "value": "a"}])
+    body = body_of(run, webhookBody='{"a": {{userId}}\n x}', webhookHeaders=[{"key": "host", "value": "a"}])
     answer = await run.client.post(CHECK, json=body)
     assert answer.status_code == 200
     assert answer.headers["cache-control"] == "no-store"
@@ -51,13 +37,13 @@ async def test_check_answers_the_problems(run: Running) -> None:
     assert (first["path"], first["code"]) == (["webhookHeaders", 0, "key"], "header_dropped")
     assert (second["path"], second["code"], second["severity"]) == (["webhookBody"], "invalid_body", "error")
     assert (second["line"], second["column"]) == (2, 2)
-    assert (await run.client.post(CHECK, json=run.body(webhookBody="{}"))).json() == {"data": []}
+    assert (await run.client.post(CHECK, json=body_of(run, webhookBody="{}"))).json() == {"data": []}
 
 
 async def test_preview_answers_what_the_facade_shows(run: Running) -> None:
     """With the run that the body names, or a sample of one."""
     walk = {"flowId": "f", "runId": "r", "userId": "u", "content": "c", "visit": "2"}
-    body = run.body(webhookBody='["{{userId}}", {{content}}]', webhookSecret="S3CRET")
+    body = body_of(run, webhookBody='["{{userId}}", {{content}}]', webhookSecret="S3CRET")
     answer = (await run.client.post(PREVIEW, json={**body, "walk": walk})).json()["data"]
     assert (answer["method"], answer["url"], answer["body"]) == ("POST", run.receiver.url, '["u", "c"]')
     draft = NodeDraft(
@@ -79,7 +65,7 @@ async def test_preview_answers_what_the_facade_shows(run: Running) -> None:
 
 async def test_test_sends_once(run: Running) -> None:
     """The receiver gets one request, and the answer says what it answered."""
-    answer = await run.client.post(TEST, json=run.body(), timeout=300)
+    answer = await run.client.post(TEST, json=body_of(run), timeout=300)
     assert answer.status_code == 200
     data = answer.json()["data"]
     assert (data["status"], data["statusCode"], data["response"]) == ("delivered", 200, "ok")
@@ -92,7 +78,7 @@ async def test_test_sends_once(run: Running) -> None:
 async def test_the_organization_is_the_principals(run: Running, path: str) -> None:
     """A body that names one is refused, whichever it is; what is done is done for the principal's."""
     for place in ("body", "node", "walk"):
-        body: dict[str, Any] = {**run.body(), "walk": {}}
+        body: dict[str, Any] = {**body_of(run), "walk": {}}
         (body if place == "body" else body[place])["organizationId"] = "globex"
         answer = await run.client.post(path, json=body)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
@@ -105,9 +91,9 @@ async def test_who_may_only_look_may_check_and_preview(run: Running, path: str, 
     run.host.principal = DashboardPrincipal(
         organization_id="acme", user_id="u", user_name="U", may_change=False
     )
-    assert (await run.client.post(path, json=run.body())).status_code == status
+    assert (await run.client.post(path, json=body_of(run))).status_code == status
     run.host.principal = None
-    assert (await run.client.post(path, json=run.body())).status_code == 401
+    assert (await run.client.post(path, json=body_of(run))).status_code == 401
     assert run.receiver.requests == []
 
 
@@ -115,7 +101,7 @@ async def test_who_may_only_look_may_check_and_preview(run: Running, path: str, 
 async def test_pages_of_other_sites_and_bodies_of_other_kinds_are_refused(run: Running, path: str) -> None:
     """All three are protected like what changes something."""
     for headers in ({"sec-fetch-site": "cross-site"}, {"origin": "https://evil.example"}):
-        answer = await run.client.post(path, json=run.body(), headers=headers)
+        answer = await run.client.post(path, json=body_of(run), headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "cross_site")
     answer = await run.client.post(path, content=b"a=b", headers={"content-type": "text/plain"})
     assert answer.status_code == 415
@@ -141,7 +127,7 @@ async def test_bodies_are_read_strictly(run: Running, path: str) -> None:
         {"more": 1},
     ]
     for change in changes:
-        answer = await run.client.post(path, json={**run.body(), **change})
+        answer = await run.client.post(path, json={**body_of(run), **change})
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), change
         (error,) = answer.json()["errors"]
         assert error["path"].startswith(next(iter(change)))
@@ -152,7 +138,7 @@ async def test_a_walk_is_read_strictly(run: Running) -> None:
     """Its ids are ids."""
     for walk in ({"flowId": ""}, {"runId": "\x00"}, {"visit": "v" * 256}, {"userId": 5}, {"more": 1}):
         for path in (PREVIEW, TEST):
-            answer = await run.client.post(path, json={**run.body(), "walk": walk})
+            answer = await run.client.post(path, json={**body_of(run), "walk": walk})
             assert answer.status_code == 400
     assert run.receiver.requests == []
 
@@ -160,8 +146,8 @@ async def test_a_walk_is_read_strictly(run: Running) -> None:
 async def test_bodies_have_up_to_two_mebibytes(run: Running) -> None:
     """So that a webhook's largest body fits; more is a 413."""
     big = '"' + "x" * ((1 << 20) - 2) + '"'
-    assert (await run.client.post(CHECK, json=run.body(webhookBody=big))).json() == {"data": []}
-    answer = await run.client.post(CHECK, json=run.body(webhookBody="x" * (2 << 20)))
+    assert (await run.client.post(CHECK, json=body_of(run, webhookBody=big))).json() == {"data": []}
+    answer = await run.client.post(CHECK, json=body_of(run, webhookBody="x" * (2 << 20)))
     assert answer.status_code == 413
 
 

@@ -13,7 +13,6 @@ from flowactions_hookspecs import (
     FlowActions,
     InTransaction,
     Node,
-    NodeDraft,
     NodeResult,
     NodeType,
     TestOutcome,
@@ -24,14 +23,9 @@ from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE
 from flowactions_plugin.storage.schema import halted_runs, outbox
 from tests.chatting import Adopted
-from tests.recorder import Recorder, recorder, status
+from tests.plugin.nodes.running import Running, a_draft, running
+from tests.recorder import recorder, status
 from tests.support import SmallHost, a_walk, development, services_of
-
-
-def a_draft(kind: str = "webhook", organization: str = "acme", **config: Any) -> NodeDraft:
-    return NodeDraft(
-        organization_id=organization, agent_id="agent-1", node=Node(id="n1", type=kind, config=config)
-    )
 
 
 class Probe:
@@ -63,35 +57,31 @@ class Probe:
         ]
 
 
-class Running:
-    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder, probe: Probe) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-        self.probe = probe
+async def try_out(run: Running, **config: Any) -> TestOutcome:
+    return await run.actions.test(a_draft(webhookUrl=run.receiver.url, **config), a_walk())
 
-    async def test(self, **config: Any) -> TestOutcome:
-        return await self.actions.test(a_draft(webhookUrl=self.receiver.url, **config), a_walk())
 
-    async def count(self, table: Any, *where: Any) -> int:
-        async with services_of(self.host)._database.read() as connection:
-            statement = select(func.count()).select_from(table).where(*where)
-            return int((await connection.execute(statement)).scalar_one())
+async def count(run: Running, table: Any, *where: Any) -> int:
+    async with services_of(run.host)._database.read() as connection:
+        statement = select(func.count()).select_from(table).where(*where)
+        return int((await connection.execute(statement)).scalar_one())
 
 
 @pytest.fixture
-async def run(database_url: str) -> AsyncIterator[Running]:
-    host = SmallHost(development(database_url))
-    probe = Probe()
-    actions = FlowActions.load(host, plugins=[probe])
-    async with recorder() as receiver, actions.lifespan():
-        yield Running(host, actions, receiver, probe)
+def probe() -> Probe:
+    return Probe()
+
+
+@pytest.fixture
+async def run(database_url: str, probe: Probe) -> AsyncIterator[Running]:
+    async with running(SmallHost(development(database_url)), [probe]) as started:
+        yield started
 
 
 class TestWebhook:
     async def test_a_test_is_a_delivery_and_waits_for_its_end(self, run: Running) -> None:
         """The outcome has the answer's status and beginning, the duration, and the delivery's id."""
-        outcome = await run.test(webhookBody='{"user": {{userId}}}')
+        outcome = await try_out(run, webhookBody='{"user": {{userId}}}')
         assert (outcome.status, outcome.status_code, outcome.response) == ("delivered", 200, "ok")
         assert outcome.delivery_id is not None
         assert outcome.duration_ms is not None
@@ -114,7 +104,7 @@ class TestWebhook:
     async def test_a_failing_receiver_is_asked_once(self, run: Running) -> None:
         """Whatever the config says of retries, a test makes one attempt, and tells the answer."""
         run.receiver.answer = lambda number: status(500, body=b"broken")
-        outcome = await run.test(webhookRetryOnFailure=True)
+        outcome = await try_out(run, webhookRetryOnFailure=True)
         assert (outcome.status, outcome.reason, outcome.status_code) == ("failed", "bad_status", 500)
         assert (outcome.response, len(run.receiver.requests)) == ("broken", 1)
         async with services_of(run.host)._database.read() as connection:
@@ -130,9 +120,9 @@ class TestWebhook:
 
     async def test_a_config_with_an_error_is_skipped(self, run: Running) -> None:
         """With the reason of a walk."""
-        outcome = await run.test(webhookBody="nope")
+        outcome = await try_out(run, webhookBody="nope")
         assert (outcome.status, outcome.reason, outcome.delivery_id) == ("skipped", "invalid_body", None)
-        assert await run.count(outbox) == 0
+        assert await count(run, outbox) == 0
 
     async def test_an_attempt_that_takes_too_long_is_pending(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
@@ -182,18 +172,18 @@ class TestRate:
             raise StorageUnavailable("gone")
 
         monkeypatch.setattr(services_of(run.host).tests, "_admit", fails)
-        outcome = await run.test()
+        outcome = await try_out(run)
         assert (outcome.status, outcome.reason) == ("failed", "storage_unavailable")
         assert run.receiver.requests == []
 
 
 class TestOtherTypes:
-    async def test_a_type_of_another_plugin_is_run_as_reached(self, run: Running) -> None:
+    async def test_a_type_of_another_plugin_is_run_as_reached(self, run: Running, probe: Probe) -> None:
         """With the draft's config, secret fields too, eagerly, at a visit of its own."""
         draft = a_draft("acts", token="T", a=1)
         outcome = await run.actions.test(draft, a_walk(visit="7"))
         assert outcome.status == "sent"
-        ((walk, node),) = run.probe.reached
+        ((walk, node),) = probe.reached
         assert node.config == {"token": "T", "a": 1}
         assert walk.visit != "7"
 
@@ -201,10 +191,10 @@ class TestOtherTypes:
         """Committed when it succeeds, and rolled back when it does not."""
         outcome = await run.actions.test(a_draft("writes"), a_walk())
         assert (outcome.status, outcome.message) == ("sent", "written at (an address)")
-        assert await run.count(halted_runs, halted_runs.c.organization_id == "probe") == 1
+        assert await count(run, halted_runs, halted_runs.c.organization_id == "probe") == 1
         outcome = await run.actions.test(a_draft("writes", fails=True), a_walk())
         assert (outcome.status, outcome.reason) == ("failed", "plugin_error")
-        assert await run.count(halted_runs, halted_runs.c.organization_id == "probe") == 1
+        assert await count(run, halted_runs, halted_runs.c.organization_id == "probe") == 1
 
     async def test_an_unknown_type_is_skipped(self, run: Running) -> None:
         """Nothing is counted either."""

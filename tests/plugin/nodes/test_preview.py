@@ -9,45 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, text
 
-from flowactions_hookspecs import FlowActions, Node, NodeDraft, Preview
+from flowactions_hookspecs import Preview
 from flowactions_plugin.egress.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER
 from flowactions_plugin.storage.schema import metadata, outbox
 from tests.chatting import Adopted
-from tests.recorder import Recorder, recorder
+from tests.plugin.nodes.running import Running, a_draft, running
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
 OF_PROCESSES = {"flowactions_workers", "flowactions_statistics", "flowactions_destinations"}
 
 
-class Running:
-    """A host whose plugin runs, and a receiver."""
-
-    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-
-    async def rows(self) -> dict[str, int]:
-        """Count the rows of every table but those that say how this process does."""
-        database = services_of(self.host)._database
-        async with database.read() as connection:
-            return {
-                name: (await connection.execute(text(f"SELECT count(*) FROM {name}"))).scalar_one()  # noqa: S608
-                for name in metadata.tables.keys() - OF_PROCESSES
-            }
+async def rows(run: Running) -> dict[str, int]:
+    """Count the rows of every table but those that say how this process does."""
+    async with services_of(run.host)._database.read() as connection:
+        return {
+            name: (await connection.execute(text(f"SELECT count(*) FROM {name}"))).scalar_one()  # noqa: S608
+            for name in metadata.tables.keys() - OF_PROCESSES
+        }
 
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Running]:
-    host = SmallHost(development(database_url))
-    actions = FlowActions.load(host)
-    async with recorder() as receiver, actions.lifespan():
-        yield Running(host, actions, receiver)
-
-
-def a_draft(kind: str, **config: Any) -> NodeDraft:
-    return NodeDraft(organization_id="acme", agent_id="agent-1", node=Node(id="n1", type=kind, config=config))
+    async with running(SmallHost(development(database_url))) as started:
+        yield started
 
 
 def headers_of(preview: Preview) -> list[tuple[str, str]]:
@@ -60,7 +45,7 @@ class TestWebhook:
     async def test_what_is_shown_is_what_leaves(self, run: Running, method: str, secret: str | None) -> None:
         """Method, URL, headers in their order and body are those of the request that a walk then sends."""
         run.host.secret = secret
-        config = {
+        config: dict[str, Any] = {
             "webhookUrl": f" {run.receiver.url}?a={{{{userId}}}} ",
             "webhookMethod": method,
             "webhookSecret": secret,
@@ -72,9 +57,9 @@ class TestWebhook:
             ],
         }
         draft, walk = a_draft("webhook", **config), a_walk(user_id='a"b', content="hé\x00llo")
-        before = await run.rows()
+        before = await rows(run)
         preview = await run.actions.preview(draft, walk)
-        assert await run.rows() == before
+        assert await rows(run) == before
         assert run.receiver.requests == []
         result = await run.actions.reach(walk, draft.node)
         await until(lambda: bool(run.receiver.requests))

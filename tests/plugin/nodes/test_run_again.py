@@ -12,9 +12,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
-from flowactions_plugin.nodes.store import MAX_LEASES, Found, Release, step_of
+from flowactions_plugin.nodes.store import MAX_LEASES, Found, step_of
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import deferred
 from tests.pacing import Paced, Telling, paced, ran
 from tests.support import a_walk
 from tests.waiting import until
@@ -78,7 +79,7 @@ async def test_what_stays_is_pruned_with_records_of_abandoned_runs(run: Paced) -
     await run.run("UPDATE flowactions_deferred SET created_at = id WHERE run_id <> 'r4'")
     # The host's own retention, which begins when it starts, may come first.
     for _ in range(2):
-        assert await run.store.prune(1000, 3) <= 3
+        assert await run.database.prune(deferred.c.created_at, 1000, 3) <= 3
     assert await run.query("SELECT run_id FROM flowactions_deferred") == [("r4",)]
     assert (await run.record(walks[0], "a")).status == "recorded"
 
@@ -208,7 +209,7 @@ async def test_a_transaction_of_the_hosts_locks_no_rows_of_other_runs(database_u
         for walk in (mine, other):
             await run.record(walk, "n")
         left = await run.store.lease(step_of(other, "s"))
-        run.pacing._to_release(Release(step_of(other, "s"), left.records[0].token))
+        run.pacing._pending[step_of(other, "s")] = left.records[0].token
         async with engine.connect() as connection:
             assert ran(await run.actions.advance(mine, "s", connection)) == ["n"]
             free = text("SELECT token FROM flowactions_deferred WHERE run_id = 'other' AND token IS NOT NULL")

@@ -211,6 +211,7 @@ class TestTheDatabaseFails:
                 if not fails:
                     monkeypatch.undo()
             monkeypatch.undo()
+            assert "_keep_repeating" not in repr(asyncio.all_tasks())
             assert ("1 steps could not be read until the end" in caplog.text) is fails
             assert [ran(advanced) for _, _, advanced in run.host.told] == ([] if fails else [["a"]])
             caplog.clear()
@@ -253,7 +254,7 @@ class TestTheDatabaseFails:
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
         for _ in range(MAX_LEASES):
-            assert (await run.store.lease(step_of(walk, "s"))).state == "leased"
+            assert (await run.store.lease(step_of(walk, "s"))).records
             await run.expire()
         assert sorted(
             await run.query("SELECT node_id, holds FROM flowactions_deferred WHERE ran_at IS NULL")
@@ -314,7 +315,7 @@ class TestTypesNotOffered:
             recorded = replace(walk, pacing=Deferred("s"))
             await both.reach(recorded, Node(id="f", type="fax"))
             await run.record(walk, "w")
-            assert (await both._store.lease(step_of(walk, "s"))).state == "leased"
+            assert (await both._store.lease(step_of(walk, "s"))).records
         plain = a_walk(run_id="plain")
         await run.record(plain, "w")
         await run.store.lease(step_of(plain, "s"))
@@ -367,29 +368,6 @@ class TestRecovery:
             await run.expire()
             assert await run.pacing.recover() == 1
         assert caplog.text.count("Telling.nodes_recovered failed") == 2
-
-    async def test_a_lease_from_the_future_is_none(self, run: Paced) -> None:
-        """A clock that was set back, or a spoilt row, does not keep a step running for ever."""
-        walk = a_walk()
-        await run.record(walk, "a")
-        await run.store.lease(step_of(walk, "s"))
-        await run.run("UPDATE flowactions_deferred SET held_until = 9000000000000000")
-        assert ran(await run.actions.advance(walk, "s")) == ["a"]
-
-    async def test_counters_at_their_end_block_nobody(self, run: Paced) -> None:
-        """A counter that cannot be raised ends its record, as one that was held too often."""
-        walk = a_walk()
-        for name in "ab":
-            await run.record(walk, name)
-        await run.run("UPDATE flowactions_deferred SET holds = 2147483647")
-        assert await run.actions.advance(walk, "s") == Advanced(
-            state="done", results=(await last_results(run, "b"),)
-        )
-
-
-async def last_results(run: Paced, name: str) -> NodeResult:
-    ((delivery_id,),) = await run.query("SELECT id FROM flowactions_outbox")
-    return NodeResult(node_id=name, status="queued", delivery_id=delivery_id)
 
 
 class TestInTheHostsTransaction:

@@ -4,19 +4,18 @@ import hmac
 import json
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
 from flowactions_plugin.nodes.webhook import attempts_in_words
-from tests.recorder import OK, Recorder, recorder, status
+from tests.plugin.nodes.running import Running, running
+from tests.recorder import OK, status
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development, transport_of
+from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
 
@@ -24,44 +23,9 @@ def a_node(url: str, **config: Any) -> Node:
     return Node(id="n1", type="webhook", config={"webhookUrl": url, **config})
 
 
-class Running:
-    """A host whose plugin runs, a receiver, and a way to look at the outbox."""
-
-    def __init__(self, host: SmallHost, actions: FlowActions, receiver: Recorder) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-
-    async def reach(self, node: Node, **walk: Any) -> NodeResult:
-        return await self.actions.reach(a_walk(**walk), node)
-
-    async def row(self, delivery_id: str | None) -> dict[str, Any]:
-        transport = transport_of(self.actions)
-        async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
-            answer = await client.get(f"/v1/webhooks/outbox/{delivery_id}")
-        row: dict[str, Any] = answer.json()["data"]
-        return row
-
-    async def ended(self, result: NodeResult) -> dict[str, Any]:
-        async def finished() -> dict[str, Any] | None:
-            row = await self.row(result.delivery_id)
-            return row if row["status"] in {"delivered", "dead"} else None
-
-        row: dict[str, Any] = await until(finished)
-        return row
-
-
-@asynccontextmanager
-async def running(settings: dict[str, str], **host: Any) -> AsyncIterator[Running]:
-    small = SmallHost(settings, **host)
-    actions = FlowActions.load(small)
-    async with recorder() as receiver, actions.lifespan():
-        yield Running(small, actions, receiver)
-
-
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Running]:
-    async with running(development(database_url)) as started:
+    async with running(SmallHost(development(database_url))) as started:
         yield started
 
 
@@ -300,7 +264,7 @@ class TestSkipped:
     async def test_production_refuses_loopback_and_private_destinations(self, database_url: str) -> None:
         """In production a private or loopback host skips the node, literal or by name (§2.4)."""
         settings = {"FLOWACTIONS_DATABASE_URL": database_url}
-        async with running(settings) as run:
+        async with running(SmallHost(settings)) as run:
             for url in (run.receiver.url, "http://localhost:9/", "https://10.0.0.1/", "http://[::1]/"):
                 result = await run.reach(a_node(url))
                 assert (result.status, result.reason) == ("skipped", "blocked_url")
@@ -313,7 +277,7 @@ class TestSkipped:
             "FLOWACTIONS_EGRESS_ALLOW": "127.0.0.0/8",
             "FLOWACTIONS_TICK_SECONDS": "0.05",
         }
-        async with running(settings) as run:
+        async with running(SmallHost(settings)) as run:
             row = await run.ended(await run.reach(a_node(run.receiver.url)))
         assert row["status"] == "delivered"
 
@@ -328,7 +292,7 @@ class TestHostTransaction:
         engine = create_async_engine(url)
         settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_TICK_SECONDS": "0.05"}
         try:
-            async with running(settings, database=engine) as run:
+            async with running(SmallHost(settings, database=engine)) as run:
                 async with engine.connect() as connection:
                     result = await run.actions.reach(a_walk(), a_node(run.receiver.url), connection)
                     assert result.status == "queued"
@@ -364,11 +328,11 @@ def _seconds(text_: str) -> float:
 @sampled(
     ("delays", "tick_seconds", "words"),
     [
-        ((5, 5, 8), None, "4 attempts: at once, then after 5 s, 5 s and 8 s (about 18 s in all)."),
+        ((5, 5, 8), None, "4 attempts: at once, then about 5 s, 10 s and 18 s after the first."),
         ((), None, "1 attempt: at once."),
         ((5,), 90, "2 attempts: within 1.5 min, then about 1.5 min after the first."),
         ((5, 5, 8), 5, "4 attempts: within 5 s, then about 10 s, 20 s and 30 s after the first."),
-        ((5, 300, 7200), None, "4 attempts: at once, then after 5 s, 5 min and 2 h (about 2.1 h in all)."),
+        ((5, 300, 7200), None, "4 attempts: at once, then about 5 s, 5.1 min and 2.1 h after the first."),
         ((60,), 60, "2 attempts: within 1 min, then about 2 min after the first."),
         ((), 60, "1 attempt: within 1 min."),
     ],
@@ -384,12 +348,12 @@ def test_attempts_are_told_with_their_times(
 @pytest.mark.parametrize(
     ("settings", "attempts", "first"),
     [
-        ({"FLOWACTIONS_DELIVERY": "continuous"}, 4, "at once, then after 5 s, 5 s and 8 s"),
+        ({"FLOWACTIONS_DELIVERY": "continuous"}, 4, "at once, then about 5 s, 10 s and 18 s after"),
         ({}, 4, "within 1 min, then about 1 min, 2 min and 3 min after the first"),
         (
             {"FLOWACTIONS_DELIVERY": "continuous", "FLOWACTIONS_RETRY_SCHEDULE": "long"},
             8,
-            "at once, then after 5 s, 5 min, 30 min, 2 h, 5 h, 10 h and 10 h (about 27.6 h in all)",
+            "at once, then about 5 s, 5.1 min, 35.1 min, 2.6 h, 7.6 h, 17.6 h and 27.6 h after",
         ),
     ],
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -34,8 +33,9 @@ from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.enqueue import unsigned_test
 from flowactions_plugin.storage.schema import enqueue_rates
+from tests.plugin.nodes.running import Running, running
 from tests.queueing import a_delivery
-from tests.recorder import Recorder, Request, recorder, status
+from tests.recorder import Request, status
 from tests.support import SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -100,38 +100,21 @@ class Forwarding:
         return [NodeType(name="forward", title="Forward", description="…", reach=reach)]
 
 
-class Running:
-    def __init__(
-        self, host: SavingHost, actions: FlowActions, receiver: Recorder, client: httpx.AsyncClient
-    ) -> None:
-        self.host, self.actions, self.receiver, self.client = host, actions, receiver, client
-
-    async def test(self, node_id: str, url: object = None, kind: str = "webhook", **config: Any) -> TestOutcome:
-        values = {"webhookUrl": url or self.receiver.url, "webhookBody": "{}", **config}
-        node = Node(id=node_id, type=kind, config=values)
-        return await self.actions.test(
-            NodeDraft(organization_id="acme", agent_id="agent-1", node=node), a_walk()
-        )
-
-    async def has_ended(self, times: int) -> None:
-        await until(lambda: len(self.host.finished) >= times)
-
-    async def origins(self) -> list[Any]:
-        rows = (await self.client.get("/v1/webhooks/outbox")).json()["data"]
-        return [
-            (await self.client.get(f"/v1/webhooks/outbox/{row['id']}")).json()["data"]["origin"] for row in rows
-        ]
+async def try_out(
+    run: Running, node_id: str, url: object = None, kind: str = "webhook", **config: Any
+) -> TestOutcome:
+    values = {"webhookUrl": url or run.receiver.url, "webhookBody": "{}", **config}
+    node = Node(id=node_id, type=kind, config=values)
+    return await run.actions.test(NodeDraft(organization_id="acme", agent_id="agent-1", node=node), a_walk())
 
 
-@asynccontextmanager
-async def running(database_url: str, kind: type[SavingHost] = SavingHost) -> AsyncIterator[Running]:
-    host = kind(development(database_url))
-    actions = FlowActions.load(host, plugins=[Forwarding()])
-    # What is not about the rate is not limited by it.
-    services_of(host).tests._admit = _admitted
-    client = httpx.AsyncClient(transport=transport_of(actions), base_url="http://host")
-    async with recorder() as receiver, actions.lifespan(), client:
-        yield Running(host, actions, receiver, client)
+async def has_ended(run: Running, times: int) -> None:
+    await until(lambda: len(run.host.finished) >= times)
+
+
+async def origins(run: Running) -> list[Any]:
+    rows = (await run.client.get("/v1/webhooks/outbox")).json()["data"]
+    return [(await run.row(row["id"]))["origin"] for row in rows]
 
 
 async def _admitted(_: str) -> int:
@@ -140,8 +123,11 @@ async def _admitted(_: str) -> int:
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Running]:
-    async with running(database_url) as made:
-        yield made
+    host = SavingHost(development(database_url))
+    async with running(host, [Forwarding()]) as started:
+        # What is not about the rate is not limited by it.
+        services_of(host).tests._admit = _admitted
+        yield started
 
 
 def signature(request: Request) -> str | None:
@@ -159,9 +145,8 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
     host.save("unusable", 5)
     spelled = (url, f"{url}  ", url.replace("http://", "HTTP://"), f"{url}#part")
     for each in spelled:
-        outcome = await run.test("signed", each, webhookBody='{"a": 1}')
-        told = "URL: The part from # on is not sent." if "#" in each else ""
-        assert (outcome.status, (outcome.message or "")[: len(told) or 1]) == ("delivered", told), each
+        outcome = await try_out(run, "signed", each, webhookBody='{"a": 1}')
+        assert (outcome.status, outcome.message) == ("delivered", None), each
     for request in run.receiver.requests:
         stamp = int(request.header("x-service-webhook-timestamp"))
         assert signature(request) == sign(SECRET, stamp, request.body)
@@ -178,10 +163,10 @@ async def test_only_the_saved_node_at_its_own_url_is_signed(run: Running) -> Non
         ("of-another", url, "save the node first."),
         ("of-another-type", url, "save the node first."),
     ):
-        outcome = await run.test(node_id, address, webhookSecret=TYPED)
+        outcome = await try_out(run, node_id, address, webhookSecret=TYPED)
         assert (outcome.status, outcome.message) == ("delivered", UNSIGNED + why), node_id
         assert signature(run.receiver.requests[-1]) is None
-        outcome = await run.test(node_id, address)
+        outcome = await try_out(run, node_id, address)
         message = UNSIGNED + why if why == other else None
         assert (outcome.status, outcome.message) == ("delivered", message), node_id
         assert signature(run.receiver.requests[-1]) is None
@@ -196,10 +181,10 @@ async def test_a_secret_that_is_not_saved_yet_is_told(run: Running) -> None:
         (TYPED, f"{UNSIGNED}the saved node has no signing secret. Save the node first."),
         ("", None),
     ):
-        outcome = await run.test("bare", webhookSecret=typed)
+        outcome = await try_out(run, "bare", webhookSecret=typed)
         assert (outcome.status, outcome.message) == ("delivered", why)
         assert signature(run.receiver.requests[-1]) is None
-    assert (await run.test("bare", f"{run.receiver.url}/other")).message is None
+    assert (await try_out(run, "bare", f"{run.receiver.url}/other")).message is None
 
 
 async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -> None:
@@ -215,7 +200,7 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
         for typed in (SECRET, TYPED, ""):
             node = Node(id=node_id, type="webhook", config={"webhookUrl": url, "webhookSecret": typed})
             draft = NodeDraft(organization_id="acme", agent_id="agent-1", node=node)
-            outcome = await run.test(node_id, webhookSecret=typed)
+            outcome = await try_out(run, node_id, webhookSecret=typed)
             request = run.receiver.requests[-1]
             names = [name for name, _ in request.headers]
             preview = await run.actions.preview(draft, a_walk(run_id="r"))
@@ -231,39 +216,30 @@ async def test_no_answer_tells_whether_a_guessed_secret_is_right(run: Running) -
         assert signed == []  # of the draft with no secret, whatever is saved
 
 
-async def test_an_unsaved_webhook_is_sent_unsigned_after_what_the_check_says(run: Running) -> None:
-    """First come the problems of the draft, each with its field in a sentence, then the answer, then why it was not signed."""
-    headers = [{"key": "Host", "value": "x"}]
+async def test_an_unsaved_webhook_is_sent_unsigned(run: Running) -> None:
+    """First comes the answer, then why it was not signed; of one that is not sent, why."""
     body = '{"a": "{{name}}", "b": 1, "b": 2}'
-    outcome = await run.test("never-saved", webhookBody=body, webhookHeaders=headers, webhookSecret=TYPED)
-    problems = (
-        'Headers: We set Host. Body: {{name}} is not a variable. Body: This object has the name "b" twice. '
-    )
-    assert (outcome.status, outcome.message) == ("delivered", f"{problems}{UNSIGNED}save the node first.")
+    outcome = await try_out(run, "never-saved", webhookBody=body, webhookSecret=TYPED)
+    assert (outcome.status, outcome.message) == ("delivered", f"{UNSIGNED}save the node first.")
     (request,) = run.receiver.requests
     assert (request.body, signature(request)) == (body.encode(), None)
     run.receiver.answer = lambda number: status(500)
-    many = [*headers, *({"key": f"x-{number}", "value": "{{x}}"} for number in range(4))]
-    outcome = await run.test("never-saved", webhookHeaders=many, webhookSecret=TYPED)
-    assert outcome.message is not None
-    assert outcome.message.endswith(
-        f" 2 more: see the form. The receiver answered 500. {UNSIGNED}save the node first."
-    )
-    outcome = await run.test("never-saved", "ftp://x", webhookBody="{", webhookHeaders=headers)
-    refused = (
-        "URL: The URL must start with http:// or https://. Body: The body must be JSON (line 1, column 2)."
-    )
-    assert (outcome.status, outcome.message) == ("skipped", refused)
+    outcome = await try_out(run, "never-saved", webhookSecret=TYPED)
+    assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
+    outcome = await try_out(run, "never-saved", "ftp://x")
+    assert (outcome.status, outcome.message) == ("skipped", "The URL must start with http:// or https://.")
+    outcome = await try_out(run, "never-saved", webhookBody="{")
+    assert (outcome.status, outcome.message) == ("skipped", "The body must be JSON (line 1, column 2).")
     assert len(run.receiver.requests) == 2
 
 
 async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The host is never asked for its secret: not for the test, not when it is retried, by itself or with others."""
-    async with running(database_url) as run:
+    async with running(SavingHost(development(database_url)), [Forwarding()]) as run:
         run.receiver.answer = lambda number: status(500)
-        outcome = await run.test("never-saved", webhookSecret=TYPED)
+        outcome = await try_out(run, "never-saved", webhookSecret=TYPED)
         assert outcome.message == f"The receiver answered 500. {UNSIGNED}save the node first."
-        await run.has_ended(1)
+        await has_ended(run, 1)
         retries: list[tuple[str, dict[str, Any]]] = [
             (f"/{outcome.delivery_id}/retry", {}),
             ("/retry", {"all": True}),
@@ -271,14 +247,14 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
         for times, (path, body) in enumerate(retries, 2):
             answer = await run.client.post(f"/v1/webhooks/outbox{path}", json=body)
             assert answer.status_code in {200, 202}
-            await run.has_ended(times)
+            await has_ended(run, times)
         assert [signature(request) for request in run.receiver.requests] == [None] * 3
         assert run.host.asked == []
         assert [each.origin for each in run.host.finished] == [MARKED] * 3
-        assert (await run.test("bare")).message == "The receiver answered 500."
-        await run.has_ended(4)
-        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")  # type: ignore[union-attr]
-        assert [each["kind"] for each in await run.origins()] == ["unsigned_test"] * 2
+        assert (await try_out(run, "bare")).message == "The receiver answered 500."
+        await has_ended(run, 4)
+        assert (run.host.asked, run.host.finished.pop().origin.node_id) == ([], "bare")
+        assert [each["kind"] for each in await origins(run)] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text
         queries = Insights.of(services_of(run.host)._database, services_of(run.host)._settings)
@@ -292,26 +268,26 @@ async def test_a_host_that_cannot_tell_sends_nothing(run: Running) -> None:
     """What the host raises ends the test before anything is written; a node that has gone meanwhile is none."""
     run.host.save("signed", run.receiver.url)
     run.host.error = RuntimeError("no")
-    outcome = await run.test("signed")
+    outcome = await try_out(run, "signed")
     assert (outcome.status, outcome.reason) == ("failed", "host_error")
-    assert await run.origins() == []
+    assert await origins(run) == []
     run.host.error = OriginGone()
-    assert (await run.test("signed")).message == f"{UNSIGNED}save the node first."
-    run.host.nodes["acme", "flow-1", "signed"] = "a node"  # type: ignore[assignment]
-    assert (await run.test("signed")).reason == "host_error"
+    assert (await try_out(run, "signed")).message == f"{UNSIGNED}save the node first."
+    run.host.nodes["acme", "flow-1", "signed"] = "a node"
+    assert (await try_out(run, "signed")).reason == "host_error"
     assert len(run.receiver.requests) == 1
 
 
 async def test_a_plugins_node_cannot_borrow_a_nodes_secret(run: Running) -> None:
     """What it enqueues with a node's origin while it is tested is unsigned; in a walk, and with its own, it is signed."""
     run.host.save("signed", f"{run.receiver.url}/elsewhere")
-    outcome = await run.test("signed", kind="forward")
+    outcome = await try_out(run, "signed", kind="forward")
     assert (outcome.status, outcome.message) == (
         "delivered",
         f"{UNSIGNED}tests of this type of node are not signed.",
     )
     assert run.host.asked == []
-    outcome = await run.test("signed", kind="forward", own=True)
+    outcome = await try_out(run, "signed", kind="forward", own=True)
     assert (outcome.status, outcome.message) == ("delivered", None)
     node = Node(id="signed", type="forward", config={"webhookUrl": run.receiver.url})
     assert (await run.actions.reach(a_walk(), node)).status == "queued"

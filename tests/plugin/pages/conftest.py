@@ -74,6 +74,7 @@ class Site:
         row_id = await self.queue.put(id=new_id(time.time()), url="http://127.0.0.1:9/hook", **changes)
         if status != "pending":
             ended = "finished_at = updated_at" if status in {"dead", "delivered"} else "finished_at = NULL"
+            ended += ", error_class = 'http_5xx'" if status != "delivered" else ""
             await self.execute(
                 f"UPDATE flowactions_outbox SET status = :status, attempts = 1, {ended} WHERE id = :id",  # noqa: S608
                 status=status,

@@ -46,6 +46,22 @@ def test_a_time_is_written_in_utc() -> None:
     assert formats.utc("2023-11-14T22:13:20.123Z") == "2023-11-14 22:13:20 UTC"
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://hooks.example.com:443", "hooks.example.com"),
+        ("https://hooks.example.com/a/b?c=d", "hooks.example.com/a/b"),
+        ("http://[::1]:80/a", "http://[::1]/a"),
+        ("https://a.example:8443", "a.example:8443"),
+        ("", ""),
+        ("nothing", "nothing"),
+    ],
+)
+def test_a_place_is_a_host_with_what_is_not_usual(url: str, shown: str) -> None:
+    """And its path; never its query."""
+    assert formats.place(url) == shown
+
+
 def test_a_time_in_a_sentence_is_an_element() -> None:
     """The script writes it in the reader's zone; the rest is text."""
     said = formats.timed("<b>: due at 2030-01-31T12:00:00Z, not 2030-01-31")
@@ -85,13 +101,10 @@ def test_a_chart_stays_within_its_frame(counts: list[tuple[int, int]]) -> None:
     """And what is not zero can be seen."""
     drawn = chart(buckets(*counts), "5 min")
     assert len(drawn.bars) == len(counts)
-    assert sum(bar.has_tick for bar in drawn.bars) <= TICKS
-    assert [bar.is_last for bar in drawn.bars[-1:]] == [True] * min(1, len(counts))
+    assert len(drawn.bars[:: drawn.step]) <= TICKS
     for bar in drawn.bars:
-        assert -0.02 <= bar.bad_y <= bar.ok_y <= HEIGHT
-        assert bar.ok_y + bar.ok_height == pytest.approx(HEIGHT, abs=0.02)
-        assert bar.bad_y + bar.bad_height == pytest.approx(bar.ok_y, abs=0.03)
-        assert (bar.bad_height > 0) is (bar.failed > 0)
+        assert 0 <= bar.ok + bar.bad <= HEIGHT + 0.02
+        assert (bar.bad > 0) is (bar.bucket.failed > 0)
 
 
 @given(st.integers(0, 2**64))
@@ -108,14 +121,13 @@ def test_the_axis_of_a_chart() -> None:
     """Without a value it ends at 1; beside a very high value, the others can be seen; each fourth has its time."""
     nothing = chart(buckets(*[(0, 0)] * 12), "5 min")
     assert (nothing.top, nothing.half, nothing.unit) == (1, None, "attempts per 5 min")
-    assert {(bar.ok_height, bar.bad_height) for bar in nothing.bars} == {(0, 0)}
+    assert {(bar.ok, bar.bad) for bar in nothing.bars} == {(0, 0)}
     (one,) = chart(buckets((1, 0)), "hour").bars
-    assert (one.ok_height, one.has_tick, one.is_last) == (HEIGHT, True, True)
+    assert one.ok == HEIGHT
     high = chart(buckets((1, 1), *[(0, 0)] * 10, (900_000, 100_000)), "5 min")
     assert (high.top, high.half) == (1_000_000, 500_000)
-    assert (high.bars[0].ok_height, high.bars[0].bad_height) == (LEAST, LEAST)
-    assert (high.bars[-1].bad_y, high.bars[-1].bad_height) == (0, HEIGHT / 10)
-    assert [index for index, bar in enumerate(high.bars) if bar.has_tick] == [0, 3, 6, 9]
+    assert (high.bars[0].ok, high.bars[0].bad) == (LEAST, LEAST)
+    assert (high.bars[-1].ok, high.bars[-1].bad, high.step) == (HEIGHT * 9 / 10, HEIGHT / 10, 3)
 
 
 def test_a_time_to_the_minute() -> None:

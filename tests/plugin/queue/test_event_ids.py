@@ -25,7 +25,7 @@ from flowactions_hookspecs import (
     Node,
 )
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, Verdict, admit
+from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, admit
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from tests.owning import HOST_ORIGIN, CrmPlugin, own_webhook, owning, plugin_origin
@@ -321,9 +321,9 @@ class TestRate:
     def test_a_call_on_the_boundary_is_counted_and_admitted(self) -> None:
         """A call ceases to count exactly a minute after it; the one that comes then takes its place."""
         full = [0, *range(1, LIMIT)]
-        assert admit(full, WINDOW_MS - 1) == Verdict(full, 1)
-        assert admit(full, WINDOW_MS) == Verdict([*range(1, LIMIT), WINDOW_MS], 0)
-        assert admit([0] * LIMIT, WINDOW_MS) == Verdict([WINDOW_MS], 0)
+        assert admit(full, WINDOW_MS - 1) == (full, 1)
+        assert admit(full, WINDOW_MS) == ([*range(1, LIMIT), WINDOW_MS], 0)
+        assert admit([0] * LIMIT, WINDOW_MS) == ([WINDOW_MS], 0)
 
     @pytest.mark.parametrize(("age_ms", "at_least"), [(59_500, 1), (58_500, 2), (1_000, 59)])
     async def test_retry_after_is_never_too_early(self, run: Queued, age_ms: int, at_least: int) -> None:

@@ -42,8 +42,8 @@ class TestAfterCommit:
         database, engine, calls = opened
         async with engine.connect() as connection:
             async with database.write(connection) as joined:
-                database.after_commit(joined, lambda: calls.append("joined"))
-            database.after_commit(connection, lambda: calls.append("own"))
+                database.transactions.after_commit(joined, lambda: calls.append("joined"))
+            database.transactions.after_commit(connection, lambda: calls.append("own"))
             assert await self.settled(calls) == []
             commit = engine.sync_engine.dialect.do_commit
 
@@ -65,7 +65,7 @@ class TestAfterCommit:
         async with engine.connect() as connection:
             for end in (connection.rollback, connection.commit):
                 async with database.write(connection) as joined:
-                    database.after_commit(joined, partial(calls.append, end.__name__))
+                    database.transactions.after_commit(joined, partial(calls.append, end.__name__))
                 await end()
                 await connection.execute(text("SELECT 1"))
                 await connection.commit()
@@ -79,18 +79,18 @@ class TestAfterCommit:
         database, engine, calls = opened
         async with engine.connect() as connection:
             async with database.write(connection) as joined:
-                database.after_commit(joined, partial(calls.append, "kept"))
+                database.transactions.after_commit(joined, partial(calls.append, "kept"))
             with suppress(LookupError):
                 async with database.write(connection) as joined:
-                    database.after_commit(joined, partial(calls.append, "failed"))
+                    database.transactions.after_commit(joined, partial(calls.append, "failed"))
                     raise LookupError
             nested = await connection.begin_nested()
             async with database.write(connection) as joined:
-                database.after_commit(joined, partial(calls.append, "nested"))
+                database.transactions.after_commit(joined, partial(calls.append, "nested"))
             await nested.rollback()
             nested = await connection.begin_nested()
             async with database.write(connection) as joined:
-                database.after_commit(joined, partial(calls.append, "nested and kept"))
+                database.transactions.after_commit(joined, partial(calls.append, "nested and kept"))
             await nested.commit()
             await connection.commit()
         await until(lambda: calls)
@@ -113,15 +113,15 @@ class TestAfterCommit:
 
         async with database.write() as connection:
             monkeypatch.setattr(dialect, "do_commit", committed)
-            database.after_commit(connection, partial(calls.append, "committed"))
+            database.transactions.after_commit(connection, partial(calls.append, "committed"))
         assert calls == ["committed"]
         monkeypatch.setattr(dialect, "do_commit", fail)
         with suppress(Exception):
             async with database.write() as connection:
-                database.after_commit(connection, partial(calls.append, "not committed"))
+                database.transactions.after_commit(connection, partial(calls.append, "not committed"))
         monkeypatch.undo()
         with suppress(LookupError):
             async with database.write() as connection:
-                database.after_commit(connection, partial(calls.append, "raised"))
+                database.transactions.after_commit(connection, partial(calls.append, "raised"))
                 raise LookupError
         assert await self.settled(calls) == ["committed"]

@@ -11,15 +11,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage import connections
+from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.connections import MOST_KEPT
 from flowactions_plugin.storage.database import Database
+from tests.outages import a_database
 
 
 @pytest.fixture
 async def database(postgres_url: str) -> AsyncIterator[Database]:
-    async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url) as opened:
+    async with a_database(postgres_url) as opened:
         yield opened
 
 
@@ -61,7 +61,7 @@ async def test_a_connection_that_was_lost_is_replaced(
     """Before it is used again, whether it has been idle for long or not."""
     lost = await database.in_transaction(backend)
     if idle:
-        monkeypatch.setattr(connections, "IDLE_SECONDS", -1.0)
+        monkeypatch.setattr(postgresql, "IDLE_SECONDS", -1.0)
     async with database.read() as connection:
         await connection.execute(select(func.pg_terminate_backend(lost)))
     await asyncio.sleep(0.1)
@@ -83,13 +83,12 @@ async def test_an_error_of_a_statement_leaves_the_next_one_alone(database: Datab
 
 async def test_no_connection_outlives_the_database(postgres_url: str) -> None:
     """Neither one that was kept nor one that was in use when it was closed."""
-    url = read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url
-    async with Database(url) as database:
+    async with a_database(postgres_url) as database:
         backends = [await database.in_transaction(backend)]
         late = asyncio.create_task(database.in_transaction(slowly))
         await asyncio.sleep(0.05)
     backends += [each for each in await asyncio.gather(late, return_exceptions=True) if isinstance(each, int)]
     await asyncio.sleep(0.1)
-    async with Database(url) as database, database.read() as connection:
+    async with a_database(postgres_url) as database, database.read() as connection:
         alive = select(func.count()).select_from(text("pg_stat_activity"))
         assert await connection.scalar(alive.where(text("pid = ANY(:pids)").bindparams(pids=backends))) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import subprocess
 import sys
@@ -19,9 +18,10 @@ from sqlalchemy.pool import AssertionPool, Pool, StaticPool
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import metadata
+from tests.commanding import command
+from tests.outages import a_database, a_role, execute, parsed
 from tests.support import SmallHost, a_walk, development, services_of
 
 GUIDE = Path(__file__).parents[3] / "docs/how-to/add-to-your-host.md"
@@ -36,10 +36,6 @@ from sqlalchemy import MetaData, Table, Column, Integer, String
 target_metadata = MetaData()
 Table("orders", target_metadata, Column("id", Integer, primary_key=True), Column("name", String(50), index=True))
 """
-
-
-def url_of(database_url: str) -> str:
-    return read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
 
 
 async def fill(engine: AsyncEngine) -> None:
@@ -95,7 +91,7 @@ def the_guides_lines() -> str:
 @pytest.mark.ci
 async def test_a_hosts_own_alembic_leaves_the_plugins_tables_alone(database_url: str, tmp_path: Path) -> None:
     """With the lines of the guide in the file that Alembic's template makes: autogenerate, upgrade, check, downgrade."""
-    engine = create_async_engine(url_of(database_url))
+    engine = create_async_engine(parsed(database_url))
     await fill(engine)
     given = engine.url.render_as_string(hide_password=False)
 
@@ -126,7 +122,7 @@ async def test_a_hosts_create_all_and_drop_all_leave_the_plugins_tables_alone(da
     given: dict[str, object] = {}
     exec(MODELS.format(guide=""), given)  # noqa: S102  the models of the test above
     models = given["target_metadata"]
-    engine = create_async_engine(url_of(database_url))
+    engine = create_async_engine(parsed(database_url))
 
     def all_of(call: str) -> object:
         return getattr(models, call)
@@ -145,7 +141,7 @@ async def test_a_hosts_create_all_and_drop_all_leave_the_plugins_tables_alone(da
 
 async def test_every_table_of_the_plugin_has_its_prefix(database_url: str) -> None:
     """So a host's tools can leave them out by name, the version table too."""
-    engine = create_async_engine(url_of(database_url))
+    engine = create_async_engine(parsed(database_url))
     await fill(engine)
     assert all(name.startswith("flowactions_") for name in (await rows_and_tables(engine))[1])
 
@@ -168,24 +164,16 @@ def test_a_pool_with_one_connection_for_all_is_refused(tmp_path: Path, pool: typ
 MEANS = ("role", "arguments", "connect", "checkout", "begin", "map")
 
 
-async def execute(url: str, *statements: str) -> None:
-    engine = create_async_engine(url_of(url), isolation_level="AUTOCOMMIT")
-    async with engine.connect() as connection:
-        for statement in statements:
-            await connection.exec_driver_sql(statement)
-    await engine.dispose()
-
-
 async def an_engine(url: str, means: str, path: str) -> AsyncEngine:
     """Make an engine as hosts with a schema for each tenant do."""
     if means == "map":
         schema = path.partition(",")[0]
-        return create_async_engine(url_of(url)).execution_options(schema_translate_map={None: schema})
+        return create_async_engine(parsed(url)).execution_options(schema_translate_map={None: schema})
     if means == "role":
-        made = make_url(url_of(url))
+        made = make_url(parsed(url))
         await execute(url, f'ALTER ROLE CURRENT_USER IN DATABASE "{made.database}" SET search_path TO {path}')
     server = {"server_settings": {"search_path": path}} if means == "arguments" else {}
-    engine = create_async_engine(url_of(url), connect_args=server)
+    engine = create_async_engine(parsed(url), connect_args=server)
     if means in {"connect", "checkout"}:
 
         def set_path(connection: Any, *_: object) -> None:
@@ -203,7 +191,7 @@ async def an_engine(url: str, means: str, path: str) -> AsyncEngine:
 @pytest.mark.parametrize("means", MEANS)
 async def test_a_schema_for_each_tenant_is_the_hosts_own_business(postgres_url: str, means: str) -> None:
     """By whatever means a host finds its tables, the plugin's are found in the schema that all tenants share."""
-    await Database(url_of(postgres_url)).migrate()
+    await a_database(postgres_url).migrate()
     await execute(postgres_url, "CREATE SCHEMA tenant_a", "CREATE TABLE tenant_a.members (name TEXT)")
     engine = await an_engine(postgres_url, means, "tenant_a, public")
     host = SmallHost(development("sqlite:///never.db"), database=engine)
@@ -214,7 +202,13 @@ async def test_a_schema_for_each_tenant_is_the_hosts_own_business(postgres_url: 
             assert (await actions.reach(a_walk(run_id="joined"), NODE, transaction)).status == "queued"
             await transaction.execute(MEMBERS.insert().values(name="after"))
         database = services_of(host)._database
-        async with database.write(as_host=True) as transaction, database.lent(transaction):
+        async with (
+            engine.begin() as transaction,
+            database.write(transaction) as joined,
+            database.transactions.lent(joined) as given,  # as the `write` of a plugin gets it
+        ):
+            assert len((await given.execute(select(metadata.tables["flowactions_outbox"]))).all()) == 2
+        async with database.write(as_host=True) as transaction, database.transactions.lent(transaction):
             await transaction.execute(MEMBERS.insert().values(name="lent"))
             assert (await actions.reach(a_walk(run_id="lent"), NODE, transaction)).status == "queued"
             await transaction.execute(MEMBERS.insert().values(name="lent after"))
@@ -231,9 +225,9 @@ async def test_an_error_about_missing_tables_names_the_schemas_that_were_searche
     postgres_url: str, means: str
 ) -> None:
     """For a transaction of the plugin's own, and for one of the host's, which stays usable."""
-    await Database(url_of(postgres_url)).migrate()
+    await a_database(postgres_url).migrate()
     await execute(postgres_url, "CREATE SCHEMA tenant_a")
-    engine = create_async_engine(url_of(postgres_url))
+    engine = create_async_engine(parsed(postgres_url))
     async with Database("sqlite+aiosqlite:///never.db", engine=engine) as database:
         await engine.dispose()
         database._engines.current = astray = await an_engine(postgres_url, means, "tenant_a")
@@ -267,62 +261,41 @@ async def test_a_start_that_cannot_make_the_tables_names_the_schemas(
     postgres_url: str, path: str, said: str
 ) -> None:
     """A schema that is not there, and one in which the host's role may make nothing."""
-    role = f"r{uuid4().hex}"
-    await execute(
-        postgres_url,
-        f"CREATE ROLE {role} LOGIN",
-        "CREATE SCHEMA tenant_a",
-        f"GRANT USAGE ON SCHEMA tenant_a TO {role}",
-    )
-    own = make_url(url_of(postgres_url)).set(username=role, password=None)
-    engine = create_async_engine(own, connect_args={"server_settings": {"search_path": path}})
-    try:
+    await execute(postgres_url, "CREATE SCHEMA tenant_a")
+    async with a_role(postgres_url, "USAGE ON SCHEMA tenant_a") as url:
+        engine = create_async_engine(parsed(url), connect_args={"server_settings": {"search_path": path}})
         with pytest.raises(StartFailed, match=said):
             await fill(engine)
         with pytest.raises(StorageUnavailable, match=path):
-            await Database("sqlite+aiosqlite:///never.db", engine=engine).migrate()
-    finally:
+            await a_database("sqlite:///never.db", engine=engine).migrate()
         await engine.dispose()
-        await execute(postgres_url, f"DROP OWNED BY {role}", f"DROP ROLE {role}")
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII", "EUC_JP"])
 @pytest.mark.parametrize("shared", [False, True])
 async def test_a_database_that_cannot_store_all_characters_is_refused(
-    postgres_url: str, encoding: str, shared: bool
+    postgres_url: str, encoding: str, shared: bool, tmp_path: Path
 ) -> None:
     """At start, by migrate and by doctor, with the reason; and nothing was made in it."""
     name = f"flowactions_{uuid4().hex}"
     await execute(postgres_url, f"CREATE DATABASE {name} ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
     url = make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
-    engine = create_async_engine(url_of(url)) if shared else None
+    engine = create_async_engine(parsed(url)) if shared else None
     said = f"the database is in {encoding}, which cannot store every character: use one .* ENCODING 'UTF8'"
     try:
         with pytest.raises(StartFailed, match=said):
             async with FlowActions.load(SmallHost(development(url), database=engine)).lifespan():
                 pass
         with pytest.raises(StorageUnavailable, match=said):
-            await Database(url_of(url), engine=engine).migrate()
+            await a_database(url, engine=engine).migrate()
         if not shared:
-            asked = await asyncio.to_thread(doctor, url)
-            assert "which cannot store every character" in asked
-            assert "host, user and password" not in asked
+            asked = await command("doctor", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=url)
+            assert "which cannot store every character" in asked.out
+            assert "host, user and password" not in asked.out + asked.err
     finally:
         if engine is not None:
             await engine.dispose()
         await execute(postgres_url, f"DROP DATABASE {name} WITH (FORCE)")
-
-
-def doctor(url: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "flowactions_plugin.cli", "doctor"],
-        env={**os.environ, "FLOWACTIONS_DATABASE_URL": url},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.stdout + done.stderr
 
 
 async def test_tables_that_are_gone_are_looked_for_in_the_schemas_of_the_url(postgres_url: str) -> None:
@@ -330,7 +303,7 @@ async def test_tables_that_are_gone_are_looked_for_in_the_schemas_of_the_url(pos
     await execute(postgres_url, "CREATE SCHEMA tenant_a")
     given = make_url(postgres_url).update_query_dict({"options": "-csearch_path=tenant_a"})
     query = select(text("1")).select_from(text("flowactions_outbox"))
-    async with Database(url_of(given.render_as_string(hide_password=False))) as database:
+    async with a_database(given.render_as_string(hide_password=False)) as database:
         assert await database.rows(query) == []
         await execute(postgres_url, "DROP SCHEMA tenant_a CASCADE")
         for work in (

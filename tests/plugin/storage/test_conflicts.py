@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-import asyncpg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
@@ -23,10 +22,10 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import Transition
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.waiting import CONFLICTS, REPETITIONS, pause_before, repeated
+from flowactions_plugin.storage.waiting import CONFLICTS, REPETITIONS, repeated
 from tests.host_transactions import SharingHost, a_host_engine, before, order, webhook
+from tests.outages import a_database, execute
 from tests.owning import OwningHost, engine_of, keys_and_rows, own_webhook
 from tests.queueing import Queue, a_delivery
 from tests.support import a_walk
@@ -41,33 +40,21 @@ TWINS = 8
 def strict_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
     """The URL of a database whose transactions have another isolation, unless they ask for one."""
     name = make_url(postgres_url).database
-    asyncio.run(
-        _execute(
-            postgres_url, f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{request.param}'"
-        )
-    )
+    changed = f"ALTER DATABASE \"{name}\" SET default_transaction_isolation = '{request.param}'"
+    asyncio.run(execute(postgres_url, changed))
     return postgres_url
-
-
-async def _execute(url: str, statement: str) -> None:
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(statement)
-    finally:
-        await connection.close()
 
 
 @asynccontextmanager
 async def databases(url: str, number: int, *, shared: bool) -> AsyncIterator[list[Database]]:
     """Open several, as several processes do, with engines of the host's or of the plugin's own."""
-    parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(number):
             engine = engine_of(url) if shared else None
             if engine is not None:
                 stack.push_async_callback(engine.dispose)
-            opened.append(await stack.enter_async_context(Database(parsed, engine)))
+            opened.append(await stack.enter_async_context(a_database(url, engine=engine)))
         yield opened
 
 
@@ -183,8 +170,7 @@ async def test_a_deadlock_of_own_transactions_is_repeated(
 @pytest.mark.parametrize("code", CONFLICTS)
 async def test_repetitions_end(database_url: str, code: str) -> None:
     """Five come after the first try; what fails for another reason is not repeated, nor is a joined transaction."""
-    parsed = read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-    async with Database(parsed) as database:
+    async with a_database(database_url) as database:
         tries = 0
 
         @repeated
@@ -206,7 +192,6 @@ async def test_repetitions_end(database_url: str, code: str) -> None:
             with pytest.raises(StorageUnavailable):
                 await call
             assert tries == wanted
-    assert [pause_before(number, 1.0) > 0 for number in range(1, 4)] == [False, True, True]
 
 
 @pytest.mark.parametrize("call", ["reach", "enqueue"])

@@ -15,16 +15,14 @@ import httpx
 import pytest
 from sqlalchemy import Connection, select, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import IntegrityError, ProgrammingError
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.connections import SQLiteThread
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import watch_inserts
-from tests.loopback import listening
+from tests.outages import Door, a_database
 from tests.queueing import Queue
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, transport_of
@@ -38,10 +36,6 @@ COPIED = """
     FROM flowactions_outbox WHERE id = '{}'"""
 
 ROW = "INSERT INTO flowactions_oauth_states (id, expires_at) VALUES ('{}', 1)"
-
-
-def a_database(url: str, **options: Any) -> Database:
-    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, **options)
 
 
 @pytest.fixture
@@ -107,25 +101,6 @@ async def test_concurrent_writers_wait_for_each_other(database: Database) -> Non
     assert await count(database) == 100
 
 
-async def test_a_constraint_violation_is_not_an_outage(database: Database) -> None:
-    """A mistake of the plugin is raised as it is."""
-
-    async def write_twice() -> None:
-        async with database.write() as connection:
-            await connection.execute(text(ROW.format("a")))
-            await connection.execute(text(ROW.format("a")))
-
-    with pytest.raises(IntegrityError):
-        await write_twice()
-
-
-async def test_wrong_sql_is_not_an_outage(postgres_url: str) -> None:
-    """When the database reports a wrong statement, that error is raised."""
-    async with a_database(postgres_url) as database, database.read() as connection:
-        with pytest.raises(ProgrammingError, match="nowhere"):
-            await connection.execute(text("SELECT * FROM nowhere"))
-
-
 async def test_the_database_clock_returns_milliseconds(database: Database) -> None:
     """On both engines."""
     async with database.read() as connection:
@@ -143,10 +118,8 @@ async def test_an_unreachable_database_is_unavailable(caplog: pytest.LogCaptureF
 
 async def test_a_host_that_starts_before_its_database_recovers(postgres_url: str) -> None:
     """Until the database answers, nodes fail open and routes answer 503; then everything works."""
-    url = make_url(postgres_url)
-    door = Door(url.query.get("host") or url.host, url.port or 5432)
-    async with door.closed() as port:
-        away = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
+    door = Door(postgres_url, is_open=False)
+    async with door.url() as away:
         actions = FlowActions.load(SmallHost(development(away)))
         async with recorder() as receiver, actions.lifespan():
             node = Node(id="n", type="webhook", config={"webhookUrl": receiver.url})
@@ -156,46 +129,10 @@ async def test_a_host_that_starts_before_its_database_recovers(postgres_url: str
             async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
                 answer = await client.get("/v1/webhooks/outbox")
                 assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
-                door.opened = True
+                door.is_open = True
                 assert (await actions.reach(a_walk(), node)).status == "queued"
                 await until(lambda: receiver.requests)
                 assert (await client.get("/v1/webhooks/outbox")).status_code == 200
-
-
-class Door:
-    """A port that leads to PostgreSQL, once it is opened."""
-
-    def __init__(self, host: Any, port: int) -> None:
-        self.opened = False
-        self._host = str(host)
-        self._port = port
-
-    @asynccontextmanager
-    async def closed(self) -> AsyncIterator[int]:
-        async with listening(self._enter) as port:
-            yield port
-
-    async def _enter(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not self.opened:
-            return
-        if self._host.startswith("/"):
-            path = f"{self._host}/.s.PGSQL.{self._port}"
-            inner_reader, inner_writer = await asyncio.open_unix_connection(path)
-        else:
-            inner_reader, inner_writer = await asyncio.open_connection(self._host, self._port)
-        try:
-            await asyncio.gather(self._pour(reader, inner_writer), self._pour(inner_reader, writer))
-        finally:
-            inner_writer.close()
-
-    async def _pour(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65536):
-                if not self.opened:
-                    continue  # swallowed, as by a network that was unplugged
-                writer.write(data)
-                await writer.drain()
-        writer.close()
 
 
 async def answers(database: Database) -> bool:
@@ -211,20 +148,16 @@ async def test_a_server_that_stops_answering_is_an_outage(
 ) -> None:
     """A network that drops all packets is an outage, and over when it ends."""
     monkeypatch.setattr("flowactions_plugin.storage.urls.CONNECT_SECONDS", 1)
-    url = make_url(postgres_url)
-    door = Door(url.query.get("host") or url.host, url.port or 5432)
-    door.opened = True
-    async with door.closed() as port:
-        through = url.set(host="127.0.0.1", port=port, query={}).render_as_string(hide_password=False)
-        async with a_database(through, statement_seconds=1) as database:
-            await until(partial(answers, database))
-            door.opened = False
-            for _ in range(2):
-                with pytest.raises(StorageUnavailable):
-                    async with within(5):
-                        await count(database)
-            door.opened = True
-            await until(partial(answers, database))
+    door = Door(postgres_url)
+    async with door.url() as through, a_database(through, statement_seconds=1) as database:
+        await until(partial(answers, database))
+        door.is_open = False
+        for _ in range(2):
+            with pytest.raises(StorageUnavailable):
+                async with within(5):
+                    await count(database)
+        door.is_open = True
+        await until(partial(answers, database))
 
 
 @pytest.mark.ci
@@ -397,7 +330,7 @@ async def test_a_file_that_is_locked_is_watched_on(tmp_path: Path) -> None:
 async def test_a_file_that_cannot_be_watched_is_told(sqlite_url: str, tmp_path: Path) -> None:
     """Whoever watches looks for due rows now and then all the same."""
     async with a_database(sqlite_url) as opened:
-        opened._path = tmp_path / "missing" / "x.db"
+        opened.file = tmp_path / "missing" / "x.db"
         with pytest.raises(StorageUnavailable, match="cannot be watched"):
             await opened.watch_inserts(lambda: None)
 
@@ -417,7 +350,7 @@ async def test_a_thread_that_cannot_start_is_an_outage_and_leaves_no_work(
     thread = SQLiteThread(make_url(sqlite_url))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     try:
-        assert await thread.read(lambda connection: connection.execute(text("SELECT 1")).scalar_one()) == 1
+        assert await thread.run(lambda connection: connection.execute(text("SELECT 1")).scalar_one(), None) == 1
     finally:
         thread.close()
 

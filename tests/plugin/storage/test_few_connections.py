@@ -5,67 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from uuid import uuid4
 
+import asyncpg
 import pytest
 from sqlalchemy import text
-from sqlalchemy.engine import make_url
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import sqlite
 from flowactions_plugin.storage.database import Database
+from tests.outages import a_database, a_role, parsed
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
 BURST = 60
 
+OWNER = "CREATE, USAGE ON SCHEMA public"
+"""The rights of a role that makes the tables."""
+
 NODE = Node(id="n", type="webhook", config={"webhookUrl": "http://127.0.0.1:1/"})
 
 
-def url_of(database_url: str) -> str:
-    return read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-
-
 @asynccontextmanager
-async def superuser(url: str) -> AsyncIterator[AsyncConnection]:
-    engine = create_async_engine(url_of(url), isolation_level="AUTOCOMMIT")
-    try:
-        async with engine.connect() as connection:
-            yield connection
-    finally:
-        await engine.dispose()
-
-
-@asynccontextmanager
-async def a_role(url: str, limit: int) -> AsyncIterator[str]:
-    """Give the URL of a role with so many connections that owns the tables."""
-    role = f"few_{uuid4().hex}"
-    async with superuser(url) as connection:
-        await connection.execute(text(f"CREATE ROLE {role} LOGIN CONNECTION LIMIT {limit}"))
-        await connection.execute(text(f"GRANT CREATE, USAGE ON SCHEMA public TO {role}"))
-        try:
-            yield make_url(url).set(username=role, password=None).render_as_string(hide_password=False)
-        finally:
-            await connection.execute(
-                text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{role}'")  # noqa: S608
-            )
-            await connection.execute(text(f"DROP OWNED BY {role}"))
-            await connection.execute(text(f"DROP ROLE {role}"))
+async def few(url: str, limit: int) -> AsyncIterator[Database]:
+    """Open a database as a role with so many connections."""
+    async with a_role(url, OWNER, limit=limit) as given, a_database(given) as database:
+        yield database
 
 
 async def open_connections(url: str) -> int:
     """Count the connections of others to the database."""
-    async with superuser(url) as connection:
-        found = await connection.execute(
-            text(
-                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-        )
-        return int(found.scalar_one())
+    query = (
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(query))
+    finally:
+        await connection.close()
 
 
 async def reached(actions: FlowActions) -> set[str]:
@@ -79,7 +58,7 @@ async def test_a_burst_waits_for_the_connections_that_the_role_may_have(
     postgres_url: str, limit: int, delivery: str
 ) -> None:
     """All of sixty nodes at once are enqueued, twice, beside a worker that listens."""
-    async with a_role(postgres_url, limit) as url:
+    async with a_role(postgres_url, OWNER, limit=limit) as url:
         settings = development(url) | {"FLOWACTIONS_DELIVERY": delivery}
         async with (actions := FlowActions.load(SmallHost(settings))).lifespan():
             assert await reached(actions) == {"queued"}
@@ -88,8 +67,8 @@ async def test_a_burst_waits_for_the_connections_that_the_role_may_have(
 
 async def test_a_burst_waits_in_the_pool_of_a_host_too(postgres_url: str) -> None:
     """An engine that may open more than its role does not lose a node, nor one in the host's own transaction."""
-    async with a_role(postgres_url, 2) as url:
-        engine = create_async_engine(url_of(url), pool_size=10)
+    async with a_role(postgres_url, OWNER, limit=2) as url:
+        engine = create_async_engine(parsed(url), pool_size=10)
         host = SmallHost(development("sqlite:///never.db"), database=engine)
         async with (actions := FlowActions.load(host)).lifespan():
             assert await reached(actions) == {"queued"}
@@ -121,7 +100,7 @@ async def test_a_process_opens_no_more_connections_than_its_setting_says(postgre
 
 async def test_who_waits_in_vain_is_told_what_to_do(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller waits no longer than others do for a lock; another one that comes later is served."""
-    async with a_role(postgres_url, 1) as url, Database(url_of(url)) as database:
+    async with few(postgres_url, 1) as database:
         monkeypatch.setattr(sqlite, "WAIT_SECONDS", 0.5)
         async with database.read():
             with pytest.raises(
@@ -136,10 +115,10 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_the_connection_t
     postgres_url: str,
 ) -> None:
     """The queue of those that wait goes on."""
-    async with a_role(postgres_url, 1) as url, Database(url_of(url)) as database:
+    async with few(postgres_url, 1) as database:
         async with database.read():
             waiting = [asyncio.create_task(database.time()) for _ in range(3)]
-            await until(lambda: database._engines.is_crowded)
+            await until(database._engines._turn.locked)
             waiting[0].cancel()
         assert await asyncio.gather(*waiting[1:])
         assert waiting[0].cancelled()
@@ -147,7 +126,7 @@ async def test_a_caller_that_is_cancelled_while_it_waits_leaves_the_connection_t
 
 async def test_a_connection_that_is_kept_for_statements_is_given_to_who_waits(postgres_url: str) -> None:
     """A transaction gets it, and the next statement another one."""
-    async with a_role(postgres_url, 1) as url, Database(url_of(url)) as database:
+    async with few(postgres_url, 1) as database:
         for _ in range(3):
             await database.in_transaction(lambda connection: connection.execute(text("SELECT 1")))
             assert await database.time() > 0

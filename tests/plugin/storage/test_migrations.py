@@ -10,43 +10,25 @@ from typing import Any
 
 import httpx
 import pytest
-from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, TextClause, insert, inspect, select, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Deferred, FlowActions, Node, StartFailed
 from flowactions_plugin.cli.context import opened_database
 from flowactions_plugin.errors import SchemaOutdated
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage import migrations
-from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage import migrations, schema
 from flowactions_plugin.storage.schema import metadata
+from tests.outages import a_database, execute, parsed
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
 
-CATALOG = {
-    "sqlite": ["SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name LIKE '%flowactions%'"],
-    "postgresql": [
-        """SELECT table_name, column_name, ordinal_position, data_type, character_maximum_length, is_nullable,
-        column_default FROM information_schema.columns WHERE table_name LIKE 'flowactions%'""",
-        """SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-        WHERE conrelid::regclass::text LIKE 'flowactions%'""",
-        "SELECT indexname, indexdef FROM pg_indexes WHERE tablename LIKE 'flowactions%'",
-        "SELECT relname, reloptions FROM pg_class WHERE relname LIKE 'flowactions%' AND reloptions IS NOT NULL",
-    ],
-}
-
-
-def url_of(database_url: str) -> str:
-    return read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url
-
 
 @asynccontextmanager
 async def connected(database_url: str) -> AsyncIterator[Any]:
-    engine = create_async_engine(url_of(database_url))
+    engine = create_async_engine(parsed(database_url))
     try:
         async with engine.begin() as connection:
             yield connection
@@ -54,68 +36,43 @@ async def connected(database_url: str) -> AsyncIterator[Any]:
         await engine.dispose()
 
 
-async def catalog(database_url: str) -> list[tuple[str, ...]]:
-    """Give everything that the database says of our tables, the version table left out."""
-    async with connected(database_url) as connection:
-        rows = [
-            tuple(str(value) for value in row)
-            for query in CATALOG[connection.dialect.name]
-            for row in await connection.execute(text(query))
-        ]
-    ours = (row for row in rows if not any(migrations.VERSION_TABLE in value for value in row))
-    return sorted((*row[:-1], _clauses(row[-1])) for row in ours)
-
-
-def _clauses(statement: str) -> str:
-    """Write a statement's clauses in order: SQLite puts columns that were added behind the constraints."""
-    for default in ("''", "'0'", "'1'"):
-        # A default is written in brackets where SQLite copied the table.
-        statement = statement.replace(f"DEFAULT ({default})", f"DEFAULT {default}")
-    head, _, body = statement.replace('"', "").partition("(")
-    depth, clauses = 0, [""]
-    for character in body:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            clauses.append("")
-        else:
-            clauses[-1] += character
-    return " ".join(head.split()) + " ".join(sorted(" ".join(clause.split()).strip(") ") for clause in clauses))
+def tables(connection: Connection) -> dict[str, Any]:
+    """Give what the database says of each of our tables: its columns and its key; the version table left out."""
+    inspector = inspect(connection)
+    return {
+        name: (
+            [
+                (each["name"], str(each["type"]), each["nullable"], each["default"])
+                for each in inspector.get_columns(name)
+            ],
+            inspector.get_pk_constraint(name)["constrained_columns"],
+        )
+        for name in inspector.get_table_names()
+        if name.startswith("flowactions_") and name != migrations.VERSION_TABLE
+    }
 
 
 async def pretend(database_url: str, revision: str) -> None:
-    async with connected(database_url) as connection:
-        await connection.execute(text(f"UPDATE {migrations.VERSION_TABLE} SET version_num = '{revision}'"))  # noqa: S608
+    await execute(database_url, f"UPDATE {migrations.VERSION_TABLE} SET version_num = '{revision}'")  # noqa: S608
 
 
-async def test_the_revisions_create_exactly_the_schema(database_url: str) -> None:
-    """Columns, types, constraints, indexes and fill factors are equal, whether the tables were migrated or created."""
-    await Database(url_of(database_url)).migrate()
-    by_revisions = await catalog(database_url)
+async def test_the_revisions_create_the_tables_that_statements_use(database_url: str) -> None:
+    """Columns in their order, with types, nullability, defaults and keys."""
+    await a_database(database_url).migrate()
     async with connected(database_url) as connection:
+        by_revisions = await connection.run_sync(tables)
         await connection.run_sync(metadata.drop_all)
         await connection.run_sync(metadata.create_all)
-    assert by_revisions == await catalog(database_url)
-    assert len(by_revisions) > 10
+        assert by_revisions == await connection.run_sync(tables)
+    assert by_revisions.keys() == metadata.tables.keys()
 
 
-async def test_alembic_generates_an_empty_revision(database_url: str) -> None:
-    """The schema and the revisions agree."""
-    await Database(url_of(database_url)).migrate()
-
-    def difference(connection: Connection) -> list[Any]:
-        def ours(thing: Any, name: str | None, kind: str, *_: object) -> bool:
-            if kind != "table" or name is None:
-                return True
-            return name.startswith("flowactions_") and name != migrations.VERSION_TABLE
-
-        context = MigrationContext.configure(
-            connection,
-            opts={"include_object": ours, "compare_type": True, "version_table": migrations.VERSION_TABLE},
-        )
-        return list(compare_metadata(context, metadata))
-
-    async with connected(database_url) as connection:
-        assert await connection.run_sync(difference) == []
+def test_conditions_of_statements_are_those_of_indexes() -> None:
+    """A database uses an index of some rows only for statements with its condition."""
+    written = " ".join("".join(each.read_text() for each in migrations.FOLDER.glob("versions/*.py")).split())
+    conditions = [each.text for each in vars(schema).values() if isinstance(each, TextClause)]
+    assert len(conditions) > 5
+    assert [each for each in conditions if f"WHERE {each}" not in written] == []
 
 
 def test_the_revisions_are_known_without_alembic() -> None:
@@ -129,7 +86,7 @@ def test_the_revisions_are_known_without_alembic() -> None:
 async def test_the_revision_of_the_tables_is_read_as_alembic_reads_it(database_url: str, revision: str) -> None:
     """Also where there are no tables yet, and where a later release has changed them."""
     if revision != "no tables":
-        await Database(url_of(database_url)).migrate()
+        await a_database(database_url).migrate()
         await pretend(database_url, revision)
     async with connected(database_url) as connection:
         if revision == "no row":
@@ -144,18 +101,13 @@ async def test_the_revision_of_the_tables_is_read_as_alembic_reads_it(database_u
         assert read == (None if revision.startswith("no ") else revision)
 
 
-async def test_migrating_twice_changes_nothing(database_url: str) -> None:
-    """The first run creates the tables, the second finds them at the latest revision."""
-    database = Database(url_of(database_url))
-    assert await database.migrate(dry=True) == (None, migrations.head())
-    assert await database.migrate() == (None, migrations.head())
-    assert await database.migrate() == (migrations.head(), migrations.head())
-
-
 async def test_concurrent_migrations_run_one_after_the_other(database_url: str) -> None:
-    """The second waits, and finds nothing to do."""
-    await asyncio.gather(*(Database(url_of(database_url)).migrate() for _ in range(4)))
-    assert await Database(url_of(database_url)).migrate() == (migrations.head(), migrations.head())
+    """The first one creates the tables; the others wait, and find nothing to do, as does a later one."""
+    head = migrations.head()
+    assert await a_database(database_url).migrate(dry=True) == (None, head)
+    found = await asyncio.gather(*(a_database(database_url).migrate() for _ in range(4)))
+    assert sorted(found, key=str) == [(head, head)] * 3 + [(None, head)]
+    assert await a_database(database_url).migrate() == (head, head)
 
 
 @pytest.mark.parametrize("threads", [False, True])
@@ -163,46 +115,14 @@ async def test_different_databases_may_be_made_at_once(tmp_path: Path, threads: 
     """Hosts that start together in one process, in one event loop or in several, each make the tables of their own."""
 
     async def make(number: int) -> None:
-        async with Database(url_of(f"sqlite:///{tmp_path / f'{number}.db'}")):
+        async with a_database(f"sqlite:///{tmp_path / f'{number}.db'}"):
             pass
 
-    if threads:
-        made = await asyncio.gather(
-            *(asyncio.to_thread(asyncio.run, make(number)) for number in range(4)), return_exceptions=True
-        )
-    else:
-        made = await asyncio.gather(*(make(number) for number in range(4)), return_exceptions=True)
-    assert made == [None] * 4
+    makes = map(make, range(4))
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, each) if threads else each for each in makes))
     for number in range(4):
-        url = url_of(f"sqlite:///{tmp_path / f'{number}.db'}")
-        assert await Database(url).migrate(dry=True) == (migrations.head(), migrations.head())
-
-
-async def test_outdated_tables_on_postgresql_refuse_the_start(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The message names the command, and nothing is changed while other processes may use the tables."""
-    await Database(url_of(postgres_url)).migrate()
-    monkeypatch.setattr(migrations, "head", lambda: "9999")
-    with pytest.raises(StartFailed, match="run 'flowactions migrate'"):
-        async with FlowActions.load(SmallHost(development(postgres_url))).lifespan():
-            pass
-    database = Database(url_of(postgres_url))
-    with pytest.raises(SchemaOutdated):
-        await database.__aenter__()
-
-
-async def test_outdated_tables_on_sqlite_are_upgraded_at_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite is migrated by the start itself."""
-    url = f"sqlite:///{tmp_path / 'f.db'}"
-    await Database(url_of(url)).migrate()
-    upgraded: list[bool] = []
-    monkeypatch.setattr(migrations, "head", lambda: "9999")
-    monkeypatch.setattr(migrations, "upgrade", lambda connection: upgraded.append(True))
-    async with Database(url_of(url)):
-        assert upgraded == [True]
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        assert await a_database(url).migrate(dry=True) == (migrations.head(), migrations.head())
 
 
 async def test_a_failed_migration_changes_nothing(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,17 +136,20 @@ async def test_a_failed_migration_changes_nothing(database_url: str, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(migrations, "upgrade", fail_at_the_end)
         with pytest.raises(LookupError):
-            await Database(url_of(database_url)).migrate()
-    assert await catalog(database_url) == []
-    assert await Database(url_of(database_url)).migrate() == (None, migrations.head())
+            await a_database(database_url).migrate()
+    async with connected(database_url) as connection:
+        assert await connection.run_sync(tables) == {}
+    assert await a_database(database_url).migrate() == (None, migrations.head())
 
 
 async def test_the_hosts_version_table_is_not_changed(postgres_url: str) -> None:
     """The host's version table and the plugin's are separate."""
-    async with connected(postgres_url) as connection:
-        await connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)"))
-        await connection.execute(text("INSERT INTO alembic_version VALUES ('host-7')"))
-    await Database(url_of(postgres_url)).migrate()
+    await execute(
+        postgres_url,
+        "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)",
+        "INSERT INTO alembic_version VALUES ('host-7')",
+    )
+    await a_database(postgres_url).migrate()
     async with connected(postgres_url) as connection:
         assert (await connection.execute(text("SELECT version_num FROM alembic_version"))).scalars().all() == [
             "host-7"
@@ -237,14 +160,14 @@ async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
     postgres_url: str, tmp_path: Path
 ) -> None:
     """Only changes of tables take turns in a process: a database that stands still holds up no start but its own."""
-    there = url_of(f"sqlite:///{tmp_path / 'there.db'}")
-    await Database(there).migrate()
+    there = f"sqlite:///{tmp_path / 'there.db'}"
+    await a_database(there).migrate()
     async with connected(postgres_url) as blocking:
         # Alembic waits for this transaction in the middle of its work.
         await blocking.execute(text("CREATE TABLE flowactions_version (version_num VARCHAR(32))"))
-        upgrading = asyncio.create_task(Database(url_of(postgres_url)).migrate())
+        upgrading = asyncio.create_task(a_database(postgres_url).migrate())
         await until(migrations._ALEMBIC.locked)
-        async with asyncio.timeout(300), Database(there):
+        async with asyncio.timeout(300), a_database(there):
             assert not upgrading.done()
         await blocking.rollback()
         await upgrading
@@ -253,18 +176,18 @@ async def test_a_host_whose_tables_are_there_waits_for_no_other_hosts_tables(
 @pytest.mark.parametrize("revision", ["0001", "0009", "0099"])
 async def test_tables_of_a_state_before_the_first_release_are_refused(database_url: str, revision: str) -> None:
     """By the start, by commands and by migrate, on both databases: one error says to begin a new one, and nothing changes."""
-    await Database(url_of(database_url)).migrate()
+    await a_database(database_url).migrate()
     await pretend(database_url, revision)
     said = f"the tables are at revision {revision}, an earlier state .*: begin a new database"
     with pytest.raises(StartFailed, match=said):
         async with FlowActions.load(SmallHost(development(database_url))).lifespan():
             pass
     with pytest.raises(SchemaOutdated, match=said):
-        await Database(url_of(database_url)).migrate()
+        await a_database(database_url).migrate()
     with pytest.raises(SchemaOutdated, match=said):
-        async with opened_database(Database(url_of(database_url))):
+        async with opened_database(a_database(database_url)):
             pass
-    assert await Database(url_of(database_url)).migrate(dry=True) == (revision, migrations.head())
+    assert await a_database(database_url).migrate(dry=True) == (revision, migrations.head())
 
 
 SECOND = """
@@ -303,7 +226,7 @@ async def test_a_second_revision_carries_filled_tables_on(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its statements run on rows in all tables, which stay; on SQLite the start runs it, on PostgreSQL the command."""
-    await Database(url_of(database_url)).migrate()
+    await a_database(database_url).migrate()
     await fill(database_url)
     before, first = await rows_of(database_url), migrations.head()
     folder = tmp_path / "migrations"
@@ -313,13 +236,16 @@ async def test_a_second_revision_carries_filled_tables_on(
     migrations.revisions.cache_clear()
     try:
         if database_url.startswith("sqlite"):
-            async with Database(url_of(database_url)):
+            async with a_database(database_url):
                 pass
         else:
             with pytest.raises(SchemaOutdated, match="run 'flowactions migrate'"):
-                await Database(url_of(database_url)).open(required=True)
-            assert await Database(url_of(database_url)).migrate() == (first, "9999")
-        assert await Database(url_of(database_url)).migrate() == ("9999", "9999")
+                await a_database(database_url).open(required=True)
+            with pytest.raises(StartFailed, match="run 'flowactions migrate'"):
+                async with FlowActions.load(SmallHost(development(database_url))).lifespan():
+                    pass
+            assert await a_database(database_url).migrate() == (first, "9999")
+        assert await a_database(database_url).migrate() == ("9999", "9999")
     finally:
         migrations.revisions.cache_clear()
     assert await rows_of(database_url) == before
@@ -334,7 +260,7 @@ async def test_this_release_works_on_tables_with_one_column_more(
     database_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As beside processes of a later one: nodes of both kinds run, a delivery is sent, read and retried (§9)."""
-    await Database(url_of(database_url)).migrate()
+    await a_database(database_url).migrate()
     async with connected(database_url) as connection:
         for name in metadata.tables:
             await connection.execute(text(f"ALTER TABLE {name} ADD COLUMN later TEXT"))
@@ -370,7 +296,7 @@ async def test_a_first_start_logs_one_line_of_its_own(
     before = logger.level
     logger.setLevel(level)
     try:
-        async with Database(url_of(database_url)):
+        async with a_database(database_url):
             pass
         assert logger.level == level
     finally:

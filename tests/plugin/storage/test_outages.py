@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,14 +22,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
-from flowactions_plugin.housekeeper import Housekeeper
-from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.watch.fleet import Fleet
 from tests.commanding import running
 from tests.host_transactions import webhook
+from tests.outages import a_database, a_role, execute, parsed
 from tests.recorder import recorder
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, hurry, services_of
@@ -53,10 +52,10 @@ OUTAGES = [
 AT_FAULT = ["08006", "25006", "28000", "3D000", "40001", "40P01", "53100", "53300", "55P03", "57P01", "58030"]
 NOT_AT_FAULT = ["0A000", "22012", "23505", "25P02", "42P01", "57014", "P0001"]
 PASSWORD = "Pa5s/w@rd:?#"
-
-
-def a_database(url: str, **options: Any) -> Database:
-    return Database(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url, **options)
+RIGHTS = (
+    "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public",
+    "USAGE ON ALL SEQUENCES IN SCHEMA public",
+)
 
 
 @pytest.fixture
@@ -65,41 +64,12 @@ async def database(database_url: str) -> AsyncIterator[Database]:
         yield opened
 
 
-def _execute_sqlite(path: str, *statements: str) -> None:
-    with closing(sqlite3.connect(path, timeout=SAFETY_SECONDS)) as connection:
-        for each in statements:
-            connection.execute(each)
-        connection.commit()
-
-
-async def execute(url: str, *statements: str) -> None:
-    """Execute statements as an administrator does."""
-    if url.startswith("sqlite"):
-        # In a thread: it may wait for a transaction of the event loop.
-        await asyncio.to_thread(_execute_sqlite, str(make_url(url).database), *statements)
-        return
-    connection = await asyncpg.connect(url)
-    try:
-        for each in statements:
-            await connection.execute(each)
-    finally:
-        await connection.close()
-
-
-@asynccontextmanager
-async def a_role(url: str, name: str) -> AsyncIterator[str]:
-    """Give the URL for a role that may use the tables, but make none; it is removed in the end."""
-    parsed = make_url(url)
-    await execute(
-        url,
-        f"CREATE ROLE \"{name}\" LOGIN PASSWORD '{PASSWORD}'",
-        f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "{name}"',
-        f'GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO "{name}"',
-    )
-    try:
-        yield parsed.set(username=name, password=PASSWORD).render_as_string(hide_password=False)
-    finally:
-        await execute(url, f'DROP OWNED BY "{name}"', f'DROP ROLE "{name}"')
+async def spoil(url: str, how: str, used: str) -> None:
+    """Take the tables away, or the rights of who uses the database on them."""
+    tables = ("outbox", "deferred", "inbound_events", "enqueue_keys", "enqueue_rates")
+    role = make_url(used).username
+    verb = f'REVOKE ALL ON {{}} FROM "{role}"' if how == "rights" else "ALTER TABLE {} RENAME TO {}_gone"
+    await execute(url, *(verb.replace("{}", f"flowactions_{table}") for table in tables))
 
 
 class TestTranslation:
@@ -134,7 +104,7 @@ class TestTranslation:
         self, postgres_url: str
     ) -> None:
         """Because of the database, its node is run again; a statement that failed by itself fails the same way again (§3.2)."""
-        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": postgres_url}).database_url)
+        engine = create_async_engine(parsed(postgres_url))
         async with engine.connect() as connection:
             for code in (*AT_FAULT, *NOT_AT_FAULT):
                 with pytest.raises(DBAPIError) as raised:
@@ -253,7 +223,7 @@ class TestStart:
 
     async def test_a_role_without_rights_gets_the_command(self, postgres_url: str) -> None:
         """Whether it may not create the tables or not read them: the message names the command and the rights."""
-        async with a_role(postgres_url, "plain1") as url:
+        async with a_role(postgres_url, *RIGHTS, password=PASSWORD) as url:
             with pytest.raises(SchemaOutdated, match=r"flowactions migrate.*rights"):
                 async with a_database(url):
                     pass
@@ -270,53 +240,12 @@ class TestStart:
         await engine.dispose()
 
 
-async def spoil(url: str, how: str, name: str) -> None:
-    """Take the tables away, or the rights on them."""
-    tables = ("outbox", "deferred", "inbound_events", "enqueue_keys", "enqueue_rates")
-    verb = "REVOKE ALL ON {} FROM " + f'"{name}"' if how == "rights" else "ALTER TABLE {} RENAME TO {}_gone"
-    await execute(url, *(verb.replace("{}", f"flowactions_{table}") for table in tables))
-
-
 @pytest.fixture(params=["sqlite tables", "postgresql tables", "rights"])
 def spoilt(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """What is taken away, and the URL of an empty database."""
     if request.param == "sqlite tables":
         return request.param, f"sqlite:///{tmp_path / 'f.db'}"
     return request.param, request.getfixturevalue("postgres_url")
-
-
-async def test_background_work_logs_an_outage_once(
-    spoilt: tuple[str, str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Revoked rights or dropped tables are logged once, however often the housekeeper tries, and everything goes on after it."""
-    monkeypatch.setattr("flowactions_plugin.housekeeper.FAILURE_SECONDS", 0.02)
-    caplog.set_level(logging.INFO)
-    how, url = spoilt
-    await a_database(url).migrate()
-    async with AsyncExitStack() as stack:
-        used = url if how != "rights" else await stack.enter_async_context(a_role(url, "plain_task"))
-        services = services_of(SmallHost(development(used)))
-        await stack.enter_async_context(services)
-        await spoil(url, how, "plain_task")
-        caplog.clear()
-        tries = 0
-
-        async def reach() -> None:
-            nonlocal tries
-            tries += 1
-            await services._delivery.claims.touch()
-
-        running = asyncio.create_task(
-            Housekeeper(services.housekeeping(), services._database.outage_log, reach).run()
-        )
-        await until(lambda: tries >= 5 and caplog.records)
-        assert not running.done()
-        running.cancel()
-        await asyncio.wait({running})
-        lines = [record for record in caplog.records if record.name.startswith("flowactions")]
-        assert len(lines) == 1
-        assert lines[0].exc_info is None
-        assert ("rights" if how == "rights" else "flowactions migrate") in lines[0].getMessage()
 
 
 async def test_a_host_logs_an_outage_once(
@@ -327,17 +256,19 @@ async def test_a_host_logs_an_outage_once(
     how, url = spoilt
     await a_database(url).migrate()
     async with AsyncExitStack() as stack:
-        used = url if how != "rights" else await stack.enter_async_context(a_role(url, "plain_host"))
+        given = a_role(url, *RIGHTS, password=PASSWORD)
+        used = url if how != "rights" else await stack.enter_async_context(given)
         host = SmallHost(development(used, FLOWACTIONS_TICK_SECONDS="0.05"))
         actions = FlowActions.load(host)
         await stack.enter_async_context(actions.lifespan())
         outage_log = services_of(host)._database.outage_log
         caplog.clear()
-        await spoil(url, how, "plain_host")
+        await spoil(url, how, used)
         await until(lambda: "deliveries" in outage_log._failing and len(outage_log._failing) > 1)
         lines = [record for record in caplog.records if record.name.startswith("flowactions")]
         assert len(lines) == 1
-        assert not [record for record in lines if record.exc_info]
+        assert not lines[0].exc_info
+        assert ("rights" if how == "rights" else "flowactions migrate") in lines[0].getMessage()
 
 
 @pytest.mark.parametrize("mode", ["scheduled", "continuous"])
@@ -375,12 +306,13 @@ async def test_an_outage_is_not_over_before_what_failed_has_worked(
 async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
     """No restart is needed."""
     await a_database(postgres_url).migrate()
-    async with a_role(postgres_url, "plain2") as url, a_database(url) as database:
-        await execute(postgres_url, 'REVOKE INSERT ON flowactions_oauth_states FROM "plain2"')
+    async with a_role(postgres_url, *RIGHTS, password=PASSWORD) as url, a_database(url) as database:
+        role = make_url(url).username
+        await execute(postgres_url, f'REVOKE INSERT ON flowactions_oauth_states FROM "{role}"')
         with pytest.raises(StorageUnavailable, match=r"permission denied.*rights"):
             async with database.write() as connection:
                 await connection.execute(text(ROW.format("a")))
-        await execute(postgres_url, 'GRANT INSERT ON flowactions_oauth_states TO "plain2"')
+        await execute(postgres_url, f'GRANT INSERT ON flowactions_oauth_states TO "{role}"')
         async with database.write() as connection:
             await connection.execute(text(ROW.format("a")))
 
@@ -633,8 +565,8 @@ class TestWaiting:
             if how == "in_transaction":
                 thread = database._engines.thread
                 assert thread is not None
-                left = await thread.read(
-                    lambda opened: opened.execute(text("PRAGMA busy_timeout")).scalar_one()
+                left = await thread.run(
+                    lambda opened: opened.execute(text("PRAGMA busy_timeout")).scalar_one(), None
                 )
             else:
                 async with engine.connect() as connection:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 from asyncpg.connect_utils import _parse_connect_dsn_and_args
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
@@ -25,8 +16,6 @@ from sqlalchemy.engine import make_url
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.settings.model import read_settings
-from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.urls import (
     asyncpg_arguments,
     parse_database_url,
@@ -34,8 +23,8 @@ from flowactions_plugin.storage.urls import (
     secrets_of,
     sqlite_path,
 )
-
-SSL_REQUEST = bytes.fromhex("0000000804d2162f")
+from tests.authority import inner_authority
+from tests.outages import Door, a_database, parsed
 
 
 def arguments(url: str) -> tuple[Any, ...]:
@@ -119,7 +108,7 @@ class TestPostgreSQL:
     def test_an_invalid_url_is_refused_at_load(self, url: str, told: str) -> None:
         """The message says what is required."""
         with pytest.raises(SettingsInvalid, match="FLOWACTIONS_DATABASE_URL must") as raised:
-            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+            parsed(url)
         assert told in str(raised.value)
 
     @given(
@@ -147,7 +136,7 @@ class TestPostgreSQL:
         """Whatever it is, and whichever part of the URL it becomes without encoding."""
         told = ""
         try:
-            read_settings({"FLOWACTIONS_DATABASE_URL": form.format(secret)})
+            parsed(form.format(secret))
         except SettingsInvalid as exc:
             told = str(exc)
         assert "MARKER" not in told
@@ -185,7 +174,7 @@ class TestSQLite:
     def test_an_in_memory_url_is_refused(self, url: str) -> None:
         """Each connection would have its own database."""
         with pytest.raises(SettingsInvalid, match="each connection would have a database of its own"):
-            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+            parsed(url)
 
     @pytest.mark.parametrize(
         ("url", "told"),
@@ -200,7 +189,7 @@ class TestSQLite:
     def test_an_invalid_url_is_refused_at_load(self, url: str, told: str) -> None:
         """The message says what is required."""
         with pytest.raises(SettingsInvalid, match=told):
-            read_settings({"FLOWACTIONS_DATABASE_URL": url})
+            parsed(url)
 
     def test_paths_of_sqlite(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Relative to the working directory, absolute, or in the home directory."""
@@ -216,114 +205,18 @@ class TestSQLite:
             assert sqlite_path(make_url(parse_database_url(url))) == path
 
 
-class Certificates:
-    """A certificate authority and a server certificate for 127.0.0.1, in files."""
-
-    def __init__(self, directory: Path) -> None:
-        self.authority = directory / "authority.pem"
-        self.stranger = directory / "stranger.pem"
-        self.server = directory / "server.pem"
-        key, authority = _signed("an authority", None)
-        self.authority.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-        self.stranger.write_bytes(_signed("a stranger", None)[1].public_bytes(serialization.Encoding.PEM))
-        own, certificate = _signed("127.0.0.1", (key, authority))
-        private = own.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        self.server.write_bytes(private + certificate.public_bytes(serialization.Encoding.PEM))
-
-
-def _signed(name: str, signer: Any) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    signing, issuer = (key, subject) if signer is None else (signer[0], signer[1].subject)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=signer is None, path_length=None), critical=True)
-    )
-    if signer is not None:
-        names = x509.SubjectAlternativeName([x509.IPAddress(ip_address(name))])
-        made = made.add_extension(names, critical=False)
-    return key, made.sign(signing, hashes.SHA256())
-
-
-class TlsDoor:
-    """A port of PostgreSQL's that speaks TLS as a server with ssl=on does, for one that was built without it.
-
-    Attributes:
-        plain: how many connections came without TLS.
-        encrypted: how many with it.
-    """
-
-    def __init__(self, url: str, certificates: Certificates) -> None:
-        parsed = make_url(url)
-        self._socket = f"{parsed.query['host']}/.s.PGSQL.{parsed.port or 5432}"
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._context.load_cert_chain(certificates.server)
-        self.plain = self.encrypted = 0
-
-    @asynccontextmanager
-    async def opened(self) -> AsyncIterator[int]:
-        tasks: set[asyncio.Task[None]] = set()
-
-        async def enter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            tasks.add(task)
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await self._serve(reader, writer)
-            writer.close()
-
-        server = await asyncio.start_server(enter, "127.0.0.1", 0)
-        try:
-            yield server.sockets[0].getsockname()[1]
-        finally:
-            server.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        first = await reader.readexactly(8)
-        if first == SSL_REQUEST:
-            writer.write(b"S")
-            await writer.drain()
-            await writer.start_tls(self._context)
-            self.encrypted += 1
-            first = b""
-        else:
-            self.plain += 1
-        inner_reader, inner_writer = await asyncio.open_unix_connection(self._socket)
-        inner_writer.write(first)
-        try:
-            await asyncio.gather(pour(reader, inner_writer), pour(inner_reader, writer))
-        finally:
-            inner_writer.close()
-
-
-async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(65536):
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
 class TestConnecting:
     @pytest.fixture
-    def certificates(self, tmp_path: Path) -> Certificates:
-        return Certificates(tmp_path)
+    def door(self, postgres_url: str, tmp_path: Path) -> Door:
+        """A port of the server's with TLS; its authority and another one are in files."""
+        (tmp_path / "stranger.pem").write_text(inner_authority(tmp_path)[0])
+        authority, context = inner_authority(tmp_path)
+        (tmp_path / "authority.pem").write_text(authority)
+        return Door(postgres_url, context)
 
     async def connected(self, url: str) -> str:
         """Connect as a URL says; gives the name that the server knows the connection by."""
-        parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
-        async with Database(parsed) as database, database.read() as connection:
+        async with a_database(url) as database, database.read() as connection:
             query = "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()"
             return str((await connection.execute(text(query))).scalar_one())
 
@@ -333,27 +226,25 @@ class TestConnecting:
             ("sslmode=disable", False),
             ("sslmode=prefer", True),
             ("sslmode=require&channel_binding=require&connect_timeout=5", True),
-            ("sslmode=verify-ca&sslrootcert={authority}", True),
-            ("sslmode=verify-full&sslrootcert={authority}", True),
+            ("sslmode=verify-ca&sslrootcert={tmp}/authority.pem", True),
+            ("sslmode=verify-full&sslrootcert={tmp}/authority.pem", True),
             ("ssl=true", True),
         ],
     )
     async def test_tls_options_and_application_name_reach_the_server(
-        self, postgres_url: str, certificates: Certificates, options: str, encrypted: bool
+        self, door: Door, options: str, encrypted: bool, tmp_path: Path
     ) -> None:
         """As the URL says."""
-        door = TlsDoor(postgres_url, certificates)
-        url = make_url(postgres_url)
-        async with door.opened() as port:
-            query = f"{options.format(authority=certificates.authority)}&application_name=shop%20worker"
-            name = await self.connected(f"postgresql://{url.username}@127.0.0.1:{port}/{url.database}?{query}")
+        query = f"{options.format(tmp=tmp_path)}&application_name=shop%20worker"
+        async with door.url(query) as url:
+            name = await self.connected(url)
         assert name == "shop worker"
         assert (door.plain == 0, door.encrypted > 0) == (encrypted, encrypted)
 
     @pytest.mark.parametrize(
         ("options", "told"),
         [
-            ("sslmode=verify-full&sslrootcert={stranger}", "certificate verify failed"),
+            ("sslmode=verify-full&sslrootcert={tmp}/stranger.pem", "certificate verify failed"),
             ("sslmode=verify-full&sslrootcert=system", "certificate verify failed"),
             (
                 "sslmode=verify-full&sslrootcert={tmp}/not-there.pem",
@@ -362,15 +253,12 @@ class TestConnecting:
         ],
     )
     async def test_a_server_with_an_untrusted_certificate_is_refused(
-        self, postgres_url: str, certificates: Certificates, options: str, told: str, tmp_path: Path
+        self, door: Door, options: str, told: str, tmp_path: Path
     ) -> None:
         """The message says why, without a part of the query."""
-        door = TlsDoor(postgres_url, certificates)
-        url = make_url(postgres_url)
-        async with door.opened() as port:
-            query = options.format(stranger=certificates.stranger, tmp=tmp_path)
+        async with door.url(options.format(tmp=tmp_path)) as url:
             with pytest.raises(StorageUnavailable, match=told) as raised:
-                await self.connected(f"postgresql://{url.username}@127.0.0.1:{port}/{url.database}?{query}")
+                await self.connected(url)
         assert str(tmp_path) not in str(raised.value)
         assert door.plain == 0
 
@@ -379,28 +267,20 @@ class TestConnecting:
     )
     async def test_a_value_that_the_driver_refuses_ends_the_start(self, option: str) -> None:
         """Waiting would change nothing. The message names the setting, and no value."""
-        url = read_settings(
-            {"FLOWACTIONS_DATABASE_URL": f"postgresql://u:p@127.0.0.1:9/d?{option}"}
-        ).database_url
         with pytest.raises(StorageUnavailable, match="the options of FLOWACTIONS_DATABASE_URL") as raised:
-            async with Database(url):
+            async with a_database(f"postgresql://u:p@127.0.0.1:9/d?{option}"):
                 pass
         assert "MARKER" not in str(raised.value)
 
     async def test_session_options_are_passed_on(self, postgres_url: str) -> None:
         """``options``, as providers use it for routing and limits."""
         url = f"{postgres_url}&options=-c%20statement_timeout%3D4321"
-        parsed = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
-        async with Database(parsed) as database, database.read() as connection:
+        async with a_database(url) as database, database.read() as connection:
             assert (await connection.execute(text("SHOW statement_timeout"))).scalar_one() == "4321ms"
 
     async def test_a_password_with_special_characters_works(self, postgres_url: str) -> None:
         """The driver receives it decoded."""
         assert arguments("postgresql://u:%40%2F%3A%25@h/d")[2] == "@/:%"
-        parsed = make_url(postgres_url)
-        assert (
-            await self.connected(
-                f"postgresql://{parsed.username}:%40%2F@/{parsed.database}?host={parsed.query['host']}"
-            )
-            == ""
-        )
+        url = make_url(postgres_url)
+        with_password = f"postgresql://{url.username}:%40%2F@/{url.database}?host={url.query['host']}"
+        assert await self.connected(with_password) == ""

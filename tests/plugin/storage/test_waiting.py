@@ -77,27 +77,20 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowactions_plugin.nodes.pacing.REPEAT_SECONDS", 3600.0)
 
 
-class Session:
-    """A session of somebody else's."""
-
-    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
-        self.connection = connection
-
-    async def waiting(self) -> list[int]:
-        """Give the server's processes that wait for a lock."""
-        query = (
-            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
-        return [row["pid"] for row in await self.connection.fetch(query)]
-
-
 @asynccontextmanager
-async def a_session(url: str) -> AsyncIterator[Session]:
+async def a_session(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """Open a session of somebody else's."""
     connection = await asyncpg.connect(url)
     try:
-        yield Session(connection)
+        yield connection
     finally:
         await connection.close()
+
+
+async def waiting_for_locks(session: asyncpg.Connection[Any]) -> list[int]:
+    """Give the server's processes that wait for a lock."""
+    query = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    return [row["pid"] for row in await session.fetch(query)]
 
 
 @pytest.fixture(params=["host's engine", "own engine"])
@@ -139,8 +132,8 @@ async def test_a_locked_table_is_answered(running: tuple[FlowActions, SharingHos
     walk = a_walk()
     await actions.reach(before(walk, "now"), webhook())
     async with a_session(postgres_url) as other:
-        async with other.connection.transaction():
-            await other.connection.execute(LOCKED)
+        async with other.transaction():
+            await other.execute(LOCKED)
             calls = [call(actions, walk, None) for call in WAITING.values()]
             answers = await answered(asyncio.gather(*calls, _route(actions)))
             assert [
@@ -152,8 +145,8 @@ async def test_a_locked_table_is_answered(running: tuple[FlowActions, SharingHos
     assert (await actions.reach(walk, webhook())).status == "queued"
 
 
-async def _nobody_waits(session: Session) -> bool:
-    return not await session.waiting()
+async def _nobody_waits(session: asyncpg.Connection[Any]) -> bool:
+    return not await waiting_for_locks(session)
 
 
 @pytest.mark.parametrize("running", ["host's engine"], indirect=True)
@@ -167,8 +160,8 @@ async def test_a_hosts_transaction_outlives_a_locked_table(
     async with a_session(postgres_url) as other, host.engine.connect() as connection:
         await order(connection, "before")
         settings = await _settings(connection)
-        async with other.connection.transaction():
-            await other.connection.execute(LOCKED)
+        async with other.transaction():
+            await other.execute(LOCKED)
             for name, call in WAITING.items():
                 assert fails(await answered(call(actions, walk, connection))), name
                 await order(connection, name)
@@ -216,8 +209,8 @@ async def test_a_commit_that_hangs_may_have_been_made(
     """The answer says so, whether the COMMIT was a statement of its own or not."""
     actions, _ = running
     async with a_session(postgres_url) as other:
-        await other.connection.execute(COMMITS)
-        await other.connection.execute("SELECT pg_advisory_lock(7)")
+        await other.execute(COMMITS)
+        await other.execute("SELECT pg_advisory_lock(7)")
         error = await answered(_enqueue(actions, key, None))
         assert "It is not known whether the webhook was queued" in str(error)
         if key is None:
@@ -238,10 +231,10 @@ async def test_a_server_that_stops_is_answered(
         connection = await stack.enter_async_context(host.engine.connect()) if joins else None
         if connection is not None:
             await order(connection, "lost")
-        async with other.connection.transaction():
-            await other.connection.execute(LOCKED)
+        async with other.transaction():
+            await other.execute(LOCKED)
             call = asyncio.create_task(actions.reach(a_walk(), webhook(), connection))
-            with _stopped(await until(other.waiting)):
+            with _stopped(await until(lambda: waiting_for_locks(other))):
                 assert fails(await answered(call))
         if connection is not None:
             with pytest.raises(SQLAlchemyError):

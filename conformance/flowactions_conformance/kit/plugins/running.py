@@ -30,8 +30,8 @@ from flowactions_hookspecs import (
     PROJECT,
     FlowActions,
     FlowActionsError,
+    NodeType,
 )
-from flowactions_hookspecs.hooks import is_node_type
 
 RECEIVER: Final = "{receiver}"
 """In settings and configs: the URL of the kit's receiver."""
@@ -99,7 +99,7 @@ def _named(actions: FlowActions, name: str) -> str:
 
 
 def _types_of(actions: FlowActions, plugin: str) -> list[str]:
-    owned = actions._core._hooks.collect("flowactions_node_types", "NodeType", is_node_type)  # noqa: SLF001
+    owned = actions._core._hooks.named("flowactions_node_types", NodeType, "reach")  # noqa: SLF001
     return [each.value.name for each in owned if each.plugin == plugin]
 
 

@@ -49,10 +49,11 @@ export async function readRuns(flowId, session = "") {
 /** Draw a run, which is folded unless it is open or its author has opened it. */
 export function drawRun(run, types, open) {
   const lines = run.walk.map((each) => drawItem(each, nameOf(each.item, types)));
+  const states = run.walk.filter(({ result }) => result).map(({ result, delivery: found }) => found?.status ?? result.status);
   const details = h(
     "details",
     { open: opened.get(run.runId) ?? open },
-    h("summary", { class: "muted", "data-key": run.runId, click: () => opened.set(run.runId, !details.open) }, `${run.userId || "Somebody"}, ${relative(run.openedAt * 1000)}`),
+    h("summary", { class: "muted", "data-key": run.runId, click: () => opened.set(run.runId, !details.open) }, `${run.userId || "Somebody"}, ${relative(run.openedAt * 1000)}`, h("span", { class: "folded" }, states.map((state) => ` · ${state}`).join(""))),
     h("ol", { class: "plain" }, ...lines),
   );
   return h("li", { class: "run" }, details);
