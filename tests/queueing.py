@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import Executable, text
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
@@ -133,9 +133,9 @@ class Queue:
         completion = Completion(claim, outcome, Transition("dead"), attempted=False)
         return (await self.store.complete([completion]))[claim.id].kind == "written"
 
-    async def run(self, statement: str) -> None:
+    async def run(self, statement: str | Executable) -> None:
         async with self.database.write() as connection:
-            await connection.execute(text(statement))
+            await connection.execute(text(statement) if isinstance(statement, str) else statement)
 
     async def expire_claims(self) -> None:
         await self.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
-from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
+from flowactions_conformance.chat_provider.app import settings_of
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.reference_host import Sample, create_app
 from flowactions_conformance.serving import PortUnavailable, listen_as_told, serve, stopped, url_of
@@ -76,19 +76,11 @@ async def running_demo(
     chat = {name: value for name, value in environment.items() if name.startswith("CHAT_") and value}
     real = _has_real_workspace(environment)
     async with AsyncExitStack() as stack:
-        provider = (
-            None if real else FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T00GLOBEX")])
-        )
-        provider_url = None
-        if provider is not None:
+        provider, provider_url = None, None
+        if not real:
+            provider = FakeChatProvider([sample_workspace(), sample_workspace("Globex", "T00GLOBEX")])
             provider_url = await stack.enter_async_context(serve(provider.app))
-            chat = {
-                "CHAT_CLIENT_ID": CLIENT_ID,
-                "CHAT_CLIENT_SECRET": CLIENT_SECRET,
-                "CHAT_SIGNING_SECRET": SIGNING_SECRET,
-                "CHAT_API_URL": f"{provider_url}/api/",
-                "CHAT_AUTHORIZE_URL": f"{provider_url}/oauth/v2/authorize",
-            }
+            chat = settings_of(provider_url)
         webhook_secret, dashboard_token, api_token = (secrets.token_urlsafe(24) for _ in range(3))
         auth_secret = f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}"
         receiver = Receiver(webhook_secret)
@@ -136,7 +128,8 @@ async def _serve_until_stopped(options: argparse.Namespace, directory: Path) -> 
     async with running_demo(os.environ, directory, channel_id=options.channel, port=options.port) as demo:
         connected = "connect yours on the Connections page"
         if demo.provider is not None:
-            connected = f"connected to {await connect_chat(demo.host_url, demo.dashboard_token)}"
+            card = await connect_chat(demo.host_url, demo.dashboard_token)
+            connected = f"connected to {card['workspace']['name']}"
         _say(
             f"""
 The demo runs. Sign in as Ada or as Olive, who operates it; no password is asked.

@@ -1,6 +1,6 @@
 """The conformance kit's probe as an installed plugin, for hosts that somebody else starts.
 
-Its entry point names ``plugin``. In an environment that `serve-env` has not printed, that is ``None``, which is no plugin, and
+Its entry point names ``plugin``. In an environment that `serve-env` has not written, that is ``None``, which is no plugin, and
 nothing but this module and the names of variables is imported.
 """
 

@@ -1,4 +1,4 @@
-"""The variables of the environment that `serve-env` prints beside the host's settings."""
+"""The variables of the environment that `serve-env` writes beside the host's settings."""
 
 from __future__ import annotations
 
@@ -12,3 +12,5 @@ PROBE_TOKEN: Final = f"{PREFIX}TOKEN"
 """With which the probe reports and answers."""
 DATABASE: Final = f"{PREFIX}DATABASE_URL"
 """Where the host may keep its own tables, as `Env.database_url`."""
+DESK: Final = f"{PREFIX}DESK"
+"""The Unix socket at which a run takes over from `serve-env`."""

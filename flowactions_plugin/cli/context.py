@@ -9,15 +9,16 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, NamedTuple
 
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_hookspecs.host_check import check_host
 from flowactions_plugin.cli.frame import summary
-from flowactions_plugin.errors import CannotRun, SchemaNewer, SchemaOutdated
+from flowactions_plugin.errors import CannotRun, SchemaOutdated
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
@@ -33,10 +34,20 @@ class CommandContext(NamedTuple):
     settings: Settings
     database: Database
 
+    @property
+    def insights(self) -> Insights:
+        """What can be read."""
+        return Insights.of(self.database, self.settings)
+
+    @property
+    def operations(self) -> Operations:
+        """What can be changed."""
+        return Operations(self.database)
+
 
 @asynccontextmanager
 async def context_of(host: str | None) -> AsyncIterator[CommandContext]:
-    """Make the host, if one is named, and read the settings."""
+    """Make the host, if one is named, and read the settings. The database is not open yet."""
     if host is None:
         yield context_with(None, read_settings(os.environ))
         return
@@ -56,22 +67,14 @@ def context_with(host: Host | None, settings: Settings) -> CommandContext:
 
 @asynccontextmanager
 async def opened(host: str | None) -> AsyncIterator[CommandContext]:
-    """Open the database of an operator's command, as `opened_database` does.
-
-    Args:
-        host: as of `context_of`.
-    """
+    """Open the database of an operator's command, as `opened_database` does; the host is as of `context_of`."""
     async with context_of(host) as context, opened_database(context.database):
         yield context
 
 
 @asynccontextmanager
-async def opened_database(database: Database, *, newer: bool = False) -> AsyncIterator[None]:
+async def opened_database(database: Database) -> AsyncIterator[None]:
     """Open a database for a command. Unlike a host, it neither creates nor upgrades tables.
-
-    Args:
-        database: not open yet.
-        newer: whether the command works on tables of a later release, too.
 
     Raises:
         CannotRun: there is no such file.
@@ -83,16 +86,12 @@ async def opened_database(database: Database, *, newer: bool = False) -> AsyncIt
     missing = database.missing_file
     if missing is not None and missing.parent.exists():
         raise CannotRun(
-            f"the database {missing} does not exist: set FLOWACTIONS_DATABASE_URL, or name the host with --host"
+            f"no tables yet, the file {missing} does not exist: the worker or 'flowactions migrate' makes them; if you expect "
+            "tables, set FLOWACTIONS_DATABASE_URL or name the host with --host"
         )
-    try:
-        before, wanted = await database.migrate(dry=True)
-    except SchemaNewer:
-        if not newer:
-            raise
-    else:
-        if before != wanted:
-            raise SchemaOutdated(outdated(before, wanted))
+    before, wanted = await database.migrate(dry=True)
+    if before != wanted:
+        raise SchemaOutdated(outdated(before, wanted))
     async with AsyncExitStack() as stack:
         stack.push_async_exit(database)
         await database.open(required=True)
@@ -111,43 +110,24 @@ async def opened_host(location: str) -> AsyncIterator[Host]:
         CannotRun: there is no host, or its code fails; the message says where.
         HostInvalid: it is not what the contract asks for.
     """
-    with _errors_in(f"the host {location} could not be made"):
-        made = _imported(location)
-        if callable(made) and not isinstance(made, Host):
-            made = made()
-        if inspect.isawaitable(made):
-            made = await made
     async with AsyncExitStack() as stack:
-        if not isinstance(made, Host) and hasattr(made, "__aenter__"):
-            context = made
-            with _errors_in(f"the host {location} could not be opened"):
-                made = await context.__aenter__()
-            stack.push_async_exit(partial(_close, location, context))
+        try:
+            made = _imported(location)
+            if callable(made) and not isinstance(made, Host):
+                made = made()
+            if inspect.isawaitable(made):
+                made = await made
+            if not isinstance(made, Host) and hasattr(made, "__aenter__"):
+                made = await stack.enter_async_context(made)
+        except FlowActionsError:
+            raise
+        except (Exception, SystemExit) as exc:
+            what = f"the host {location} could not be made"
+            log.debug(what, exc_info=True, extra={"event": "command.host_failed"})
+            raise CannotRun(f"{what}: {summary(exc)}") from exc
         if not isinstance(made, Host):
             raise CannotRun(f"{location} gives {type(made).__name__}, not a Host")
         yield check_host(made)
-
-
-async def _close(location: str, context: Any, kind: Any, exc: BaseException | None, trace: Any) -> Any:
-    try:
-        return await context.__aexit__(kind, exc, trace)
-    except Exception as raised:
-        if raised is exc:
-            raise
-        with _errors_in(f"the host {location} could not be closed"):
-            raise
-
-
-@contextmanager
-def _errors_in(what: str) -> Iterator[None]:
-    """Translate exceptions of the host's own code into one line."""
-    try:
-        yield
-    except FlowActionsError:
-        raise
-    except (Exception, SystemExit) as exc:
-        log.debug(what, exc_info=True, extra={"event": "command.host_failed"})
-        raise CannotRun(f"{what}: {summary(exc)}") from exc
 
 
 def _imported(location: str) -> Any:

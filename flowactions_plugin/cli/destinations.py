@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, SETTINGS, TABLES_EXITS, command
-from flowactions_plugin.cli.options import WORDS, host_option, organization_option, reason_option
+from flowactions_plugin.cli.frame import DONE, SETTINGS, command
+from flowactions_plugin.cli.options import WORDS, limit_option, organization_option, reason_option
 from flowactions_plugin.cli.output import duration, line, moment, status, table, write_json
 
 if TYPE_CHECKING:
+    from flowactions_plugin.cli.context import CommandContext
     from flowactions_plugin.insights.results import DestinationState
 
 NO_ORGANIZATION: Final = "(alerts)"
@@ -35,24 +36,19 @@ def destinations() -> None:
     """List destinations, pause and resume them."""
 
 
-@command("list", document="cli.documents:Destinations", exits=TABLES_EXITS)
-@host_option()
-@organization_option("Of this organization only.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The most that are shown."
-)
-async def list_destinations(host: str | None, organization: str | None, limit: int, as_json: bool) -> int:
+@command("list", document="cli.documents:Destinations", opens=True)
+@organization_option("Of this organization.")
+@limit_option
+async def list_destinations(
+    context: CommandContext, organization: str | None, limit: int, as_json: bool
+) -> int:
     """List destinations with the results of the last hour, and pauses."""
-    from flowactions_plugin.cli.context import opened
     from flowactions_plugin.cli.documents import Destinations
-    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     scope = Scope(organization)
-    async with opened(host) as context:
-        insights = Insights.of(context.database, context.settings)
-        found = await insights.destinations(scope, limit + 1, None)
-        paused = await insights.pauses(scope, limit=limit + 1)
+    found = await context.insights.destinations(scope, limit + 1, None)
+    paused = await context.insights.pauses(scope, limit=limit + 1)
     rows, more = found[:limit], len(found) > limit
     pauses, more_pauses = paused[:limit], len(paused) > limit
     if as_json:
@@ -93,47 +89,47 @@ async def list_destinations(host: str | None, organization: str | None, limit: i
     return DONE
 
 
-@command("pause", document="cli.documents:Paused", exits=TABLES_EXITS)
+@command("pause", document="cli.documents:Paused", opens=True)
 @click.argument("destination", type=WORDS)
-@host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-async def pause(**options: Any) -> int:
+async def pause(context: CommandContext, **options: Any) -> int:
     """Pause a destination: its deliveries wait, use up no attempt and do not delay other deliveries.
 
     DESTINATION is scheme, host and port, or a URL. Attempts in flight are finished.
     """
-    return await _change("pause", **options)
+    return await _change("pause", context, **options)
 
 
-@command("resume", document="cli.documents:Paused", exits=TABLES_EXITS)
+@command("resume", document="cli.documents:Paused", opens=True)
 @click.argument("destination", type=WORDS)
-@host_option()
 @organization_option("For this organization only; without it, for all.")
 @reason_option
-async def resume(**options: Any) -> int:
+async def resume(context: CommandContext, **options: Any) -> int:
     """Resume a destination: deliveries that have waited are due at once, in their order."""
-    return await _change("resume", **options)
+    return await _change("resume", context, **options)
 
 
 async def _change(
-    what: str, destination: str, host: str | None, organization: str | None, reason: str, as_json: bool
+    what: str,
+    context: CommandContext,
+    destination: str,
+    organization: str | None,
+    reason: str,
+    as_json: bool,
 ) -> int:
-    from flowactions_plugin.cli.context import actor, opened
+    from flowactions_plugin.cli.context import actor
     from flowactions_plugin.cli.documents import Paused
     from flowactions_plugin.egress.destination import parse_destination
     from flowactions_plugin.errors import CannotRun, EgressRefused
-    from flowactions_plugin.operations.port import Operations
     from flowactions_plugin.operators.scope import Scope
 
     try:
         key = parse_destination(destination).key
     except EgressRefused as exc:
         raise CannotRun(f"this is no destination: {exc}") from None
-    async with opened(host) as context:
-        operations = Operations(context.database)
-        call = operations.pause if what == "pause" else operations.resume
-        changed = await call(Scope(organization), key, actor(), reason)
+    call = context.operations.pause if what == "pause" else context.operations.resume
+    changed = await call(Scope(organization), key, actor(), reason)
     if as_json:
         write_json(Paused(destination=key, organization=organization, changed=changed))
     else:

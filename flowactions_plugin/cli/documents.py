@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
-from flowactions_plugin.insights.results import DestinationState, Pause, Worker
+from flowactions_plugin.insights.results import DestinationState, Pause
+from flowactions_plugin.operations.purge import Purged
 
 
 class Document(msgspec.Struct, kw_only=True, rename="camel"):
@@ -43,18 +42,6 @@ class Tokens(Document):
     dry: bool
 
 
-class Key(Document):
-    """A new key.
-
-    Attributes:
-        kind: the purpose of the key.
-        key: the key; it is not stored.
-    """
-
-    kind: Literal["encryption", "signing"]
-    key: str
-
-
 class Destinations(Document):
     """Destinations with the results of the last hour, and pauses.
 
@@ -85,11 +72,18 @@ class Paused(Document):
     changed: bool
 
 
-class Workers(Document):
-    """The processes that deliver.
+class Purge(Document):
+    """The rows of an organization: counted or deleted.
 
     Attributes:
-        data: the workers, without those that were last seen more than a day ago.
+        organization: its id.
+        dry: whether it was counted only.
+        counts: how many of each kind.
+        token_revoked: whether the token of a chat connection could be revoked at the provider; `null` without a connection, or
+            when it was counted only.
     """
 
-    data: list[Worker]
+    organization: str
+    dry: bool
+    counts: Purged
+    token_revoked: bool | None = None

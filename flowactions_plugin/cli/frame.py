@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial, wraps
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -13,8 +12,6 @@ import click
 from flowactions_plugin.cli.output import status
 
 if TYPE_CHECKING:
-    import asyncio
-
     from flowactions_hookspecs import FlowActionsError
 
 PROGRAM: Final = "flowactions"
@@ -54,13 +51,20 @@ class Command(click.Command):
         self.document = document
 
 
+def host_option(*, required: bool = False) -> Callable[[Any], Any]:
+    """Return the option ``--host``."""
+    text = "Where the host is made: 'package.module:name' of a Host, or of a function that returns one."
+    if not required:
+        text += " Without it, the settings of the environment are used."
+    return click.option("--host", required=required, metavar="MODULE:NAME", help=text)
+
+
 def command(
     name: str,
     *,
     exits: Mapping[int, str] | None = None,
     document: str | None = None,
-    read: Mapping[str, Callable[[str | None], Any]] | None = None,
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    opens: bool = False,
 ) -> Callable[[Callable[..., Any]], Command]:
     """Declare a `Command`; with a document it has the option ``--json``.
 
@@ -68,47 +72,36 @@ def command(
         name: of the command.
         exits: see `Command`.
         document: see `Command`.
-        read: an option that names a file → what reads it.
-        loop_factory: makes the event loop that a coroutine function runs in; ``None``: asyncio's.
+        opens: whether the command works on deliveries: it gets a `CommandContext` whose database is open, and has ``--host``.
     """
 
     def declare(function: Callable[..., Any]) -> Command:
-        if iscoroutinefunction(function):
-            function = _in_loop(function, read or {}, loop_factory)
+        @wraps(function)
+        def run(**options: Any) -> int:
+            return _run(partial(_opened if opens else function, **options))
+
+        async def _opened(host: str | None, **options: Any) -> int:
+            from flowactions_plugin.cli.context import opened  # not for --help
+
+            async with opened(host) as context:
+                return int(await function(context, **options))
+
+        meant = {**(TABLES_EXITS if opens else {}), **(exits or {})}
+        declared = click.command(name, cls=Command, context_settings=SETTINGS, exits=meant, document=document)
+        made = declared(host_option()(run) if opens else run)
         if document is not None:
-            function = click.option(
-                "--json", "as_json", is_flag=True, help="Write the result as JSON to standard output."
-            )(function)
-            # Click lists the option that was added last first; the reader wants it last.
-            declared = getattr(function, "__click_params__")  # noqa: B009  click's own
-            declared.insert(0, declared.pop())
-        return click.command(
-            name, cls=Command, context_settings=SETTINGS, exits=exits or {}, document=document
-        )(function)
+            text = "Write the result as JSON to standard output."
+            made.params.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
+        return made
 
     return declare
 
 
-def _in_loop(
-    function: Callable[..., Coroutine[Any, Any, int]],
-    read: Mapping[str, Callable[[str | None], Any]],
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None,
-) -> Callable[..., int]:
-    """Return a function, with the same options, that runs a coroutine function in an event loop of its own."""
+def _run(work: Callable[[], Any]) -> int:
+    """Run a command's work, in an event loop if it needs one; return the exit status.
 
-    # Files are read before the loop runs: in it, Ctrl+C does not end a read of the terminal.
-    @wraps(function)
-    def in_loop(**options: Any) -> int:
-        contents = {name: reader(options[name]) for name, reader in read.items()}
-        return _run(partial(function, **{**options, **contents}), loop_factory)
-
-    return in_loop
-
-
-def _run(
-    work: Callable[[], Coroutine[Any, Any, int]], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None
-) -> int:
-    """Run a command's work in an event loop; return the exit status. No message of an unexpected error is shown: a secret may be in it."""
+    No message of an unexpected error is shown: a secret may be in it.
+    """
     import asyncio  # not for --help
     import logging
 
@@ -118,8 +111,8 @@ def _run(
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every check of the tables
     try:
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            return runner.run(work())
+        found = work()
+        return int(asyncio.run(found) if isinstance(found, Coroutine) else found)
     except (BrokenPipeError, click.ClickException, click.Abort):
         raise  # click ends with 1, and without a word, when whoever reads the output has enough
     except FlowActionsError as exc:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, NEWER_TABLES, STALLED, TABLES_EXITS, command
-from flowactions_plugin.cli.options import WORDS, host_option, yes_option
+from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, NEWER_TABLES, STALLED, command, host_option
+from flowactions_plugin.cli.options import WORDS, yes_option
 from flowactions_plugin.cli.output import confirmed, line, status, write_json
 from flowactions_plugin.log_text import plural
+
+if TYPE_CHECKING:
+    from flowactions_plugin.cli.context import CommandContext
 
 
 @command(
@@ -81,19 +84,13 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
     if as_json:
         write_json(Tables(revision=before if check else wanted, before=before, wanted=wanted))
     elif check:
-        line(
-            f"tables at revision {before}, this release at {wanted}"
-            if before
-            else f"no tables yet, this release at {wanted}"
-        )
+        line(f"{f'tables at revision {before}' if before else 'no tables yet'}, this release at {wanted}")
     elif before == wanted:
         line(f"tables at {wanted}")
+    elif before is None:
+        line(f"created the tables (revision {wanted})")
     else:
-        line(
-            f"upgraded the tables from revision {before} to {wanted}"
-            if before
-            else f"created the tables (revision {wanted})"
-        )
+        line(f"upgraded the tables from revision {before} to {wanted}")
     return FAILED if check and before != wanted else DONE
 
 
@@ -105,10 +102,10 @@ async def migrate(host: str | None, check: bool, as_json: bool) -> int:
         FAILED: "no key opens some token, and the message names its organization; or, with --check, something is "
         "to be done; or it failed",
     },
+    opens=True,
 )
-@host_option()
 @click.option("--check", is_flag=True, help="Change nothing; exit 1 if tokens must be encrypted again.")
-async def reseal(host: str | None, check: bool, as_json: bool) -> int:
+async def reseal(context: CommandContext, check: bool, as_json: bool) -> int:
     """Encrypt every stored token with the newest encryption key.
 
     Run it after you have put a new key before the others in FLOWACTIONS_ENCRYPTION_KEYS. Then you can remove the older
@@ -117,14 +114,10 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
     from flowactions_plugin.chat import tokens
     from flowactions_plugin.chat.service import keys_of
     from flowactions_plugin.chat.store import ConnectionStore
-    from flowactions_plugin.cli.context import context_of, opened_database
     from flowactions_plugin.cli.documents import Tokens
 
-    async with context_of(host) as context:
-        keys = keys_of(context.settings, context.database)
-        # A database that it made itself has no token, and would look like one in which all have the newest key.
-        async with opened_database(context.database, newer=True):
-            done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
+    keys = keys_of(context.settings, context.database)
+    done = await tokens.reseal(ConnectionStore(context.database), keys, dry=check)
     if as_json:
         write_json(Tokens(changed=done.changed, current=done.current, unreadable=list(done.broken), dry=check))
     else:
@@ -140,16 +133,14 @@ async def reseal(host: str | None, check: bool, as_json: bool) -> int:
 
 @command(
     "purge",
-    document="cli.changing:Purge",
-    exits={**TABLES_EXITS, FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
+    document="cli.documents:Purge",
+    exits={FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
+    opens=True,
 )
-@click.option(
-    "--organization", type=WORDS, required=True, metavar="ID", help="The organization whose rows are deleted."
-)
-@host_option()
+@click.argument("organization", type=WORDS)
 @click.option("--dry-run", is_flag=True, help="Count only.")
 @yes_option
-async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, as_json: bool) -> int:
+async def purge(context: CommandContext, organization: str, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Delete all rows of an organization, and revoke its chat token.
 
     Deliveries that wait are deleted too, and are not sent. The command counts the rows first. One line of the audit stays:
@@ -158,21 +149,20 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     from msgspec.structs import asdict
 
     from flowactions_plugin.chat.service import build_chat
-    from flowactions_plugin.cli.changing import Purge
-    from flowactions_plugin.cli.context import actor, opened
+    from flowactions_plugin.cli.context import actor
+    from flowactions_plugin.cli.documents import Purge
     from flowactions_plugin.errors import CannotRun, NotConfigured
     from flowactions_plugin.operations import purge as purging
 
     if not organization.strip():
-        raise CannotRun("--organization must be an id")
-    who = actor()
-    async with opened(host) as context, AsyncExitStack() as stack:
+        raise CannotRun("ORGANIZATION must be an id")
+    async with AsyncExitStack() as stack:
         chat = build_chat(context.settings, context.database)
         disconnect = None
         if not isinstance(chat, NotConfigured):
             stack.push_async_callback(chat.aclose)
             disconnect = chat.connections.disconnect
-        counts = await purging.purge(context.database, organization, who, dry=True)
+        counts = await purging.purge(context.database, organization, actor(), dry=True)
         if counts.chat_connection and disconnect is None:
             status(f"the chat token cannot be revoked at the provider: {chat}")
         revoked: bool | None = None
@@ -183,7 +173,9 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
             if not confirmed(f"Remove all of this of organization {organization}?", yes=yes):
                 return FAILED
             revoked = disconnect is not None if counts.chat_connection else None
-            counts = await purging.purge(context.database, organization, who, dry=False, disconnect=disconnect)
+            counts = await purging.purge(
+                context.database, organization, actor(), dry=False, disconnect=disconnect
+            )
     if as_json:
         write_json(Purge(organization=organization, dry=dry_run, counts=counts, token_revoked=revoked))
     elif not total:
@@ -193,7 +185,7 @@ async def purge(organization: str, host: str | None, dry_run: bool, yes: bool, a
     return DONE
 
 
-def _show_counts(counts: Mapping[str, int]) -> None:
+def _show_counts(counts: dict[str, int]) -> None:
     for name, number in counts.items():
         if number:
             line(f"{name.replace('_', ' '):18} {number:,}")

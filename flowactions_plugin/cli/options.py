@@ -18,14 +18,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 MOST_CHARACTERS: Final = 2048
 
 
-def host_option(*, required: bool = False) -> Callable[[Function], Function]:
-    """Return the option ``--host``."""
-    text = "Where the host is made: 'package.module:name' of a Host, or of a function that returns one."
-    if not required:
-        text += " Without it, the settings of the environment are used."
-    return click.option("--host", required=required, metavar="MODULE:NAME", help=text)
-
-
 class Words(click.ParamType):  # type: ignore[type-arg]  # generic for a checker only
     """Text that every database can store."""
 
@@ -58,35 +50,60 @@ reason_option = click.option(
     help="The reason, for the audit; it is shown to the organization.",
 )
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-
-secret_option = click.option(
-    "--secret-file",
-    "secret",
-    metavar="FILE",
-    help="A file with the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+limit_option = click.option(
+    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The most that are shown."
 )
-"""`read_secret` reads it."""
+
+
+def content(read: Callable[[str | None], Any]) -> Callable[..., Any]:
+    """Return what reads the file that an option names, before the event loop runs: in it, Ctrl+C ends no read of the terminal."""
+    return lambda context, _param, path: None if context.resilient_parsing else read(path)
+
+
+def read_file(path: str | None) -> bytes | None:
+    """Return the bytes of a file, of standard input for ``-``; ``None`` without one.
+
+    Raises:
+        click.FileError: it cannot be read.
+    """
+    if path is None:
+        return None
+    try:
+        with click.open_file(path, "rb") as file:
+            content: bytes = file.read()
+    except OSError as exc:
+        raise click.FileError(path, exc.strerror) from None
+    return content
 
 
 def read_secret(path: str | None) -> str | None:
     """Return the signing secret of a file, or that of the environment; ``None`` when there is none.
 
     Raises:
-        click.UsageError: the file cannot be read, or holds no text.
+        click.FileError: the file cannot be read.
+        click.UsageError: it holds no text.
     """
     import os
 
-    if path is None:
+    content = read_file(path)
+    if content is None:
         return os.environ.get("WEBHOOK_SECRET") or None
     try:
-        with click.open_file(path, encoding="utf-8") as file:
-            secret: str = file.read(1 << 16).strip("\r\n")
-    except (OSError, UnicodeDecodeError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) else "it is not UTF-8"
-        raise click.UsageError(f"The secret's file cannot be read: {reason}.") from None
+        secret = content.decode().strip("\r\n")
+    except UnicodeDecodeError:
+        raise click.UsageError("The secret's file is not UTF-8.") from None
     if not secret:
         raise click.UsageError("The secret's file is empty.")
     return secret
+
+
+secret_option = click.option(
+    "--secret-file",
+    "secret",
+    metavar="FILE",
+    callback=content(read_secret),
+    help="A file with the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+)
 
 
 def filter_options(*, without: Collection[str] = ()) -> Callable[[Function], Function]:

@@ -1,43 +1,30 @@
-"""``flowactions outbox``: deliveries, as an operator sees them."""
+"""``flowactions outbox``: deliveries, as an operator sees them; and ``status``: how they stand."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flowactions_plugin.cli.bulk import actions, cancel, delete, resend, retry, stop
 from flowactions_plugin.cli.destinations import NO_ORGANIZATION, columns
-from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, TABLES_EXITS, command
+from flowactions_plugin.cli.frame import DONE, FAILED, SETTINGS, command
 from flowactions_plugin.cli.options import (
     WORDS,
     filter_of,
     filter_options,
-    host_option,
+    limit_option,
     organization_option,
     say_times,
 )
-from flowactions_plugin.cli.output import block, duration, line, moment, short, status, table, write_json
+from flowactions_plugin.cli.output import Row, block, duration, line, moment, short, status, table, write_json
 from flowactions_plugin.log_text import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from flowactions_plugin.insights.results import (
-        Bucket,
-        Delivery,
-        DeliveryDetail,
-        FailingOrigin,
-        Failures,
-        Found,
-    )
-
-MOST_ROWS = 1000
-MOST_RESENT = 5
-"""How many deliveries are named that were sent again from one."""
-
-NO_FLOW: Final = "(no flow)"
-"""Instead of a flow, where none has queued a delivery."""
+    from flowactions_plugin.cli.context import CommandContext
+    from flowactions_plugin.insights.results import Attempt, Bucket, Delivery, FailingOrigin, Found
 
 
 @click.group("outbox", context_settings=SETTINGS, no_args_is_help=False)
@@ -48,12 +35,9 @@ def outbox() -> None:
     """
 
 
-@command("list", document="insights.results:Page", exits=TABLES_EXITS)
-@host_option()
-@filter_options()
-@click.option(
-    "--limit", type=click.IntRange(1, MOST_ROWS), default=50, show_default=True, help="The most that are shown."
-)
+@command("list", document="insights.results:Page", opens=True)
+@filter_options(without={"id"})
+@limit_option
 @click.option(
     "--cursor",
     type=WORDS,
@@ -61,25 +45,21 @@ def outbox() -> None:
     help="Continue after a page; the last line of each page names its cursor.",
 )
 async def list_deliveries(
-    host: str | None, limit: int, cursor: str | None, as_json: bool, **given: str | None
+    context: CommandContext, limit: int, cursor: str | None, as_json: bool, **given: str | None
 ) -> int:
     """List deliveries, newest first."""
     from msgspec.structs import replace
 
-    from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
     wanted = filter_of(given)
     rows: list[Delivery] = []
-    async with opened(host) as context:
-        queries = Insights.of(context.database, context.settings)
-        while True:
-            page = await queries.deliveries(Scope(), wanted, cursor, limit - len(rows))
-            rows += page.rows
-            cursor = page.next_cursor
-            if cursor is None or len(rows) == limit:
-                break
+    while True:
+        page = await context.insights.deliveries(Scope(), wanted, cursor, limit - len(rows))
+        rows += page.rows
+        cursor = page.next_cursor
+        if cursor is None or len(rows) == limit:
+            break
     page = replace(page, rows=rows)
     if as_json:
         write_json(page)
@@ -111,52 +91,45 @@ async def list_deliveries(
 @command(
     "show",
     document="insights.results:Found",
-    exits={**TABLES_EXITS, FAILED: "no delivery has this id; or it failed"},
+    exits={FAILED: "no delivery has this id; or it failed"},
+    opens=True,
 )
 @click.argument("delivery_id", metavar="ID")
-@host_option()
-@click.option("--curl", is_flag=True, help="Write a curl command instead, with masked credentials.")
-async def show(delivery_id: str, host: str | None, curl: bool, as_json: bool) -> int:
+async def show(context: CommandContext, delivery_id: str, as_json: bool) -> int:
     """Show one delivery: why it is not sent yet, its request, its attempts, and the changes that people made to it."""
-    from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.clock import is_id
-    from flowactions_plugin.insights.curl import unsigned
-    from flowactions_plugin.insights.port import Insights
     from flowactions_plugin.operators.scope import Scope
 
-    if curl and as_json:
-        raise click.UsageError("--curl writes a command, and no JSON: leave one of the two out.")
-    found: Found | None = None
-    if is_id(delivery_id.lower()):
-        async with opened(host) as context:
-            found = await Insights.of(context.database, context.settings).delivery(Scope(), delivery_id.lower())
+    found = await context.insights.delivery(Scope(), delivery_id.lower())
     if found is None:
         status("flowactions: no delivery has this id; 'outbox list --event-id' searches by event")
         return FAILED
     if as_json:
         write_json(found)
-    elif curl:
-        line(unsigned(found.row.method, found.row.url, found.row.headers, found.row.body))
     else:
         show_delivery(found)
     return DONE
 
 
-@command("stats", document="insights.results:Overview", exits=TABLES_EXITS)
-@host_option()
-@organization_option("Of this organization only.")
-async def stats(host: str | None, organization: str | None, as_json: bool) -> int:
-    """Show the overview: what is due, rates and failures, and the destinations, flows and nodes that fail most."""
-    from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.insights.port import Insights
+@command(
+    "status",
+    document="insights.results:Overview",
+    exits={FAILED: "no worker is alive; or it failed"},
+    opens=True,
+)
+@organization_option("Of this organization.")
+async def show_status(context: CommandContext, organization: str | None, as_json: bool) -> int:
+    """Show how deliveries stand: what is due, rates, workers, findings, and what fails most.
+
+    Workers are the processes that deliver: 'flowactions worker', and hosts that deliver themselves.
+    """
+    from flowactions_plugin.insights.verdict import clock_offset
     from flowactions_plugin.operators.scope import Scope
 
-    async with opened(host) as context:
-        overview = await Insights.of(context.database, context.settings).overview(Scope(organization))
+    overview = await context.insights.overview(Scope(organization))
+    alive = [worker for worker in overview.workers if worker.state == "alive"]
     if as_json:
         write_json(overview)
-        return DONE
-    alive = [worker for worker in overview.workers if worker.state == "alive"]
+        return DONE if alive else FAILED
     line(f"{'verdict':12} {overview.verdict.state}: {overview.verdict.reason}")
     line(f"{'due':12} {overview.due}, the oldest for {duration(overview.oldest_due_ms / 1000)}")
     line(f"{'waiting':12} {overview.waiting}")
@@ -167,39 +140,55 @@ async def stats(host: str | None, organization: str | None, as_json: bool) -> in
     for each in overview.findings:
         if each.about != "deliveries":
             line(f"{each.about:12} {each.words}")
-    for title, found in (("most failures", overview.worst), ("most time", overview.slowest)):
-        if found:
-            line()
-            table(found, columns(f"{title}, last hour"))
-    show_failures(overview.failures)
-    return DONE
+            if each.advice:
+                line(f"{'':12} -> {each.advice}")
+    _titled(
+        overview.workers,
+        {
+            "worker": lambda each: each.name,
+            "state": lambda each: "does not answer" if each.state == "stale" else each.state,
+            "version": lambda each: each.version,
+            "machine": lambda each: each.host_name,
+            "pid>": lambda each: each.pid,
+            "mode": lambda each: each.mode,
+            "in flight>": lambda each: None if each.state == "stale" else each.in_flight,
+            "slots>": lambda each: each.slots,
+            "started": lambda each: moment(each.started_at),
+            "seen": lambda each: moment(each.last_seen_at),
+            "clock": lambda each: clock_offset(each.clock_ahead_ms),
+            "claimed": lambda each: moment(each.last_claim_at),
+        },
+    )
+    _titled(overview.worst, columns("most failures, last hour"))
+    _titled(overview.slowest, columns("most time, last hour"))
+    failures = overview.failures
 
-
-def show_failures(failures: Failures) -> None:
-    """Print flows and nodes by failures; nothing where there are none."""
-
-    def columns(
-        title: str, name: Callable[[FailingOrigin], object]
-    ) -> dict[str, Callable[[FailingOrigin], object]]:
+    def failing(title: str, name: Callable[[FailingOrigin], object]) -> dict[str, Callable[[Any], object]]:
         return {
-            title: name,
+            f"{title} by failures, last hour": name,
             "organization": lambda each: each.organization_id or NO_ORGANIZATION,
             "dead>": lambda each: f"{each.dead:,}",
             "retrying>": lambda each: f"{each.retrying:,}",
             "share>": lambda each: f"{each.failed / failures.failed:.1%}",
         }
 
-    if failures.flows:
-        line()
-        table(failures.flows, columns("flows by failures, last hour", lambda each: each.flow_id or NO_FLOW))
-    if failures.nodes:
-        line()
-        nodes = columns("nodes by failures, last hour", lambda each: each.node_id)
-        table(failures.nodes, {**nodes, "flow": lambda each: each.flow_id or NO_FLOW})
+    def flow(each: FailingOrigin) -> str:
+        return each.flow_id or "(no flow)"
+
+    _titled(failures.flows, failing("flows", flow))
+    _titled(failures.nodes, {**failing("nodes", lambda each: each.node_id), "flow": flow})
     if failures.flows and not failures.exact:
         status(
             "flows and nodes: counted among the latest thousand dead deliveries, and as many that are tried again"
         )
+    return DONE if alive else FAILED
+
+
+def _titled(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:
+    """Print a table behind an empty line, if it has rows."""
+    if rows:
+        line()
+        table(rows, columns)
 
 
 def _totals(buckets: Sequence[Bucket]) -> str:
@@ -213,6 +202,7 @@ def _totals(buckets: Sequence[Bucket]) -> str:
 def show_delivery(found: Found) -> None:
     """Print a delivery; every text of it is escaped."""
     row = found.row
+    times = "once" if row.reclaims == 1 else f"{row.reclaims} times"
     line(found.why)
     line()
     facts = {
@@ -225,7 +215,7 @@ def show_delivery(found: Found) -> None:
         "origin": "a test of a draft, sent unsigned" if row.is_unsigned_test else None,
         "event": f"{row.event_type}  {row.event_id}",
         "resent from": row.resent_from,
-        "resent as": _resent_as(found),
+        "resent as": ", ".join(each.id for each in found.resent_as),
         "key": row.idempotency_key,
         "enqueued": short(row.created_at),
         "due": short(row.next_attempt_at),
@@ -233,7 +223,7 @@ def show_delivery(found: Found) -> None:
         "claimed": f"since {short(row.claimed_at)}, until {short(row.claimed_until)}"
         if row.claimed_until
         else None,
-        "reclaimed": reclaimed(row),
+        "reclaimed": row.reclaims and f"{times}: workers ended, or did not answer, while they had claimed it",
         "last error": row.last_error,
         "trace": row.trace,
         "defect": row.defect if isinstance(row.defect, str) else None,
@@ -248,31 +238,13 @@ def show_delivery(found: Found) -> None:
     if row.body is not None:
         line()
         block(row.body)
-    _show_attempts(found)
+    _show_attempts(row.attempt_log)
     _show_changes(found)
 
 
-def _resent_as(found: Found) -> str | None:
-    """Return the last deliveries that were sent again from one, and how many others; ``None``: none was."""
-    ids = [each.id for each in found.resent_as]
-    more = f", and {len(ids) - MOST_RESENT:,} before" if len(ids) > MOST_RESENT else ""
-    return ", ".join(ids[:MOST_RESENT]) + more if ids else None
-
-
-def reclaimed(row: DeliveryDetail) -> str | None:
-    """Return how often workers have ended that held a delivery; ``None``: none has."""
-    if not row.reclaims:
-        return None
-    times = "once" if row.reclaims == 1 else f"{row.reclaims} times"
-    return f"{times}: workers ended, or did not answer, while they had claimed it"
-
-
-def _show_attempts(found: Found) -> None:
-    if not found.row.attempt_log:
-        return
-    line()
-    table(
-        found.row.attempt_log,
+def _show_attempts(attempts: Sequence[Attempt]) -> None:
+    _titled(
+        attempts,
         {
             "attempt>": lambda each: each.number,
             "began": lambda each: short(each.started_at),
@@ -282,45 +254,41 @@ def _show_attempts(found: Found) -> None:
             "answer": lambda each: each.error or each.status_code,
         },
     )
-    for attempt in found.row.attempt_log:
+    for attempt in attempts:
         if attempt.note:
             line(f"note of attempt {attempt.number}: {attempt.note}")
         if attempt.remark:
             line(f"attempt {attempt.number} {attempt.remark}")
-    last = found.row.attempt_log[-1]
-    if last.phases:
-        taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())
-        line(f"phases of attempt {last.number}: {taken}")
-    if last.response:
-        line()
-        line(f"answer of attempt {last.number}, its first bytes:")
-        block(last.response)
+    for last in attempts[-1:]:
+        if last.phases:
+            taken = ", ".join(f"{name} {milliseconds} ms" for name, milliseconds in last.phases.items())
+            line(f"phases of attempt {last.number}: {taken}")
+        if last.response:
+            line()
+            line(f"answer of attempt {last.number}, its first bytes:")
+            block(last.response)
 
 
 def _show_changes(found: Found) -> None:
     if found.pause is not None:
         line()
         who = found.pause.organization_id or "all organizations"
-        line(
-            f"paused for {who} since {moment(found.pause.paused_at)} by {found.pause.paused_by}: {found.pause.reason or '-'}"
-        )
+        why = found.pause.reason or "-"
+        line(f"paused for {who} since {moment(found.pause.paused_at)} by {found.pause.paused_by}: {why}")
     if found.action is not None:
         line()
-        line(
-            f"last changed by {found.action.kind} {found.action.id} ({found.action.state}) of {found.action.actor_name}"
-        )
-    if found.audit:
-        line()
-        table(
-            found.audit,
-            {
-                "when": lambda each: moment(each.at),
-                "who": lambda each: each.actor_name,
-                "did": lambda each: each.action,
-                "why": lambda each: each.reason,
-            },
-        )
+        action = found.action
+        line(f"last changed by {action.kind} {action.id} ({action.state}) of {action.actor_name}")
+    _titled(
+        found.audit,
+        {
+            "when": lambda each: moment(each.at),
+            "who": lambda each: each.actor_name,
+            "did": lambda each: each.action,
+            "why": lambda each: each.reason,
+        },
+    )
 
 
-for each in (list_deliveries, show, stats, retry, resend, cancel, delete, actions, stop):
+for each in (list_deliveries, show, retry, resend, cancel, delete, actions, stop):
     outbox.add_command(each)

@@ -7,9 +7,10 @@ sequence, a line break or a text-direction mark.
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -19,9 +20,6 @@ Row = TypeVar("Row")
 
 SAFE_INTEGER: Final = 2**53
 """Programs read larger integers differently (RFC 7493 §2.2), so from here on they are written as text."""
-
-UNLIMITED_COLUMNS: Final = 100_000
-"""The width of a table that is not written to a terminal: nothing is cut."""
 
 
 def line(text: object = "") -> None:
@@ -59,32 +57,25 @@ def json_ready(value: Any) -> Any:
 
 
 def table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -> None:
-    """Write a table: fitted to a terminal, and in full where there is none.
+    """Write a table: its lines are cut at the width of a terminal, and are in full where there is none.
 
     Args:
         rows: what each row is about.
         columns: heading → text of a row's cell, ``None`` for none; with ``>`` at its end, the column is aligned right.
     """
-    from rich.table import Table  # only where a table is printed
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for name in columns:
-        drawn.add_column(
-            name.removesuffix(">"), justify="right" if name.endswith(">") else "left", no_wrap=True
-        )
+    texts = [[name.removesuffix(">") for name in columns]]
     for row in rows:
         cells = (cell(row) for cell in columns.values())
-        drawn.add_row(*(Text("" if cell is None else escaped(str(cell))) for cell in cells))
-    console(sys.stdout).print(drawn)
-
-
-def console(file: IO[str]) -> Any:
-    """Return rich's console on a stream; it interprets no markup."""
-    from rich.console import Console
-
-    width = None if file.isatty() else UNLIMITED_COLUMNS
-    return Console(file=file, width=width, markup=False, emoji=False, highlight=False, soft_wrap=False)
+        texts.append(["" if cell is None else escaped(str(cell)) for cell in cells])
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for each in texts:
+        aligned = (
+            text.rjust(width) if name.endswith(">") else text.ljust(width)
+            for text, width, name in zip(each, widths, columns, strict=True)
+        )
+        written = "  ".join(aligned).rstrip()
+        line(written if most is None or len(written) <= most else f"{written[: most - 1]}…")
 
 
 def confirmed(question: str, *, yes: bool) -> bool:

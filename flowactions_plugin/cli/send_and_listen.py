@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
-from flowactions_plugin.cli.frame import DONE, FAILED, command
-from flowactions_plugin.cli.options import host_option, read_secret, secret_option
+from flowactions_plugin.cli.frame import DONE, FAILED, command, host_option
+from flowactions_plugin.cli.options import content, read_file, secret_option
 from flowactions_plugin.cli.output import block, line, status, write_json
 
-
-def _read_body(path: str | None) -> bytes | None:
-    """Return the bytes of a file; ``None`` without one."""
-    if path is None:
-        return None
-    try:
-        with click.open_file(path, "rb") as file:
-            body: bytes = file.read()
-    except OSError as exc:
-        raise click.UsageError(f"The body's file cannot be read: {exc.strerror}.") from None
-    return body
+if TYPE_CHECKING:
+    from flowactions_plugin.cli.receiver import Received
 
 
 @command(
@@ -28,7 +21,6 @@ def _read_body(path: str | None) -> bytes | None:
         DONE: "the receiver answered with 2xx",
         FAILED: "it did not, or nothing could be sent; the line says why",
     },
-    read={"secret": read_secret, "body": _read_body},
 )
 @click.argument("url")
 @host_option()
@@ -39,6 +31,7 @@ def _read_body(path: str | None) -> bytes | None:
     "--body-file",
     "body",
     metavar="FILE",
+    callback=content(read_file),
     help="A file with the body; '-': standard input. Without it, a small test event.",
 )
 async def send_test(
@@ -56,18 +49,17 @@ async def send_test(
     given, the request is signed. The command writes nothing to a database, and does not retry.
     """
     from flowactions_plugin.cli.context import context_of
-    from flowactions_plugin.cli.trial import a_message, send
+    from flowactions_plugin.cli.trial import send
 
     async with context_of(host) as context:
-        message = a_message(url, method, event_type, body, context.settings.max_body_bytes)
         transport = None if context.host is None else context.host.transport
-        sent = await send(message, secret, context.settings, transport)
+        sent = await send(url, method, event_type, body, secret, context.settings, transport)
     if as_json:
         write_json(sent)
         return DONE if sent.delivered else FAILED
-    for phase in sent.phases:
-        failed = "  failed here" if sent.error and phase.name == sent.phase else ""
-        line(f"{phase.name:10} {phase.ms:10.1f} ms{failed}")
+    for name, ms in sent.phases.items():
+        failed = "  failed here" if sent.error and name == [*sent.phases][-1] else ""
+        line(f"{name:10} {ms:10.1f} ms{failed}")
     line(f"{'total':10} {sent.duration_ms:10.1f} ms")
     if sent.error is not None:
         line(f"not delivered: {sent.error}")
@@ -89,7 +81,6 @@ async def send_test(
         FAILED: "with --count: not all of them were verified",
         2: "the address cannot be used, or an option is wrong",
     },
-    read={"secret": read_secret},
 )
 @click.option(
     "--bind", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The address to listen at."
@@ -117,7 +108,7 @@ async def send_test(
 )
 @click.option("--count", type=click.IntRange(min=1), help="End after this many requests.")
 @click.option("--headers", "show_headers", is_flag=True, help="Print the headers and the body, too.")
-async def listen(
+def listen(
     bind: str,
     port: int,
     secret: str | None,
@@ -133,16 +124,37 @@ async def listen(
     webhook. With FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this machine.
     """
     import secrets
+    import signal
 
-    from flowactions_plugin.cli.receiver import Receiver, serve
+    from flowactions_plugin.cli.receiver import Receiver
+
+    def show(received: Received) -> None:
+        if as_json:
+            write_json(received, indent=None)
+            return
+        answered = f"  answered {received.status}" if forward_to is not None else ""
+        again = "  (this event id came before)" if received.repeated else ""
+        line(
+            f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
+            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{answered}{again}"
+        )
+        if show_headers:
+            for name, value in received.headers:
+                line(f"    {name}: {value}")
+            line()
+            block(received.body)
 
     if secret is None:
         secret = f"whsec_{secrets.token_urlsafe(24)}"
         status(f"signing secret of this run: {secret}")
     if forward_to is not None and not forward_to.startswith(("http://", "https://")):
         raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
-    receiver = Receiver(
-        secret, answer, count, forward_to=forward_to, show_headers=show_headers, as_json=as_json
-    )
-    await serve(receiver, bind, port)
+    with Receiver((bind, port), secret, answer, forward_to, show, count) as receiver:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        address, bound = receiver.socket.getsockname()[:2]
+        try:
+            status(f"listening at http://{f'[{address}]' if ':' in address else address}:{bound}/")
+            receiver.serve_forever(poll_interval=0.05)
+        except KeyboardInterrupt:
+            pass
     return FAILED if count is not None and not receiver.all_verified else DONE

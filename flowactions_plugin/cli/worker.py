@@ -1,15 +1,10 @@
-"""``flowactions worker`` delivers in a process of its own; ``flowactions workers`` lists the processes that deliver."""
+"""``flowactions worker`` delivers in a process of its own."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from flowactions_plugin.cli.frame import DONE, FAILED, TABLES_EXITS, command
-from flowactions_plugin.cli.options import host_option
-from flowactions_plugin.cli.output import moment, status, table, write_json
-
-if TYPE_CHECKING:
-    import asyncio
+from flowactions_plugin.cli.frame import command, host_option
 
 MOST_DESCRIPTORS: Final = 65_536
 """How many descriptors a worker allows itself, where the machine allows as many: connections to receivers are kept."""
@@ -18,26 +13,25 @@ COLLECTION_THRESHOLD: Final = 20_000
 """How many more objects than before a worker has when cycles among the young ones are searched for."""
 
 
-def _event_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop: uvloop's, where the extra ``fast`` is installed."""
-    try:
-        import uvloop  # optional
-    except ImportError:
-        import asyncio
-
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-@command("worker", exits={0: "after a graceful stop"}, loop_factory=_event_loop)
+@command("worker", exits={0: "after a graceful stop"})
 @host_option(required=True)
-async def worker(host: str) -> int:
+def worker(host: str) -> int:
     """Deliver the rows of the outbox, in a process of its own.
 
     It runs until SIGTERM, SIGINT or SIGHUP; if nohup has started it, it ignores SIGHUP. At the end it stops claiming, finishes
     the attempts in flight, and gives its other rows back. Any number of workers may run with one PostgreSQL.
     """
+    import asyncio
+
+    try:
+        from uvloop import new_event_loop  # of the extra "fast"
+    except ImportError:
+        new_event_loop = asyncio.new_event_loop
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        return runner.run(_deliver(host))
+
+
+async def _deliver(host: str) -> int:
     import asyncio
     import logging
     import os
@@ -113,46 +107,3 @@ def _relieve_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD)
-
-
-@command(
-    "workers",
-    document="cli.documents:Workers",
-    exits={**TABLES_EXITS, FAILED: "no worker is alive; or it failed"},
-)
-@host_option()
-async def workers(host: str | None, as_json: bool) -> int:
-    """List the processes that deliver: workers, and hosts that deliver themselves."""
-    from flowactions_plugin.cli.context import opened
-    from flowactions_plugin.cli.documents import Workers
-    from flowactions_plugin.insights.status import QueueStatus
-    from flowactions_plugin.insights.verdict import clock_offset
-
-    async with opened(host) as context:
-        found = list(await QueueStatus.of(context.database, context.settings).workers())
-    alive = any(worker.state == "alive" for worker in found)
-    if as_json:
-        write_json(Workers(data=found))
-    elif found:
-        table(
-            found,
-            {
-                "name": lambda each: each.name,
-                "state": lambda each: "does not answer" if each.state == "stale" else each.state,
-                "version": lambda each: each.version,
-                "machine": lambda each: each.host_name,
-                "pid>": lambda each: each.pid,
-                "mode": lambda each: each.mode,
-                "in flight>": lambda each: None if each.state == "stale" else each.in_flight,
-                "slots>": lambda each: each.slots,
-                "started": lambda each: moment(each.started_at),
-                "seen": lambda each: moment(each.last_seen_at),
-                "clock": lambda each: clock_offset(each.clock_ahead_ms),
-                "claimed": lambda each: moment(each.last_claim_at),
-            },
-        )
-    if not alive:
-        status(
-            "no worker is alive: start the host, or 'flowactions worker' if the host does not deliver by itself"
-        )
-    return DONE if alive else FAILED

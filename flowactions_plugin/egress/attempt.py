@@ -105,29 +105,25 @@ class Progress:
         self.phase = phase
         self._began.append((phase, self._now()))
 
-    def sending(self, refine: Callable[[], str]) -> None:  # noqa: ARG002  for who shows each phase
-        """Record that the request is being sent; ``refine`` returns the phase more exactly."""
+    def sending(self) -> None:
+        """Record that the request is being sent."""
         self._began.append(("sending the request", self._now()))
 
     def sent(self) -> None:
         """Record that the request was sent."""
         self._began.append(("waiting for the answer", self._now()))
 
-    def phases(self, names: Mapping[str, str] = PHASES, until: float | None = None) -> dict[str, float]:
-        """Return how long each phase has taken, in seconds, in the order of their names.
+    def phases(self) -> dict[str, float]:
+        """Return how long each phase has taken, in seconds, in the order of `PHASES`.
 
         An attempt over a connection that was open has neither ``resolve`` nor ``connect`` nor ``tls``. ``wait`` is from when
         the request was handed over until the kept part of the response was read.
-
-        Args:
-            names: what transports call a phase → its name.
-            until: the end of the last one; ``None``: now.
         """
-        taken = dict.fromkeys(names.values(), 0.0)
-        began = {names[phase] for phase, _ in self._began}
-        ends = [*(at for _, at in self._began[1:]), self._now() if until is None else until]
+        taken = dict.fromkeys(PHASES.values(), 0.0)
+        began = {PHASES[phase] for phase, _ in self._began}
+        ends = [*(at for _, at in self._began[1:]), self._now()]
         for (phase, at), end in zip(self._began, ends, strict=False):  # none began: one more end
-            taken[names[phase]] += end - at
+            taken[PHASES[phase]] += end - at
         return {name: seconds for name, seconds in taken.items() if name in began}
 
 

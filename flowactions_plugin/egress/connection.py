@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if not self.may_begin:
             raise self._failure(self._lost)
-        progress.sending(self.phase)
+        progress.sending()
         is_small = len(body) <= WRITE_BYTES
         self.may_begin = self._is_answered = False
         self._is_written = is_small

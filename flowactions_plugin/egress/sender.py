@@ -56,7 +56,6 @@ class Sender:
         timer: monotonic seconds, for durations.
         lag: measures how long this process stood still; ``None``: it never does.
         deadline_seconds: the total time of one attempt.
-        progress: makes the `Progress` of an attempt.
         times_all: whether the outcome of each attempt that delivers has the times of its phases, and not of slow ones only.
         standard_webhooks: whether requests carry the headers of Standard Webhooks, too (§5.3.8).
     """
@@ -69,7 +68,6 @@ class Sender:
         timer: Callable[[], float],
         lag: LagMeter | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
-        progress: Callable[[], Progress] = Progress,
         *,
         times_all: bool = False,
         standard_webhooks: bool = False,
@@ -80,7 +78,6 @@ class Sender:
         self._timer = timer
         self.lag = LagMeter(lease_clock) if lag is None else lag
         self._deadline_seconds = deadline_seconds
-        self._progress = progress
         self._times_all = times_all
         self._standard_webhooks = standard_webhooks
         self._keyed = lru_cache(64)(keyed)
@@ -95,7 +92,7 @@ class Sender:
         """
         now = self._clock()
         started = self._timer()
-        progress = self._progress()
+        progress = Progress()
         destination: Destination | None = None
         response: Response | None = None
         failure: Exception | None = None

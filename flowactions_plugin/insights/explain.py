@@ -11,7 +11,7 @@ from flowactions_plugin.egress.attempt import CLOSED_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.insights.results import Certainty, DeliveryDetail, Pause, Worker
 from flowactions_plugin.insights.verdict import about, moment
-from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS, Timing
+from flowactions_plugin.queue.rules import QUARANTINE_ROUNDS
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 
 _NEVER_CONNECTED: Final = re.compile(
@@ -114,8 +114,8 @@ def _is_due(row: DeliveryDetail, alive: Sequence[Worker], late_ms: int, limited_
 def _quarantine(row: DeliveryDetail) -> str:
     begun = row.quarantine_rounds or 0
     return (
-        f"{row.reclaims} workers ended while they sent it, so it is sent alone, one in "
-        f"{Timing().quarantine_seconds:g} s; {begun} of {QUARANTINE_ROUNDS} such attempts have ended their worker: "
+        f"{row.reclaims} workers ended while they sent it, so it is sent alone; {begun} of {QUARANTINE_ROUNDS} such "
+        f"attempts have ended their worker: "
         f"after {QUARANTINE_ROUNDS} it is dead"
     )
 

@@ -47,7 +47,7 @@ SYNCHRONIZE: Final = (
 START: Final = "start the host, or 'flowactions worker' if the host does not deliver by itself"
 
 _OF_VERDICT: Final = {
-    "stalled": "see that a worker runs and reaches the database: flowactions workers",
+    "stalled": "see that a worker runs and reaches the database: flowactions status",
     "unwritable": "free disk space, or make the database writable: the check 'writing' says which",
     "failing": "see which destinations fail: flowactions destinations list",
 }
@@ -154,13 +154,13 @@ def _deliveries(facts: Facts) -> Iterator[Finding]:
     if verdict.state in _OF_VERDICT:
         yield Finding("failed", "deliveries", words, _OF_VERDICT[verdict.state])
     elif verdict.state == "no_worker":
-        yield Finding("warning", "deliveries", words, "see that a worker runs: flowactions workers")
+        yield Finding("warning", "deliveries", words, "see that a worker runs: flowactions status")
     elif verdict.failing_organization is not None:
         whose = quoted(printable(verdict.failing_organization))
         advice = f"see what its receivers answer: flowactions destinations list --organization {whose}"
         yield Finding("warning", "deliveries", words, advice)
     elif facts.oldest_due_ms >= LATE_MS:
-        advice = "see whose deliveries take the workers' time: flowactions outbox stats"
+        advice = "see whose deliveries take the workers' time: flowactions status"
         if all(each.mode == "scheduled" for each in facts.workers if each.state == "alive"):
             advice += "; for any volume, set FLOWACTIONS_DELIVERY=continuous where workers run"
         yield Finding("warning", "deliveries", words, advice)
@@ -186,7 +186,7 @@ def _workers(facts: Facts) -> Iterator[Finding]:
         more = f", and {len(silent) - NAMED} more do not" if len(silent) > NAMED else ""
         words += f"; {some}{more}: killed, crashed, frozen, or without the database"
     words += _replaced_words(replaced)
-    advice = "see which: flowactions workers; then the last lines of their logs, and what their memory was"
+    advice = "see which: flowactions status; then the last lines of their logs, and what their memory was"
     yield Finding("warning", "workers", words, advice)
 
 
@@ -255,7 +255,7 @@ def _clocks(facts: Facts) -> Iterator[Finding]:
         words = f"the clock of worker {printable(each.name)} is {clock_words(each.clock_ahead_ms or 0)}"
         yield Finding("warning", "clock", words, SYNCHRONIZE)
     what = ("worker has a wrong clock", "workers have a wrong clock")
-    yield from _more("clock", len(wrong) - NAMED, *what, "flowactions workers", "")
+    yield from _more("clock", len(wrong) - NAMED, *what, "flowactions status", "")
 
 
 def _blocked(facts: Facts) -> Iterator[Finding]:
@@ -287,9 +287,7 @@ def _quarantined(facts: Facts) -> Iterator[Finding]:
             f"/deliveries/{each.id}",
         )
     what = ("delivery is in quarantine", "deliveries are in quarantine")
-    yield from _more(
-        "quarantine", len(facts.quarantined) - NAMED, *what, "flowactions workers", "", exact=False
-    )
+    yield from _more("quarantine", len(facts.quarantined) - NAMED, *what, "flowactions status", "", exact=False)
 
 
 def _destinations(facts: Facts) -> Iterator[Finding]:

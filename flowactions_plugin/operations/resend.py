@@ -5,8 +5,8 @@ The delivered row stays as it is. The new row names it inside the JSON of its or
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import String, select
@@ -14,7 +14,6 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights.views import RESENT_FROM
-from flowactions_plugin.operations.changes import Change, changeable
 from flowactions_plugin.operators.audit import Entry, Who, recording
 from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import KeyUse
@@ -43,19 +42,6 @@ _COPIED: Final = (
 """What a new row has of the delivered one. Its origin is the same, too, and names that row."""
 
 DELIVERED: Final = outbox.c.status == inline("delivered")
-
-
-async def could_change(database: Database, kind: Change | Literal["resend"], ids: Collection[str]) -> set[str]:
-    """Return which of these deliveries something can be done to now.
-
-    Raises:
-        StorageUnavailable: the database failed.
-    """
-    conditions = (DELIVERED,) if kind == "resend" else changeable(kind)
-    async with database.read() as connection:
-        return set(
-            (await connection.execute(select(outbox.c.id).where(outbox.c.id.in_(ids), *conditions))).scalars()
-        )
 
 
 class Copy(NamedTuple):

@@ -73,7 +73,7 @@ class ContinuousClaims:
         self._scan_at = 0.0
         self._return_at = 0.0
         self._claimed_at = 0.0
-        self._heard = asyncio.Event()
+        self._learned = asyncio.Event()
         self._woken = asyncio.Event()
         self.lease_seconds = timing.lease_seconds
 
@@ -82,7 +82,7 @@ class ContinuousClaims:
     def enqueued(self, due: Due) -> None:
         """Claim soon: this process has written a row that is due in a lane."""
         self._lanes.learn(due)
-        self._heard.set()
+        self._learned.set()
         self._woken.set()
 
     def wake(self, lanes: Iterable[int] | None = None) -> None:
@@ -93,7 +93,7 @@ class ContinuousClaims:
         """
         if lanes is None or not self._lanes.heard_of(lanes):
             self._next_look = 0.0
-        self._heard.set()
+        self._learned.set()
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
@@ -121,7 +121,7 @@ class ContinuousClaims:
         if self._tasks:
             await asyncio.sleep(self._claimed_at + SHORT_PACE_SECONDS - clock())
             if self._lanes.total.waiting > 2 * BEGUN_AT_ONCE:
-                await _until(self._heard, self._claimed_at + PACE_SECONDS - clock())
+                await _until(self._learned, self._claimed_at + PACE_SECONDS - clock())
         if clock() >= self._return_at:
             await self._return_waiting()
             self._return_at = clock() + HELD_SECONDS
@@ -133,7 +133,7 @@ class ContinuousClaims:
             return HELD_SECONDS
         await self._look()
         self._claimed_at = clock()
-        self._heard.clear()
+        self._learned.clear()
         asks = self._lanes.asks()
         if not asks:
             return max(0.0, self._next_look - clock())

@@ -180,7 +180,8 @@ class OutageLog:
         """Record that a part could not use the database, and why."""
         self._failing.add(part)
         code = error.code or ""
-        is_away = not code or (code.startswith(OUTAGES) and _refusal(code) is None)
+        # 55000: a server, or a database of it, that accepts no connections for now.
+        is_away = not code or (code.startswith((*OUTAGES, "55000")) and _refusal(code) is None)
         kind = "away" if is_away else code
         if kind not in self._logged:
             self._logged.add(kind)

@@ -30,14 +30,9 @@ def is_configured(provider: object) -> bool:
 
 
 class Meters:
-    """The instruments of one host.
+    """The instruments of one host."""
 
-    Args:
-        provider: OpenTelemetry's; ``None``: the global one, as it is when the host's lifespan opens.
-    """
-
-    def __init__(self, provider: MeterProvider | None = None) -> None:
-        self._given = provider
+    def __init__(self) -> None:
         self._instruments: Instruments | None = None
         self._read: Callable[[], Sequence[Reading]] | None = None
 
@@ -46,9 +41,8 @@ class Meters:
         """Whether anything is recorded."""
         return self._instruments is not None
 
-    def open(self) -> None:
-        """Record from now on, if somebody has configured where to."""
-        provider = metrics.get_meter_provider() if self._given is None else self._given
+    def open(self, provider: MeterProvider) -> None:
+        """Record with a provider from now on, if somebody has configured it."""
         if is_configured(provider):
             self._instruments = _PROVIDERS.join(provider, self)
 

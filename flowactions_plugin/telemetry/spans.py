@@ -81,14 +81,9 @@ class Attempted(NamedTuple):
 
 
 class Spans:
-    """The tracer of one host.
+    """The tracer of one host."""
 
-    Args:
-        provider: OpenTelemetry's; ``None``: the global one, as it is when the host's lifespan opens.
-    """
-
-    def __init__(self, provider: TracerProvider | None = None) -> None:
-        self._given = provider
+    def __init__(self) -> None:
         self._tracer: Tracer | None = None
 
     @property
@@ -96,9 +91,8 @@ class Spans:
         """Whether spans are made."""
         return self._tracer is not None
 
-    def open(self) -> None:
-        """Make spans from now on, if somebody has configured where to."""
-        provider = trace.get_tracer_provider() if self._given is None else self._given
+    def open(self, provider: TracerProvider) -> None:
+        """Make spans with a provider from now on, if somebody has configured it."""
         self._tracer = provider.get_tracer(SCOPE) if is_configured(provider) else None
 
     def close(self) -> None:

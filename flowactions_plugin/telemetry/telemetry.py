@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
+from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
@@ -28,8 +29,8 @@ class Telemetry:
     def __init__(
         self, meter_provider: MeterProvider | None = None, tracer_provider: TracerProvider | None = None
     ) -> None:
-        self.meters = Meters(meter_provider)
-        self.spans = Spans(tracer_provider)
+        self.meters, self.spans = Meters(), Spans()
+        self._providers = meter_provider, tracer_provider
 
     @property
     def is_open(self) -> bool:
@@ -37,8 +38,9 @@ class Telemetry:
         return self.meters.is_open or self.spans.is_open
 
     def __enter__(self) -> Self:
-        self.meters.open()
-        self.spans.open()
+        meters, tracers = self._providers
+        self.meters.open(meters or metrics.get_meter_provider())
+        self.spans.open(tracers or trace.get_tracer_provider())
         return self
 
     def __exit__(self, *_exc: object) -> None:

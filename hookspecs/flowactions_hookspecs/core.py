@@ -82,9 +82,11 @@ class Core:
         if routes:
             check_routes(routes, runtime.plugin)
         self.runtime = runtime.value
-        self.node_types = MappingProxyType(
-            {owned.value.name: self._prefixed(owned.value) for owned in node_types}
-        )
+        prefixed_types = {}
+        for _, node_type in node_types:
+            pickers = {field: f"{self.prefix}{path}" for field, path in node_type.pickers.items()}
+            prefixed_types[node_type.name] = msgspec.structs.replace(node_type, pickers=pickers)
+        self.node_types = MappingProxyType(prefixed_types)
         self.logic_action_types = {owned.value.name: owned.value for owned in actions}
         self._hooks = hooks
         self._runtime_plugin = runtime.plugin
@@ -105,10 +107,6 @@ class Core:
             check_routes(routes, self._runtime_plugin)
             self._route_handlers = prefixed([owned.value for owned in routes], self.prefix)
         return self._route_handlers
-
-    def _prefixed(self, node_type: NodeType) -> NodeType:
-        pickers = {field: f"{self.prefix}{path}" for field, path in node_type.pickers.items()}
-        return msgspec.structs.replace(node_type, pickers=pickers)
 
     @asynccontextmanager
     async def lifespan(self, *, tasks: bool) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ _SEGMENT: Final = re.compile(r"[^/{}?#%\\\s\x00-\x1f\x7f]+")
 
 
 def check_prefix(prefix: str) -> None:
-    """Check the prefix of every plugin route's path, a `TypeError` or `ValueError`; empty text: there is none."""
+    """Check the prefix of every plugin route's path, which may be empty; raise `TypeError` or `ValueError`."""
     if not isinstance(prefix, str):
         raise TypeError(f"prefix must be text, not {type(prefix).__name__}")
     if not prefix:

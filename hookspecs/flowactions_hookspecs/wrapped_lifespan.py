@@ -40,7 +40,6 @@ class WrappedLifespan:
         self._receive = receive
         self._send = send
         self._startup_received = False
-        self._shutdown_received = False
         self._answered = False
         self._start_error: Exception | None = None
         self._start_failure_sent = False
@@ -66,7 +65,7 @@ class WrappedLifespan:
             raise
         if self._start_error is not None:
             await self._say_start_failed()
-        elif not self._answered or (self._plugins.open and not self._shutdown_received):
+        elif not self._answered or self._plugins.open:
             await self._go_on_without_the_app()
         if self._start_error is not None:
             raise self._start_error  # as frameworks do after they said so; some servers and test clients only see this
@@ -127,7 +126,6 @@ class WrappedLifespan:
         if message["type"] == "lifespan.startup":
             self._startup_received = True
         elif message["type"] == "lifespan.shutdown":
-            self._shutdown_received = True
             await self._stop()
         return message
 

@@ -12,23 +12,29 @@ from tests.docs.environments import INSTALL, shared, variables
 from tests.docs.fences import ROOT, blocks_of
 from tests.docs.tutorials import pip_lines
 
-PROFILES: Final = "core, pacing, loops, editing, logic, tenancy, durability, inbound, scale"
-"""Those that each engine has."""
+PACKAGES: Final = {
+    "dbos": "pytest 'psycopg[binary]'",
+    "langgraph": "pytest",
+    "spiffworkflow": "pytest flask",
+}
+"""Engine → what its tests need beside what its guide installs."""
 
 
-def python_of(guide: Path, packages: str, store: Path) -> Path:
-    """Return the Python of an environment with an engine.
+def guide_of(engine: str) -> Path:
+    """Return the page of an engine."""
+    return ROOT / "docs" / "how-to" / f"use-with-{engine}.md"
 
-    Args:
-        guide: installs the engine.
-        packages: what a host needs beside, as pip takes them; nothing, if empty.
-        store: where environments are that tests share.
-    """
-    lines = pip_lines(blocks_of(guide))
+
+def lines_of(engine: str) -> list[str]:
+    """Return the lines of pip of the one environment that all tests of an engine share, but that of its guide."""
+    lines = pip_lines(blocks_of(guide_of(engine)))
     assert lines[0] == INSTALL
-    if packages:
-        lines.append(f".venv/bin/pip install --quiet {packages}")
-    return shared(lines, store) / "bin" / "python"
+    return [*lines, f".venv/bin/pip install --quiet {PACKAGES[engine]}"]
+
+
+def python_of(engine: str, store: Path) -> Path:
+    """Return the Python of an environment with an engine; ``store`` is where environments are that tests share."""
+    return shared(lines_of(engine), store) / "bin" / "python"
 
 
 def run(
@@ -48,16 +54,3 @@ def run(
         text=True,
         check=False,
     )
-
-
-def assert_proved(python: Path, host: str, within: Path) -> None:
-    """Run the kit over the host of an engine.
-
-    Args:
-        python: of the engine's environment.
-        host: the package of the host.
-        within: the working directory.
-    """
-    done = run(python, "flowactions_conformance", "run", f"{host}.host:make_host", within=within)
-    assert done.returncode == 0, done.stdout
-    assert f"PROVED for contract 1.0: {PROFILES}" in done.stdout, done.stdout

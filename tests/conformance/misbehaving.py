@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from flowactions_conformance import Env, HostDriver, Login, Turn, World, one_host_per_process
@@ -131,7 +131,7 @@ hangs_blocking = _making(HangsBlocking)
 hangs_later = _making(HangsLater)
 exits = _making(Exits)
 exits_later = _making(ExitsLater)
-exits_process = _making(ExitsProcess)
+exits_process = one_host_per_process(_making(ExitsProcess))
 no_host = _making(NotAHost)
 bare = _making(HostDriver)
 nothing = _making(lambda: None)  # type: ignore[arg-type]
@@ -169,27 +169,6 @@ def _reference(env: Env) -> ReferenceDriver:
     return Healthy(create_app(env.settings, env.state_dir / "reference-host.db"), env)
 
 
-class HangsInOpen(Healthy):
-    """Once the checks run."""
-
-    opened = 0
-
-    async def open(self, flow: str, user: str, content: str) -> Turn:
-        self.opened += 1
-        if self.opened > 2:
-            await asyncio.sleep(1e6)
-        return await super().open(flow, user, content)
-
-
-class SpinsInOpen(HangsInOpen):
-    """Once the checks run, with the event loop: only in a process that can be killed."""
-
-    async def open(self, flow: str, user: str, content: str) -> Turn:
-        while self.opened > 1:
-            sum(range(10_000))
-        return await super().open(flow, user, content)
-
-
 class EndsUnread(Idle):
     """Its process ends in ``open``, as soon as it is told; until then it reads nothing of what the kit sends."""
 
@@ -203,6 +182,7 @@ class EndsUnread(Idle):
         os._exit(0)
 
 
+@one_host_per_process
 @asynccontextmanager
 async def ends_unread(env: Env) -> AsyncIterator[EndsUnread]:
     yield EndsUnread(env)
@@ -219,19 +199,6 @@ class LogsContent(Idle):
 @asynccontextmanager
 async def logs_content(_env: Env) -> AsyncIterator[LogsContent]:
     yield LogsContent()
-
-
-class HangsInNext(Healthy):
-    """Once the checks run."""
-
-    claims = frozenset({"pacing"})
-    gone_on = 0
-
-    async def next(self, session: str, step: str | None = None) -> Turn:
-        self.gone_on += 1
-        if self.gone_on > 1:
-            await asyncio.sleep(1e6)
-        return await super().next(session, step)
 
 
 class Paced(Healthy):
@@ -254,45 +221,10 @@ async def answers_late_once(env: Env) -> AsyncIterator[Paced]:
     yield driver
 
 
-class Restarting(Healthy):
-    claims = frozenset({"durability", "pacing"})
-
-
-async def _for_ever(works: bool, spins: bool = False) -> None:
-    """Neither starts nor stops; with ``works``, something in the background uses processor time meanwhile."""
-    while True:
-        if not spins:
-            await asyncio.sleep(0.05 if works else 1e6)
-        sum(range(10_000))
-
-
-def _hanging(
-    kind: type[ReferenceDriver],
-    *,
-    second_start: bool = False,
-    stop: bool = False,
-    works: bool = False,
-    spins: bool = False,
-) -> Any:
-    @asynccontextmanager
-    async def make_host(env: Env) -> AsyncIterator[ReferenceDriver]:
-        if second_start and env.incarnation > 1:
-            await _for_ever(works)
-        yield kind(create_app(env.settings, env.state_dir / "reference-host.db"), env)
-        if stop:
-            await _for_ever(works, spins)
-
-    return make_host
-
-
-hangs_in_open = _hanging(HangsInOpen)
-hangs_in_next = _hanging(HangsInNext)
-spins_in_open = _hanging(SpinsInOpen)
-spins_at_stop = _hanging(Healthy, stop=True, spins=True)
-hangs_at_second_start = _hanging(Restarting, second_start=True)
-hangs_at_stop = _hanging(Healthy, stop=True)
-hangs_at_second_start_and_works = _hanging(Restarting, second_start=True, works=True)
-hangs_at_stop_and_works = _hanging(Healthy, stop=True, works=True)
+@asynccontextmanager
+async def hangs_at_stop(env: Env) -> AsyncIterator[ReferenceDriver]:
+    yield _reference(env)
+    await asyncio.sleep(1e6)
 
 
 @asynccontextmanager
@@ -303,15 +235,6 @@ async def prints(env: Env) -> AsyncIterator[ReferenceDriver]:
         for _ in range(PRINTED_MEGABYTES // 4):
             stream.write(lines * 10_000)
             stream.write("y" * 1_000_000)
-    yield _reference(env)
-
-
-@asynccontextmanager
-async def leaves_behind(env: Env) -> AsyncIterator[ReferenceDriver]:
-    """Leaves a process, and one in a session of its own."""
-    command = [sys.executable, "-c", "import time; time.sleep(1e6)"]
-    for own in (False, True):
-        subprocess.Popen(command, start_new_session=own)  # noqa: ASYNC220  hosts do that
     yield _reference(env)
 
 
@@ -333,3 +256,8 @@ async def alone_in_its_process(env: Env) -> AsyncIterator[ReferenceDriver]:
 
 
 ALONE: list[str] = []
+
+
+raises_as_child, never_starts_as_child, hangs_at_stop_as_child, logs_content_as_child = (
+    one_host_per_process(partial(each)) for each in (raises, never_starts, hangs_at_stop, logs_content)
+)

@@ -15,8 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flowactions_conformance.kit.hand_over import address_in, read_environment
-from flowactions_conformance.kit.session import ServedAt
+from flowactions_conformance.kit.hand_over import ServedAt, read_environment
 from flowactions_conformance.serving import listen
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +66,7 @@ def url_of(port: int) -> str:
 
 
 @contextmanager
-def serve_env(folder: Path, url: str, *options: str) -> Iterator[dict[str, str]]:
+def serve_env(folder: Path, url: str, *options: str) -> Iterator[ServedAt]:
     """`serve-env` until the block is left; gives the environment that it writes."""
     file = folder / "served.env"
     command = [sys.executable, "-m", "flowactions_conformance", "serve-env", "--url", url, "--file", str(file)]
@@ -121,11 +120,6 @@ def serves(url: str) -> bool:
     except httpx.TransportError:
         return False
     return answer.status_code == 200
-
-
-def served_at(url: str, environ: Mapping[str, str]) -> ServedAt:
-    """Return what `run` is told of a host."""
-    return ServedAt(url, address_in(environ))
 
 
 @contextmanager

@@ -15,7 +15,6 @@ from flowactions_conformance.chat_provider import (
     Channel,
     FakeChatProvider,
     Fault,
-    Workspace,
     sample_workspace,
 )
 from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
@@ -30,6 +29,11 @@ class Running:
         self.provider = provider
         self.url = url
         self.token = provider.state.add_token(provider.state.workspaces[0])
+
+    async def ask(self, path: str, method: str = "POST", token: str = "", **sending: Any) -> httpx.Response:
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        async with httpx.AsyncClient(headers=headers, timeout=300) as client:
+            return await client.request(method, f"{self.url}{path}", **sending)
 
     def client(self, token: str | None = None) -> AsyncWebClient:
         value = self.token.value if token is None else token
@@ -79,8 +83,7 @@ async def test_auth_test_tells_whose_token_it_is(run: Running) -> None:
 async def test_a_bad_token_and_none_are_told_apart(run: Running) -> None:
     """A wrong token is invalid_auth; no token is not_authed; both with HTTP 200."""
     assert (await refused(run.client("xoxb-nope").auth_test()))["error"] == "invalid_auth"
-    async with httpx.AsyncClient(timeout=300) as client:
-        answer = await client.post(f"{run.url}/api/auth.test")
+    answer = await run.ask("/api/auth.test")
     assert (answer.status_code, answer.json()["error"]) == (200, "not_authed")
 
 
@@ -196,10 +199,8 @@ async def test_a_missing_scope_is_named(
 @pytest.mark.parametrize("method", ["conversations.list", "users.list", "auth.revoke", "oauth.v2.access"])
 async def test_json_is_refused_where_the_provider_takes_forms(run: Running, method: str) -> None:
     """A JSON body is accepted only by the four methods that take it."""
-    headers = {"authorization": f"Bearer {run.token.value}"}
-    async with httpx.AsyncClient(headers=headers) as client:
-        answer = await client.post(f"{run.url}/api/{method}", json={"limit": 1})
-        accepted = await client.post(f"{run.url}/api/auth.test", json={})
+    answer = await run.ask(f"/api/{method}", token=run.token.value, json={"limit": 1})
+    accepted = await run.ask("/api/auth.test", token=run.token.value, json={})
     assert answer.json()["error"] == "invalid_arguments"
     assert accepted.json()["ok"]
 
@@ -207,15 +208,8 @@ async def test_json_is_refused_where_the_provider_takes_forms(run: Running, meth
 async def test_a_big_workspace_comes_in_pages_with_empty_ones_first() -> None:
     """Every channel is seen once, over pages that may be empty while a cursor remains."""
     channels = [Channel(id=f"C{number}", name=f"c{number}") for number in range(2500)]
-    big = Workspace(
-        id="T1",
-        name="Big",
-        bot_user_id="UB",
-        channels=channels,
-        members=[],
-        page_size=100,
-        empty_pages=2,
-    )
+    big = sample_workspace("Big")
+    big.channels, big.page_size, big.empty_pages = channels, 100, 2
     provider = FakeChatProvider([big])
     async with serve(provider.app) as url:
         client = Running(provider, url).client()
@@ -280,16 +274,13 @@ class TestFaults:
             await run.client("xoxb-fault-ratelimited").auth_test()
         assert error.value.response.status_code == 429
         assert error.value.response.headers["retry-after"] == "1"
-        async with httpx.AsyncClient(timeout=300) as client:
-            headers = {"authorization": "Bearer xoxb-fault-empty429"}
-            answer = await client.post(f"{run.url}/api/auth.test", headers=headers)
+        answer = await run.ask("/api/auth.test", token="xoxb-fault-empty429")
         assert (answer.status_code, answer.content) == (429, b"")
 
     @pytest.mark.parametrize(("fault", "status"), [("html503", 503), ("garbage", 200)])
     async def test_bodies_that_are_no_json(self, run: Running, fault: str, status: int) -> None:
         """A token can ask for an answer that no JSON parser takes."""
-        async with httpx.AsyncClient(headers={"authorization": f"Bearer xoxb-fault-{fault}"}) as client:
-            answer = await client.post(f"{run.url}/api/users.list")
+        answer = await run.ask("/api/users.list", token=f"xoxb-fault-{fault}")
         assert answer.status_code == status
         with pytest.raises(ValueError, match="Expecting value"):
             answer.json()
@@ -317,29 +308,25 @@ class TestFaults:
     async def test_a_queued_fault_is_used_once(self, run: Running) -> None:
         """The next call of a method fails, the one after works."""
         run.provider.faults["auth.test"].append(Fault(503, b"<html>"))
-        async with httpx.AsyncClient(timeout=300) as client:
-            headers = {"authorization": f"Bearer {run.token.value}"}
-            answers = [await client.post(f"{run.url}/api/auth.test", headers=headers) for _ in range(2)]
+        answers = [await run.ask("/api/auth.test", token=run.token.value) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [503, 200]
         assert run.provider.calls == ["auth.test", "auth.test"]
 
     async def test_an_exchange_can_fail_too(self, run: Running) -> None:
         """Queued faults reach the one method that is called without a token."""
         run.provider.faults["oauth.v2.access"].append(Fault(503, b"<html>"))
-        async with httpx.AsyncClient(timeout=300) as client:
-            assert (await client.post(f"{run.url}/api/oauth.v2.access")).status_code == 503
+        assert (await run.ask("/api/oauth.v2.access")).status_code == 503
 
 
 class TestOAuth:
     async def test_the_consent_page_leads_to_a_token_once(self, run: Running) -> None:
         """Allow gives a code that can be exchanged once, for a token with the scopes asked for."""
         redirect = "http://127.0.0.1:1/callback"
-        async with httpx.AsyncClient(timeout=300) as client:
-            query = {"client_id": CLIENT_ID, "scope": SCOPES, "redirect_uri": redirect, "state": "a&b"}
-            page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
-            assert "Acme" in page.text
-            form = {**query, "workspace": "T0000ACME", "decision": "allow"}
-            sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
+        query = {"client_id": CLIENT_ID, "scope": SCOPES, "redirect_uri": redirect, "state": "a&b"}
+        page = await run.ask("/oauth/v2/authorize", "GET", params=query)
+        assert "Acme" in page.text
+        form = {**query, "workspace": "T0000ACME", "decision": "allow"}
+        sent_back = await run.ask("/oauth/v2/authorize", data=form)
         answer = parse_qs(urlsplit(sent_back.headers["location"]).query)
         assert answer["state"] == ["a&b"]
         exchange = {
@@ -357,8 +344,7 @@ class TestOAuth:
         """Cancel redirects with access_denied."""
         redirect = "http://127.0.0.1:1/callback?tab=2"
         form = {"client_id": CLIENT_ID, "decision": "cancel", "redirect_uri": redirect, "state": "s"}
-        async with httpx.AsyncClient(timeout=300) as client:
-            sent_back = await client.post(f"{run.url}/oauth/v2/authorize", data=form)
+        sent_back = await run.ask("/oauth/v2/authorize", data=form)
         assert sent_back.headers["location"] == f"{redirect}&state=s&error=access_denied"
 
     @pytest.mark.parametrize("change", [{"client_id": "x"}, {"redirect_uri": "javascript:alert(1)"}])
@@ -368,16 +354,14 @@ class TestOAuth:
     ) -> None:
         """An unknown client, or nowhere to go back to, is a plain 400."""
         query = {"client_id": CLIENT_ID, "redirect_uri": "http://127.0.0.1:1/callback", **change}
-        async with httpx.AsyncClient(timeout=300) as client:
-            answer = await client.request(verb, f"{run.url}/oauth/v2/authorize", params=query)
+        answer = await run.ask("/oauth/v2/authorize", verb, params=query)
         assert answer.status_code == 400
 
     async def test_the_consent_page_escapes_what_it_is_given(self, run: Running) -> None:
         """Nothing from the address becomes markup."""
         hostile = '"><script>alert(1)</script>'
         query = {"client_id": CLIENT_ID, "redirect_uri": "http://x/", "state": hostile, "scope": hostile}
-        async with httpx.AsyncClient(timeout=300) as client:
-            page = await client.get(f"{run.url}/oauth/v2/authorize", params=query)
+        page = await run.ask("/oauth/v2/authorize", "GET", params=query)
         assert page.status_code == 200
         assert "<script" not in page.text
 
@@ -386,10 +370,8 @@ class TestOAuth:
         redirect = "http://127.0.0.1:1/callback"
         code = run.provider.state.add_code(run.provider.state.workspaces[0], redirect, ["chat:write"])
         form = {"code": code, "redirect_uri": redirect}
-        url = f"{run.url}/api/oauth.v2.access"
-        async with httpx.AsyncClient(timeout=300) as client:
-            wrong = await client.post(url, data=form, auth=(CLIENT_ID, "x"))
-            right = await client.post(url, data=form, auth=(CLIENT_ID, CLIENT_SECRET))
+        wrong = await run.ask("/api/oauth.v2.access", data=form, auth=(CLIENT_ID, "x"))
+        right = await run.ask("/api/oauth.v2.access", data=form, auth=(CLIENT_ID, CLIENT_SECRET))
         assert (wrong.status_code, wrong.json()["error"]) == (200, "bad_client_secret")
         assert right.json()["enterprise"] is None
         assert "bot_id" not in right.json()
@@ -448,18 +430,10 @@ class TestLifecycle:
 async def test_messages_can_be_inspected(run: Running) -> None:
     """What was posted is there as JSON, and the page that shows it asks nothing of other hosts."""
     sent = await run.client().chat_postMessage(channel="C00ORDERS", text="a &lt;b&gt;")
-    async with httpx.AsyncClient(timeout=300) as client:
-        shown = (await client.get(f"{run.url}/inspect/messages")).json()["data"]
-        page = await client.get(run.url)
-    assert shown == [
-        {
-            "workspace": "Acme",
-            "channel_id": "C00ORDERS",
-            "channel": "#orders",
-            "text": "a &lt;b&gt;",
-            "ts": sent["ts"],
-        }
-    ]
+    shown = (await run.ask("/inspect/messages", "GET")).json()["data"]
+    page = await run.ask("", "GET")
+    message = {"channel_id": "C00ORDERS", "channel": "#orders", "text": "a &lt;b&gt;", "ts": sent["ts"]}
+    assert shown == [{"workspace": "Acme", **message}]
     assert page.headers["content-type"].startswith("text/html")
     assert "http" not in page.text
 
@@ -475,13 +449,6 @@ def test_events_are_signed_as_published() -> None:
     assert signature("8f742231b10e8888abcd99yyyzzz85a5", 1531420618, body) == (
         "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
     )
-
-
-def test_two_providers_share_nothing() -> None:
-    """State belongs to an instance."""
-    one, two = FakeChatProvider(), FakeChatProvider([sample_workspace("Globex", "T00GLOBEX")])
-    one.state.post(one.state.workspaces[0], "C", "#c", "hi")
-    assert (len(one.messages), len(two.messages)) == (1, 0)
 
 
 async def test_a_limited_workspace_refuses_what_is_too_much(run: Running) -> None:

@@ -15,20 +15,18 @@ import asyncpg
 import pytest
 from sqlalchemy.engine import make_url
 
-from tests.conformance.engines import assert_proved, python_of, run
+from tests.conformance.engines import python_of, run
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
 
 GUIDE = ROOT / "docs" / "how-to" / "use-with-dbos.md"
 HOST = "tests.conformance.hosts.dbos"
-PACKAGES = "'psycopg[binary]'"
-"""What the host needs beside what the guide installs."""
 
 
 @pytest.fixture(scope="module")
 def python(store: Path) -> Path:
     """The Python of an environment with DBOS."""
-    return python_of(GUIDE, PACKAGES, store)
+    return python_of("dbos", store)
 
 
 @contextmanager
@@ -154,9 +152,3 @@ def test_flows_of_its_kind_run_with_action_nodes(
     assert said(repeated) == Counter(again)
     events = {event for _, event, _ in rows}
     assert {node for node, event, _ in repeated if event not in events} == anew
-
-
-@pytest.mark.ci
-def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
-    """In each profile."""
-    assert_proved(python, HOST, tmp_path)

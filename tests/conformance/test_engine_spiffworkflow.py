@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowactions_hookspecs import FlowActions
-from tests.conformance.engines import assert_proved, python_of, run
+from tests.conformance.engines import python_of, run
 from tests.conformance.hosts.small_host import SmallHost
 from tests.docs.fences import ROOT
 from tests.docs.tutorials import follow
@@ -18,14 +18,12 @@ from tests.docs.tutorials import follow
 GUIDE = ROOT / "docs" / "how-to" / "use-with-spiffworkflow.md"
 HOST = "tests.conformance.hosts.spiffworkflow"
 CONNECTOR = ROOT / "docs" / "examples" / "spiffworkflow"
-PACKAGES = "flask"
-"""What the connector needs beside what the guide installs."""
 
 
 @pytest.fixture(scope="module")
 def python(store: Path) -> Path:
     """The Python of an environment with SpiffWorkflow."""
-    return python_of(GUIDE, PACKAGES, store)
+    return python_of("spiffworkflow", store)
 
 
 @pytest.mark.ci
@@ -139,9 +137,3 @@ def test_its_connector_proxy_offers_each_node_type(python: Path, tmp_path: Path)
         "no ids": 6,
         "no ids, but a visit": 3,
     }
-
-
-@pytest.mark.ci
-def test_the_kit_proves_it(python: Path, tmp_path: Path) -> None:
-    """In each profile."""
-    assert_proved(python, HOST, tmp_path)

@@ -6,10 +6,11 @@ from typing import Final
 
 import pytest
 
-from flowactions_conformance.kit.hosts.limits import EffectTimeout
+from flowactions_conformance.kit.hosts import limits
+from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
 from tests.conformance.faulty import DRAWN, FAULTS, INVENTED, Fault, factory_of
-from tests.conformance.test_mutants import failed, said
+from tests.conformance.test_mutants import EFFECT_SECONDS, MUTANTS, failed, said
 
 SEED = 20261127
 """Of the values that are drawn, so that all runs are alike."""
@@ -97,12 +98,19 @@ def test_there_are_sixty() -> None:
     assert len(UNSEEN) <= len(broken) / 10
 
 
+def test_every_check_finds_something() -> None:
+    """A check that finds neither a faulty host nor a mutant has not been shown to find anything."""
+    found = {check for check, _ in FOUND.values()} | {id_ for broken in MUTANTS for id_ in broken.kills}
+    assert found == {check.id for check in all_checks()}
+
+
 @pytest.mark.ci
 @pytest.mark.parametrize("fault", [each for each in FAULTS if each.name in FOUND], ids=lambda each: each.name)
-async def test_a_fault_is_found_and_named(fault: Fault) -> None:
+async def test_a_fault_is_found_and_named(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check fails, and its message leads to the fault."""
     check, message = FOUND[fault.name]
-    report = await run_checks(factory_of(fault), [check], effect_timeout=EffectTimeout(10.0), seed=SEED)
+    monkeypatch.setitem(limits.SECONDS, "effect", EFFECT_SECONDS)
+    report = await run_checks(factory_of(fault), [check], seed=SEED)
     if report.error is None:
         assert failed(report) == {check}
     assert message in (report.error.message if report.error else said(report))

@@ -11,35 +11,26 @@ import pytest
 from flowactions_conformance.kit.outcomes import Report, Status
 from flowactions_conformance.kit.registry import all_checks, select
 from flowactions_conformance.kit.runner import run_checks
-from flowactions_conformance.kit.session import Mode
 
 HOSTS = {
     "reference": "flowactions_conformance.reference_host.testing:make_host",
-    "fastapi": "tests.conformance.hosts.fastapi_host:make_host",
+    "fastapi": "tests.conformance.hosts.fastapi_host:make_host_of_its_own",
     "engine": "tests.conformance.hosts.engine.testing:make_host",
-    "lazy": "tests.conformance.hosts.lazy_host:make_host",
     "odd": "tests.conformance.hosts.odd_host:make_host",
     "slow": "tests.conformance.hosts.slow_host:make_host",
     "single": "tests.conformance.hosts.single_host:make_host",
     "mounted": "tests.conformance.hosts.mounted_host:make_host",
     "template": "flowactions_conformance.commands.host_template:make_host",
 }
-DATABASES = ("sqlite", "postgresql")
-MODES: tuple[Mode, ...] = ("in-process", "child")
+"""The second one runs as a process of its own."""
 
 
 class Combination(NamedTuple):
-    """A host, how it is run, and the checks or profiles of the short version; none: all."""
+    """A host, its database, and the checks, groups or profiles that are tried."""
 
     host: str
     database: str
-    mode: Mode
-    names: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """Names the test."""
-        return "-".join(self[:3])
+    names: tuple[str, ...]
 
 
 LONG = {"DURABILITY-5", "SCALE-1", "SCALE-4"}
@@ -52,24 +43,22 @@ README = [
     Combination(
         "reference",
         "sqlite",
-        "in-process",
         tuple(each.id for each in all_checks() if each.profile not in OVER_OTHER_HOSTS and each.id not in LONG),
     ),
-    Combination("template", "sqlite", "in-process", ("core",)),
-    Combination("engine", "postgresql", "in-process", ("pacing", "loops")),
+    Combination("template", "sqlite", ("core",)),
+    Combination("engine", "postgresql", ("pacing", "loops")),
 ]
 """Those of the README's ring: each check that is not long, once."""
 
 CI = [
-    Combination("reference", "postgresql", "in-process", ("durability", "scale")),
-    Combination("fastapi", "sqlite", "child", ("pacing",)),
-    Combination("lazy", "sqlite", "in-process", ("tenancy",)),
-    Combination("odd", "sqlite", "in-process", ("pacing",)),
-    Combination("slow", "sqlite", "in-process", ("logic",)),
-    Combination("single", "sqlite", "in-process", ("core",)),
-    Combination("mounted", "postgresql", "in-process", ("core",)),
+    Combination("reference", "postgresql", ("DURABILITY-3", "SCALE-2", *sorted(LONG))),
+    Combination("fastapi", "sqlite", ("PACING-2", "PACING-4", "TASK-3")),
+    Combination("odd", "sqlite", ("HTTP", "PACING-2", "PACING-4", "PACING-6", "PACING-11")),
+    Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "PACING-5")),
+    Combination("single", "sqlite", ("AUTH", "EAGER-9", "HTTP-10")),
+    Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),
 ]
-"""With the ones above, each host, each check, each database and each mode at least once."""
+"""Each further host with the checks that concern what is special about it; with the ones above, each check."""
 
 
 def blamed(report: Report) -> list[str]:
@@ -82,38 +71,30 @@ def blamed(report: Report) -> list[str]:
     return against
 
 
-def prove(combination: Combination, request: pytest.FixtureRequest, *names: str) -> Report:
-    """Runs the checks of these names, or all, and asserts that nothing is blamed."""
+@pytest.mark.parametrize(
+    "combination",
+    [*README, *(pytest.param(each, marks=pytest.mark.ci) for each in CI)],
+    ids=lambda each: "-".join(each[:2]),
+)
+def test_the_kit_blames_no_healthy_host(combination: Combination, request: pytest.FixtureRequest) -> None:
+    """It passes what is tried without a warning."""
     server = request.getfixturevalue("postgres_server") if combination.database == "postgresql" else None
     logging.disable(logging.INFO)  # thousands of lines, among which nobody finds what is blamed
     try:
-        report = asyncio.run(run_checks(HOSTS[combination.host], names, mode=combination.mode, server=server))
+        report = asyncio.run(run_checks(HOSTS[combination.host], combination.names, server=server))
     finally:
         logging.disable(logging.NOTSET)
     assert blamed(report) == []
     assert report.passed
-    return report
-
-
-@pytest.mark.parametrize(
-    "combination",
-    [*README, *(pytest.param(each, marks=pytest.mark.ci) for each in CI)],
-    ids=lambda each: each.label,
-)
-def test_the_kit_blames_no_healthy_host(combination: Combination, request: pytest.FixtureRequest) -> None:
-    """It passes what is tried without a warning."""
-    report = prove(combination, request, *combination.names)
     passed = {each.id for each in report.results if each.status is Status.PASS}
     assert passed == {each.id for each in select(combination.names)}
 
 
 def test_the_short_version_has_everything_once() -> None:
-    """Each host, check, database and mode is among those that `.ci/run` tries, and each check but the long ones in the README's ring."""
+    """Each host and check is among those that `.ci/run` tries, and each check but the long ones in the README's ring."""
     tried = [*README, *CI]
     assert {each.host for each in tried} == set(HOSTS)
     assert {check for each in tried for check in select(each.names)} == set(all_checks())
     assert {check for each in README for check in select(each.names)} == {
         check for check in all_checks() if check.id not in LONG
     }
-    assert {each.database for each in tried} == set(DATABASES)
-    assert {each.mode for each in tried} == set(MODES)

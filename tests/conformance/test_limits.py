@@ -12,26 +12,18 @@ from typing import Any, cast
 
 import pytest
 
-from flowactions_conformance.kit import runner
 from flowactions_conformance.kit.hosts import limits
-from flowactions_conformance.kit.hosts.limits import (
-    EXPIRED_BEFORE_SHORT,
-    LIMITS,
-    EffectTimeout,
-    Late,
-    Limits,
-    Machine,
-    Patience,
-)
+from flowactions_conformance.kit.hosts.limits import EXPIRED_BEFORE_SHORT, Late, Machine, Patience
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, NothingKnown, Status
 from flowactions_conformance.kit.preflight import SELF
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import Runner, run_checks
-from flowactions_conformance.kit.session import Host, Mode, Session
+from flowactions_conformance.kit.session import Host, Session
 from flowactions_conformance.kit.support.deliveries import LIST, until_dead
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.serving import serve
 from tests.conformance.misbehaving import empty_app
+from tests.conformance.test_reports import a_result
 from tests.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/prove-your-host.md"
@@ -44,61 +36,74 @@ def slow(factor: float) -> Callable[[], Awaitable[float]]:
     return measured
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Patience]:
+    """Makes what waits for an effect for so many seconds."""
+
+    def made(seconds: float, factor: float | None = None, scale: float = 1.0) -> Patience:
+        monkeypatch.setitem(limits.SECONDS, "effect", seconds)
+        return Patience(scale, None if factor is None else slow(factor))
+
+    return made
+
+
 class TestPatience:
-    async def test_what_comes_is_given_and_what_fails_fails(self) -> None:
+    async def test_what_comes_is_given_and_what_fails_fails(self, patient: Callable[..., Patience]) -> None:
         """Whoever waits sees no difference."""
-        patience = Patience(slow(5))
 
         async def fails() -> None:
             raise LookupError
 
-        assert await patience.wait(asyncio.sleep(0, "came"), 60) == "came"
+        patience = patient(60, 5)
+        assert await patience.wait(asyncio.sleep(0, "came"), "effect") == "came"
         with pytest.raises(LookupError):
-            await patience.wait(fails(), 60)
+            await patience.wait(fails(), "effect")
 
-    async def test_on_a_fast_machine_a_limit_ends_the_wait(self) -> None:
-        """And what was waited for is cancelled."""
-        waiting = asyncio.ensure_future(asyncio.sleep(600))
-        with pytest.raises(Late):
-            await Patience().wait(waiting, 0.01)
-        assert waiting.cancelled()
+    async def test_on_a_fast_machine_a_limit_ends_the_wait(self, patient: Callable[..., Patience]) -> None:
+        """And what was waited for is cancelled. One factor scales all limits."""
+        for seconds, scale in ((0.01, 1.0), (10, 0.001)):
+            waiting = asyncio.ensure_future(asyncio.sleep(600))
+            with pytest.raises(Late):
+                await patient(seconds, scale=scale).wait(waiting, "effect")
+            assert waiting.cancelled()
 
-    async def test_on_a_slow_machine_the_limit_grows(self) -> None:
-        """What comes later than the limit has still come."""
-        assert await Patience(slow(20)).wait(asyncio.sleep(0.5, "came"), 0.1) == "came"
-
-    async def test_what_does_not_come_on_a_slow_machine_is_not_known(self) -> None:
-        """The message says how slow it was."""
-        with pytest.raises(NothingKnown, match="14 times slower than needed"):
-            await Patience(slow(14)).wait(asyncio.sleep(600), 0.01)
-        with pytest.raises(NothingKnown, match="100 times slower than needed"):
-            await Patience(slow(100)).wait(asyncio.sleep(600), 0.01)
-
-    async def test_a_machine_that_was_slow_before_the_limit_makes_it_longer(self) -> None:
-        """It is measured several times until then, and the worst counts."""
+    @pytest.mark.parametrize("later", [1.0, 20.0])
+    async def test_on_a_slow_machine_the_limit_grows(
+        self, later: float, patient: Callable[..., Patience]
+    ) -> None:
+        """What comes later than the limit has still come. It is measured several times until then, and the worst counts."""
         measured = iter([20.0])
 
-        async def once() -> float:
-            return next(measured, 1.0)
+        async def slowness() -> float:
+            return next(measured, later)
 
-        assert await Patience(once).wait(asyncio.sleep(0.5, "came"), 0.1) == "came"
+        patience = patient(0.1)
+        patience.slowness = slowness
+        assert await patience.wait(asyncio.sleep(0.5, "came"), "effect") == "came"
 
-    async def test_limits_are_scaled(self) -> None:
-        """All by one factor."""
+    @pytest.mark.parametrize("factor", [14, 100])
+    async def test_what_does_not_come_on_a_slow_machine_is_not_known(
+        self, factor: int, patient: Callable[..., Patience]
+    ) -> None:
+        """The message says how slow it was. Of what nobody judges, the limit does not grow."""
+        with pytest.raises(NothingKnown, match=f"{factor} times slower than needed"):
+            await patient(0.01, factor).wait(asyncio.sleep(600), "effect")
         with pytest.raises(Late):
-            await Patience(scale=0.001).wait(asyncio.sleep(600), 10)
+            await patient(0.01, factor).wait(asyncio.sleep(600), "effect", judged=False)
 
-
-def test_limits_that_shrank_recover() -> None:
-    """A host that answers again is waited for as before."""
-    for usual in (limits.EFFECT_SECONDS, LIMITS.call):
-        waits = EffectTimeout(usual)
+    async def test_limits_that_shrank_recover(
+        self, patient: Callable[..., Patience], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A host that answers again is waited for as before."""
+        monkeypatch.setattr(limits, "SHORT_SECONDS", 0.01)
+        patience = patient(0.02)
         for _ in range(EXPIRED_BEFORE_SHORT):
-            assert waits.seconds == usual
-            waits.expired()
-        assert waits.seconds == limits.SHORT_SECONDS
-        waits.came()
-        assert waits.seconds == usual
+            assert patience.limit("effect") == 0.02
+            with pytest.raises(Late):
+                await patience.wait(asyncio.sleep(600), "effect")
+        assert patience.limit("effect") == 0.01
+        await patience.wait(asyncio.sleep(0), "effect")
+        assert patience.limit("effect") == 0.02
 
 
 async def test_the_machine_is_measured() -> None:
@@ -123,7 +128,7 @@ class TestRunner:
             running -= 1
             again = [each for each, _ in seen].count(check.id) > 1
             status = Status.PASS if again or check.id != failing else Status.ERROR
-            return CheckResult(check.id, "", "", "", "must", None, status), status is Status.ERROR
+            return a_result(check.id, status), status is Status.ERROR
 
         checks = [check for check in all_checks() if not check.alone][:5]
         failing = checks[0].id
@@ -134,84 +139,40 @@ class TestRunner:
         assert seen[-1] == (failing, 1)
         assert len(seen) == 6
 
-    @pytest.mark.parametrize(
-        ("path", "status", "body"),
-        [
-            ("x", 503, b'{"code":"storage_unavailable"}'),
-            ("x", 200, b'{"data":{"status":"failed","reason":"storage_unavailable"}}'),
-            ("api/integrations/health/ready", 503, b"database"),
-        ],
-        ids=["problem", "result", "readiness"],
-    )
-    async def test_a_database_that_fails_is_not_the_hosts_failure(
-        self, path: str, status: int, body: bytes
-    ) -> None:
-        """Neither is what the kit itself could not do: both are errors."""
-
-        async def app(scope: Any, receive: Any, send: Any) -> None:
-            if scope["type"] == "lifespan":
-                for step in ("startup", "shutdown"):
-                    await receive()
-                    await send({"type": f"lifespan.{step}.complete"})
-                return
-            await send({"type": "http.response.start", "status": status, "headers": []})
-            await send({"type": "http.response.body", "body": body})
-
-        session = Session("a:b")
-        async with serve(app) as url:
-            running = SimpleNamespace(env=SimpleNamespace(base_url=url))
-            host = Host("h", cast("Any", running), cast("Any", None), Path(), 0)
-            with pytest.raises(NothingKnown, match="the database that the kit gave did not answer") as raised:
-                await Trial(session, SELF, host).request_url("GET", f"{url}/{path}")
-        assert runner._judged(SELF, raised.value, fails=True)[0] is Status.ERROR
-
-
-@pytest.mark.ci
-async def test_an_effect_has_all_the_time_of_a_slow_machine() -> None:
-    """It may be behind others that are sent before it."""
-    session = Session("a:b", effect_timeout=EffectTimeout(0.2))
-    session.patience = Patience(slow(20))
-    host = Host("h", cast("Any", None), cast("Any", None), Path(), 0)
-    assert await Trial(session, SELF, host).patiently(asyncio.sleep(3, "came")) == "came"
-
 
 @pytest.mark.ci
 async def test_a_process_that_ends_before_it_has_read_all_has_ended() -> None:
     """Its connection is reset then, which is told at once, and is not waited for until a limit."""
-    async with Session("tests.conformance.misbehaving:ends_unread", mode="child").running() as session:
+    async with Session("tests.conformance.misbehaving:ends_unread").running() as session:
         host = await session.start()
         blocking = asyncio.create_task(host.running.call("open", "flow", "user", "content"))
-        await until((host.folder / "state" / "blocked").exists)
+        await until((host.running.env.state_dir / "blocked").exists)
         unread = asyncio.create_task(host.running.call("next", "session", "step"))
         await asyncio.sleep(0)  # it is written
-        (host.folder / "state" / "end").touch()
+        (host.running.env.state_dir / "end").touch()
         for ended in await asyncio.gather(blocking, unread, return_exceptions=True):
             assert "the host's process ended (status 0)" in str(ended)
         await host.running.stop()
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("mode", ["in-process", "child"])
-@pytest.mark.parametrize(
-    "logged",
-    [
-        "no connection: sorry, too many clients already",
-        "Host.signing_secret did not answer within 10 s",
-        "Host.node failed\nTraceback (most recent call last):\n  File\nTimeoutError",
-    ],
-)
-async def test_what_a_host_logs_in_a_process_of_its_own_is_read_too(mode: Mode, logged: str) -> None:
+@pytest.mark.parametrize("host_name", ["logs_content", "logs_content_as_child"])
+async def test_what_a_host_logs_in_a_process_of_its_own_is_read_too(host_name: str) -> None:
     """It says that database or host did not answer in time, or that the server takes no more connections."""
-    async with Session("tests.conformance.misbehaving:logs_content", mode=mode).running() as session:
+    async with Session(f"tests.conformance.misbehaving:{host_name}").running() as session:
         host = await session.start()
-        trial = Trial(session, SELF, host)
-        await host.running.call("open", "flow", "user", "nothing of that kind")
-        await until(lambda: "nothing of that kind" in session.output.text())
-        assert not trial.saw_overload
-        await host.running.call("open", "flow", "user", logged)
-        await until(lambda: trial.saw_overload)
-        trial.end()
-        await host.running.stop()
+        for logged in (
+            "no connection: sorry, too many clients already",
+            "Host.signing_secret did not answer within 10 s",
+            "Host.node failed\nTraceback (most recent call last):\n  File\nTimeoutError",
+        ):
+            trial = Trial(session, SELF, host)
+            await host.running.call("open", "flow", "user", f"nothing of that kind before {logged[:9]}")
+            await until(lambda: f"of that kind before {logged[:9]}" in session.output.text())  # noqa: B023
+            assert not trial.saw_overload
+            await host.running.call("open", "flow", "user", logged)
+            await until(lambda: trial.saw_overload)  # noqa: B023
+            trial.end()
 
 
 @pytest.mark.ci
@@ -221,10 +182,11 @@ async def test_a_host_that_once_answered_too_late_has_not_failed() -> None:
     assert [(result.status, result.finding) for result in report.results] == [(Status.PASS, None)]
 
 
-async def test_a_list_that_comes_later_than_effects_is_read() -> None:
+async def test_a_list_that_comes_later_than_effects_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """A delivery is not said to go on because the request for it took longer than an effect may."""
     asked, answer = [], asyncio.Event()
-    session = Session("a:b", effect_timeout=EffectTimeout(2))
+    monkeypatch.setitem(limits.SECONDS, "effect", 2.0)
+    session = Session("a:b")
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -243,9 +205,9 @@ async def test_a_list_that_comes_later_than_effects_is_read() -> None:
 
     async with serve(app) as url:
         running = SimpleNamespace(
-            env=SimpleNamespace(base_url=url), about=SimpleNamespace(prefix=""), call=call, serves=True
+            env=SimpleNamespace(base_url=url), about=SimpleNamespace(prefix=""), call=call
         )
-        trial = Trial(session, SELF, Host("h", cast("Any", running), cast("Any", None), Path(), 0))
+        trial = Trial(session, SELF, Host("h", cast("Any", running)))
         assert (await until_dead(trial, "order"))["status"] == "dead"
     assert asked == [LIST, LIST]
 
@@ -262,36 +224,18 @@ async def test_the_hosts_of_a_check_end_with_it() -> None:
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("mode", ["in-process", "child"])
-async def test_a_stop_that_nobody_judges_is_not_waited_for_longer_on_a_slow_machine(
-    mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At the end of a run all hosts are ended: one that hangs is then told by the check that stops it, once."""
-
-    async def slowness() -> float:
-        raise AssertionError("the machine was measured")
-
-    host = "tests.conformance.misbehaving:hangs_at_stop"
-    async with Session(host, mode=mode, limits=HANGS).running() as session:
+@pytest.mark.parametrize("host", ["hangs_at_stop", "hangs_at_stop_as_child"])
+async def test_a_host_that_does_not_stop_is_ended(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a run all hosts are: one that hangs is then told by the check that stops it, once."""
+    monkeypatch.setitem(limits.SECONDS, "stop", 2.0)
+    async with Session(f"tests.conformance.misbehaving:{host}").running() as session:
         running = (await session.start()).running
-        monkeypatch.setattr(session.patience, "slowness", slowness)
-        with pytest.raises(DriverFault, match=f"the host did not stop within {HANGS.stop:g} seconds"):
-            await running.stop(is_judged=False)
+        with pytest.raises(DriverFault, match="the host did not stop within 2 seconds"):
+            await running.stop(judged=False)
 
 
 def test_the_page_has_the_limits() -> None:
     """As the kit has them."""
     table = PAGE.read_text().partition("| what is waited for |")[2].partition("\n\n")[0]
     shown = [float(number) for number in re.findall(r"\| (\d+) \|", table)]
-    assert shown == [
-        limits.START_SECONDS,
-        limits.STOP_SECONDS,
-        limits.CALL_SECONDS,
-        limits.REQUEST_SECONDS,
-        limits.EFFECT_SECONDS,
-        limits.CHECK_SECONDS,
-    ]
-
-
-HANGS = Limits(start=12, stop=2, call=4, hung_stop=0.5, hung_call=1)
-"""Long enough for what does not hang on a busy machine, where it may have no processor for seconds."""
+    assert shown == list(limits.SECONDS.values())

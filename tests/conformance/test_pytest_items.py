@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 import flowactions_conformance
-from flowactions_conformance.kit.baseline import accepted, stale_in
 from flowactions_conformance.kit.in_pytest import conclude
 from flowactions_conformance.kit.outcomes import Status
 from tests.conformance.test_reports import a_report, a_result
-from tests.rings import sampled
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = ["-p", "flowactions_conformance.pytest_plugin", "--pyargs", "flowactions_conformance.suite"]
 SAFETY_SECONDS = 300
 
 
-def ended(status: Status, warn: Callable[[str], None] = lambda _: None, **more: object) -> None:
-    baseline: Any = more.pop("baseline", {})
+def ended(
+    status: Status, warn: Callable[[str], None] = lambda _: None, stale: tuple[str, ...] = (), **more: object
+) -> None:
     result = a_result("EAGER-1", status, **more)
-    report = a_report(result)
+    report = a_report(result, stale_baseline=stale)
     shown: list[str] = []
-    report = msgspec.structs.replace(report, stale_baseline=stale_in(baseline, report))
     try:
         conclude(result, report, warn, shown.append)
     except pytest.xfail.Exception:
@@ -51,10 +47,9 @@ class TestOutcomes:
             ended(status)
 
     def test_a_stale_baseline_fails(self) -> None:
-        """As a strict xfail does; not where the entry is about another database."""
+        """As a strict xfail does."""
         with pytest.raises(AssertionError, match="remove it there"):
-            ended(Status.PASS, baseline=accepted({"EAGER-1": "x"}))
-        ended(Status.PASS, baseline=accepted({"EAGER-1": {"reason": "x", "database": "postgresql"}}))
+            ended(Status.PASS, stale=("EAGER-1",))
 
     def test_a_known_failure_is_expected(self) -> None:
         """With the baseline's reason."""
@@ -73,12 +68,19 @@ class TestOutcomes:
         assert told[0].startswith("WARN  EAGER-1")
 
 
-def run_pytest(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run_pytest(host: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the suite of a host, of which two checks are selected."""
+    (cwd / "test_host.py").write_text(
+        "from pathlib import Path\n"
+        "from flowactions_conformance import conformance_suite\n"
+        f"TestHost = conformance_suite('tests.conformance.misbehaving:{host}', seed=7, report=Path('out'))\n"
+    )
+    options = ["-p", "no:cacheprovider", "-k", "LOAD-2 or EDIT-1", *arguments]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", *options],
         cwd=cwd,
         # On CI pytest's summary cuts nothing.
-        env={"PATH": "", "PYTHONPATH": str(ROOT), "CI": "true"},
+        env={"PATH": "", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path]), "CI": "true"},
         capture_output=True,
         text=True,
         check=False,
@@ -87,61 +89,28 @@ def run_pytest(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.ci
-def test_a_failing_host_in_pytest(tmp_path: Path) -> None:
-    """Failures have the kit's text and no traceback of the kit; the summary names what is not proved."""
-    host = "tests.conformance.misbehaving:fails_everything"
-    done = run_pytest(
-        *PLUGIN, "--flowactions-host", host, "-k", "LOAD-2 or EDIT-1", "-W", "error", cwd=tmp_path
-    )
+@pytest.mark.parametrize("xdist", [(), ("-n", "2")])
+def test_a_failing_host_in_pytest(xdist: tuple[str, ...], tmp_path: Path) -> None:
+    """Failures have the kit's text and no traceback of the kit. One process of xdist runs the checks, and the others wait."""
+    done = run_pytest("fails_everything", "-W", "error", *xdist, cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "FAIL  LOAD-2" in done.stdout
+    assert done.stdout.count("FAIL  LOAD-2") == 1
     assert done.stdout.count("    1. the palette is a fixed list") == 1
+    assert "--check LOAD-2 --seed 7" in done.stdout
     assert "[LOAD-2-" in done.stdout.partition("short test summary")[2]
     assert "FAIL LOAD-2: " in done.stdout.partition("short test summary")[2]
     assert "Traceback" not in done.stdout
-    assert "pytest_items.py" not in done.stdout
-    assert "NOT PROVED: 2 failed of 2 checks" in done.stdout
+    assert '"verdict": "failed"' in (tmp_path / "out" / "report.json").read_text()
 
 
 @pytest.mark.ci
 def test_a_host_that_cannot_be_made_is_an_error_of_each_test(tmp_path: Path) -> None:
     """At its setup, with what the host said; and the report holds it."""
-    host = "tests.conformance.misbehaving:raises"
-    options = ["--flowactions-host", host, "--flowactions-report", "out", "-k", "LOAD-2 or EDIT-1"]
-    done = run_pytest(*PLUGIN, *options, cwd=tmp_path)
+    done = run_pytest("raises", cwd=tmp_path)
     assert done.returncode == 1
     assert "2 errors" in done.stdout
     assert "make_host raised ConnectionError" in done.stdout
-    assert "ERROR: no check ran, so nothing is known about the host" in done.stdout
     assert '"verdict": "error"' in (tmp_path / "out" / "report.json").read_text()
-
-
-@pytest.mark.ci
-def test_one_process_of_xdist_runs_the_checks(tmp_path: Path) -> None:
-    """The others wait for its report, which the controller prints and writes."""
-    host = "tests.conformance.misbehaving:fails_everything"
-    options = ["--flowactions-host", host, "--flowactions-report", "out", "-k", "LOAD-2 or EDIT-1", "-n", "2"]
-    done = run_pytest(*PLUGIN, *options, cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert done.stdout.count("FAIL  LOAD-2") == 1
-    assert "NOT PROVED: 2 failed of 2 checks" in done.stdout
-    assert '"verdict": "failed"' in (tmp_path / "out" / "report.json").read_text()
-
-
-@sampled(
-    ("options", "says"),
-    [
-        ([], "name your host: --flowactions-host package.module:make_host"),
-        (["--flowactions-host", "a:b", "--flowactions-baseline", "no"], "cannot be read"),
-    ],
-    1,
-)
-def test_a_wrong_option_is_told(options: list[str], says: str, tmp_path: Path) -> None:
-    """As pytest tells of its own."""
-    done = run_pytest(*PLUGIN, *options, cwd=tmp_path)
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert says in done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_the_package_is_light_and_loads_no_plugin_by_itself() -> None:

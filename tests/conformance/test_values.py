@@ -13,6 +13,7 @@ from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.values import IDS, TEXTS, Values
 from flowactions_conformance.reference_host.testing import ReferenceDriver
+from tests.conformance.middleware import Answer, Asked, around, json_answer
 from tests.conformance.mutants.mutant import changed
 
 
@@ -59,34 +60,18 @@ async def test_the_report_names_the_seed() -> None:
     assert report.results[0].rerun.endswith("--check EDIT-5 --seed 7")
 
 
-def _no_failing_commit(driver: ReferenceDriver) -> None:
-    driver.fail_commit = _nothing  # type: ignore[method-assign]
-
-
-def _no_failing_database(driver: ReferenceDriver) -> None:
-    driver.fail_database = _nothing  # type: ignore[method-assign]
-
-
-def _no_failing_event(driver: ReferenceDriver) -> None:
-    driver.fail_auth_event = _nothing  # type: ignore[method-assign]
-
-
 async def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
 @pytest.mark.ci
 @pytest.mark.parametrize(
-    ("change", "check"),
-    [
-        (_no_failing_commit, "DURABILITY-3"),
-        (_no_failing_database, "DURABILITY-5"),
-        (_no_failing_event, "INBOUND-2"),
-    ],
+    ("method", "check"),
+    [("fail_commit", "DURABILITY-3"), ("fail_database", "DURABILITY-5"), ("fail_auth_event", "INBOUND-2")],
 )
-async def test_a_driver_that_does_nothing_proves_nothing(change: object, check: str) -> None:
+async def test_a_driver_that_does_nothing_proves_nothing(method: str, check: str) -> None:
     """What it should have made fail is not testable, and the message says that nothing failed."""
-    report = await run_checks(changed(change), [check])  # type: ignore[arg-type]
+    report = await run_checks(changed(lambda driver: setattr(driver, method, _nothing)), [check])
     (result,) = report.results
     assert result.status is Status.NOT_TESTABLE
     assert result.finding is not None
@@ -94,22 +79,13 @@ async def test_a_driver_that_does_nothing_proves_nothing(change: object, check: 
     assert not report.passed
 
 
-class _Limited:
-    """A driver whose host answers 429 to everything but what the preflight needs."""
-
-    def __init__(self, driver: ReferenceDriver) -> None:
-        self.app, self.calls = driver.app, 0
-
-    async def __call__(self, scope: dict, receive: object, send: object) -> None:  # type: ignore[type-arg]
-        if scope["type"] == "http" and scope["path"].startswith("/v1/webhooks"):
-            await send({"type": "http.response.start", "status": 429, "headers": []})  # type: ignore[operator]
-            await send({"type": "http.response.body", "body": b"slow down"})  # type: ignore[operator]
-            return
-        await self.app(scope, receive, send)
-
-
 def _limits(driver: ReferenceDriver) -> None:
-    driver.app = _Limited(driver)
+    """Has the host answer 429 to what the preflight does not need."""
+
+    def refuse(asked: Asked) -> Answer | None:
+        return json_answer(429, b"slow down") if asked.path.startswith("/v1/webhooks") else None
+
+    driver.app = around(driver.app, refuse=refuse)
 
 
 async def test_one_cause_is_one_failure() -> None:

@@ -310,8 +310,8 @@ async def carry_out(stage: Stage, output: str) -> str:
         if arguments[0] == "worker":  # which goes on until it is stopped
             continue
         ended = await run(stage, *arguments)
-        # "workers" ends with 1 while none is alive.
-        assert ended.code == 0 or (arguments == ["workers"] and ended.code == 1), (arguments, ended)
+        # "status" ends with 1 while none is alive.
+        assert ended.code == 0 or (arguments == ["status"] and ended.code == 1), (arguments, ended)
         said += ended.out + ended.err
         if arguments[:2] == ["outbox", "list"]:
             (one,) = re.findall(ID, ended.out)[:1]
@@ -394,7 +394,7 @@ async def test_a_worker_that_is_frozen_for_a_minute_is_found(stage: Stage) -> No
     stage.field.resume()
 
     async def both_alive() -> bool:
-        return (await run(stage, "workers")).out.count(" alive ") == 2
+        return (await run(stage, "status")).out.count(" alive ") == 2
 
     await until(both_alive)
 

@@ -26,7 +26,7 @@ async def test_nothing_comes_back_from_two_workers(database_url: str, delivery: 
         for _ in range(2):
             await field.start()
         await until(lambda: len(field.receiver.requests) > 100)
-        ended = await command("purge", "--organization", "acme", "--yes", cwd=tmp_path, **field.settings)
+        ended = await command("purge", "acme", "--yes", cwd=tmp_path, **field.settings)
         assert ended.code == 0, ended.err
         before = len(field.receiver.requests)
         (now,) = await field.query("SELECT max(last_seen_at) FROM flowactions_workers")

@@ -142,7 +142,7 @@ def _rules() -> Iterator[Rule]:
         5,
         "warning",
         "A worker's clock is more than a minute from the database's: from four minutes on, receivers refuse what it signs.",
-        "Which worker? flowactions workers says so; then NTP on its machine.",
+        "Which worker? flowactions status says so; then NTP on its machine.",
     )
     yield Rule(
         "FlowactionsChatFailing",

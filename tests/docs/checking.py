@@ -182,7 +182,8 @@ def _check_flowactions(arguments: list[str], *, whole: bool = True) -> None:
     if isinstance(group, click.Group) or "--help" in arguments:
         return
     try:
-        group.make_context(group.name, arguments)
+        with suppress(click.FileError):  # a file of the reader's
+            group.make_context(group.name, arguments)
     except (click.MissingParameter, click.BadOptionUsage) as exc:
         if whole:
             raise Wrong(f"flowactions {group.name}: {exc.message}") from None

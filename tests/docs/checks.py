@@ -40,9 +40,9 @@ def _lines() -> Iterator[str]:
     )
     yield ""
     yield (
-        "A check without a note is a *must* since contract 1.0: if it fails, the host fails. A *should*, and a check that this\n"
-        "version of the contract does not require yet (provisional), warns. The last column names the sections that the check follows\n"
-        "from: of [the contract](contract.md), of [the HTTP page](http.md), or of [the behaviour pages](behaviour/README.md) (*spec*).\n"
+        "A check without a note is required since contract 1.0: if it fails, the host fails. A check that this version of the\n"
+        "contract does not require yet (provisional) warns. The last column names the sections that the check follows from: of\n"
+        "[the contract](contract.md), of [the HTTP page](http.md), or of [the behaviour pages](behaviour/README.md) (*spec*).\n"
         "The report of a failed check has its usual causes. A check with ¹ is not tried on a host that is already served."
     )
     for profile in PROFILES:
@@ -61,16 +61,14 @@ def _lines() -> Iterator[str]:
 
 
 def _row(check: Check) -> str:
-    notes = [] if (check.level, check.since) == ("must", "1.0") else [check.level, _since(check)]
+    notes = [] if check.since == "1.0" else [f"since contract {check.since}" if check.since else "provisional"]
+    if check.covers:
+        notes.append(f"draws {', '.join(sorted(check.covers))}")
     if check.served not in {"no", "shared"}:
         notes.append(f"already served: only if the driver has `{check.served}`")
     note = f" ({'; '.join(notes)})" if notes else ""
     mark = " ¹" if check.served == "no" else ""
     return f'| <a id="{check.id.lower()}"></a>{check.id}{mark} | {_cell(check.title)}{note} | {_cell(check.clause)} |'
-
-
-def _since(check: Check) -> str:
-    return f"since contract {check.since}" if check.since else "provisional"
 
 
 def _cell(text: str) -> str:

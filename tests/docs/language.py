@@ -99,7 +99,7 @@ def texts() -> Iterator[tuple[str, str]]:
     The changelog is history; the behaviour pages are the specification's, and the titles of the kit's requirements are frozen.
     Help of commands and descriptions of routes are on pages of the reference.
     """
-    titles = [each.title for each in frozen().required.values()]
+    titles = [each["title"] for each in frozen()["required"].values()]
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         name = path.relative_to(ROOT).as_posix()
         if not name.startswith("docs/reference/behaviour/"):

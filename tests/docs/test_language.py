@@ -17,7 +17,7 @@ def test_decisions_are_read_and_frozen_titles_are_not() -> None:
     """A decision is a page like any other; the title of a requirement cannot be changed."""
     read = dict(texts())
     assert "docs/decisions/0076-lanes.md" in read
-    titles = [each.title for each in frozen().required.values()]
+    titles = [each["title"] for each in frozen()["required"].values()]
     assert [title for title in titles if title in read["docs/reference/conformance.md"]] == []
     assert [title for title in titles if title in CHECKS.read_text()] != []
 

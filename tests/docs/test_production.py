@@ -104,8 +104,8 @@ async def test_the_page_is_followed(postgres_url: str, tmp_path: Path) -> None:
             if block.text.startswith("flowactions worker "):
                 worker = reader.starts(*block.text.split())
                 continue
-            if block.text.startswith("flowactions workers"):
-                await until(lambda: "alive" in reader.types("flowactions workers || true"))
+            if block.text.startswith("flowactions status"):
+                await until(lambda: "alive" in reader.types("flowactions status || true"))
             written = await reader.follows(block, number)
             number += block.language == "sql"
             checked += written if "doctor" in block.text else ""

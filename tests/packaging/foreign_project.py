@@ -23,12 +23,15 @@ async def make_host(env):
 
 CHECK_HOST = """
 import asyncio
+from pathlib import Path
 
 from shop import make_host
 
 from flowactions_conformance import conformance_suite
 
-TestHost = conformance_suite(make_host, checks=["LOAD-1", "EAGER-2", "TENANCY-1"])
+TestHost = conformance_suite(
+    make_host, checks=["LOAD-1", "EAGER-2", "PACING-2", "TENANCY-1"], report=Path("out")
+)
 
 
 async def verify_that_asyncio_is_on():

@@ -85,8 +85,8 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",
     "flowactions_plugin.telemetry.spans:_NOTHING": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
-    "flowactions_conformance.kit.hosts.hosting:_Making.lock": "the kit makes one host at a time",
-    "flowactions_conformance.kit.tested:_distribution": "caches what is installed",
+    "flowactions_conformance.kit.hosts.hosting:types_of": "caches a pure function of types",
+    "flowactions_conformance.kit.tested:distribution_of": "caches what is installed",
     "flowactions_conformance.kit.probing.plugin:NO_TLS": "is not changed",
     "flowactions_conformance.kit.probing.plugin:_unique": "caches an id for each process: hosts of one process have the same",
     "flowactions_conformance.kit.report.terminal:PLAIN": "is not changed",
@@ -212,9 +212,8 @@ def is_constant(value: Any) -> bool:
 
 
 CHANGED_IN_PLACE: Mapping[str, str] = {
-    "flowactions_conformance.kit.hosts.hosting:_Making": "the kit makes one host at a time",
     "flowactions_conformance.kit.in_pytest:conformance_suite": "marked when it is imported",
-    "flowactions_conformance.pytest_plugin:_named": "pytest's command line names one host for a process",
+    "flowactions_conformance.kit.plugins.checks:CHECKS": "filled while the module is imported",
     "flowactions_conformance.kit.registry:_checks": "filled while the modules of the checks are imported",
 }
 """Of the kit alone: what its code changes at the top of a module → why."""

@@ -38,6 +38,17 @@ SIGNING_SECRET = "fake-signing-secret"  # noqa: S105  guards nothing
 CLIENT = oauth.OAuthClient(CLIENT_ID, CLIENT_SECRET)
 
 
+def settings_of(url: str) -> dict[str, str]:
+    """Return the settings of a host that uses the provider at this URL."""
+    return {
+        "CHAT_CLIENT_ID": CLIENT_ID,
+        "CHAT_CLIENT_SECRET": CLIENT_SECRET,
+        "CHAT_SIGNING_SECRET": SIGNING_SECRET,
+        "CHAT_API_URL": f"{url}/api/",
+        "CHAT_AUTHORIZE_URL": f"{url}/oauth/v2/authorize",
+    }
+
+
 class FakeChatProvider:
     """A chat provider with its workspaces.
 

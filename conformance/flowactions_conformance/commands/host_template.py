@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from flowactions_conformance import Action, Env, Flow, HostDriver, Login, Step, TriggerRef, Turn, World
+from flowactions_conformance import Action, Env, Flow, HostDriver, Login, Step, Turn, World
 from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
@@ -230,35 +230,8 @@ class MyDriver(HostDriver):
         raw = msgspec.json.encode({"step": run.shown, "done": run.done}).decode()
         return Turn(session=run.walk.run_id, step_id=run.shown, done=run.done, raw=raw)
 
-    # Only with the profile that is named.
-
-    async def trigger(self, ref: TriggerRef) -> None:
-        """Profile "logic": fire this trigger on the server, as your host does when a survey is answered."""
-        raise NotImplementedError
-
-    async def save(self, who: Login, flow: Flow) -> Sequence[Mapping[str, Any]]:
-        """Profile "editing": save the flow as its author does; return the config problems that the author is shown."""
-        raise NotImplementedError
-
-    async def preview(self, who: Login, flow: str, node: Action) -> Mapping[str, Any]:
-        """Profile "editing": return the preview of the node that the flow's author is shown."""
-        raise NotImplementedError
-
-    async def fail_commit(self) -> None:
-        """Profile "durability": make the commit fail with which your host keeps the next run that is opened, once."""
-        raise NotImplementedError
-
-    async def fail_database(self, fails: bool) -> None:
-        """Profile "durability", optional: make your own queries in Host.signing_secret fail from now on, or work again."""
-        raise NotImplementedError
-
-    async def handled(self, event_id: str) -> int:
-        """Profile "inbound": return how often your own data say that your host has handled this event."""
-        raise NotImplementedError
-
-    async def fail_auth_event(self, event_id: str) -> None:
-        """Profile "inbound": make your host fail when it handles this event next, once, as if its database had failed."""
-        raise NotImplementedError
+    # A profile may need more methods: "logic" trigger; "editing" save and preview; "durability" fail_commit, and fail_database if
+    # you can; "inbound" handled and fail_auth_event. The kit names those that are missing.
 
 
 @asynccontextmanager

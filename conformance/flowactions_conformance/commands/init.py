@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
 from typing import Final
 
+from flowactions_conformance.commands import Wrong
+
 DRIVER: Final = "flowactions_testing.py"
 NO_ENGINE: Final = "none"
 SMALL_HOST: Final = Path(__file__).with_name("host_template.py")
-
-
-class CannotWrite(Exception):
-    """The files were not written; the message says why."""
 
 
 def examples() -> Path:
@@ -25,64 +24,46 @@ def examples() -> Path:
 
 def engines() -> list[str]:
     """Return the engines of which there are examples, and ``none`` for hosts that walk their flows themselves."""
-    return sorted(
-        (each.name for each in examples().iterdir() if each.is_dir()),
-        key=lambda name: (name == NO_ENGINE, name),
-    )
+    names = [each.name for each in examples().iterdir() if each.is_dir()]
+    return sorted(names, key=lambda name: (name == NO_ENGINE, name))
 
 
-def init(path: Path) -> None:
-    """Write the file with a small host and its driver, unless there is one.
+def init(options: argparse.Namespace) -> int:
+    """Write the file with a small host and its driver; of an engine a folder with a host, its driver, and its tests.
 
-    Args:
-        path: of the file, or of a folder.
+    Returns:
+        0.
 
     Raises:
-        CannotWrite: it exists, or its folder does not.
+        Wrong: one of the files exists, or cannot be written.
     """
+    path: Path = options.path
+    if options.engine:
+        files = files_of(options.engine)
+        _write(path, files)
+        sys.stdout.write(
+            f"{path} has a host that is proved as it is, in {', '.join(files)}: put yours in its place. To prove it, "
+            "in that folder:\n\n"
+            "  python -m pip install --requirement requirements.txt\n"
+            f"  python -m flowactions_conformance run {Path(DRIVER).stem}:make_host\n"
+            "  python -m pytest\n"
+        )
+        return 0
     if path.is_dir():
         path /= DRIVER
     if path.suffix != ".py":
-        raise CannotWrite(f"{path} is not the name of a Python module: give one that ends in .py")
+        raise Wrong(f"{path} is not the name of a Python module: give one that ends in .py")
     name = module_of(path)
-    _write(path, _small_host(name))
+    _write(path.parent, {path.name: _small_host(name)})
     sys.stdout.write(
         f"{path} is written, with a small host that is proved as it is: put yours in its place. To prove it:\n\n"
         f"  python -m flowactions_conformance run {shlex.quote(f'{name}:make_host')}\n"
     )
-
-
-def init_engine(engine: str, folder: Path) -> None:
-    """Write a host whose flows an engine runs, its driver, and its tests, into a folder.
-
-    Args:
-        engine: one of `engines`.
-        folder: is made, if it does not exist.
-
-    Raises:
-        CannotWrite: one of the files exists, or the folder cannot be used.
-    """
-    files = files_of(engine)
-    there = [name for name in files if (folder / name).exists()]
-    if there:
-        raise CannotWrite(f"{folder / there[0]} exists, and nothing is written: give another folder")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise CannotWrite(f"{folder} cannot be made: {exc.strerror}") from exc
-    for name, text in files.items():
-        _write(folder / name, text)
-    sys.stdout.write(
-        f"{folder} has a host that is proved as it is, in {', '.join(files)}: put yours in its place. To prove it, "
-        "in that folder:\n\n"
-        "  python -m pip install --requirement requirements.txt\n"
-        f"  python -m flowactions_conformance run {Path(DRIVER).stem}:make_host\n"
-        "  python -m pytest\n"
-    )
+    return 0
 
 
 def files_of(engine: str) -> dict[str, str]:
-    """Return what `init_engine` writes, name → text: the engine's example, and the small host that its driver is based on."""
+    """Return what is written for an engine, name → text: its example, and the small host that its driver is based on."""
     files = sorted(each for each in (examples() / engine).iterdir() if each.is_file())
     texts = {each.name: each.read_text("utf-8") for each in files}
     small = "example_host.py" if DRIVER in texts else DRIVER
@@ -104,11 +85,14 @@ def _small_host(module: str) -> str:
     return SMALL_HOST.read_text("utf-8").replace("MODULE:", f"{module}:", 1)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write all files, or none, if one of them exists."""
+    for name in files:
+        if (folder / name).exists():
+            raise Wrong(f"{folder / name} exists, and nothing is written: give another path")
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise CannotWrite(f"{path} exists, and is left as it is: give another path") from None
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, "utf-8")
     except OSError as exc:
-        raise CannotWrite(f"{path} cannot be written: {exc.strerror}") from exc
+        raise Wrong(f"{folder} cannot be written: {exc.strerror}") from exc

@@ -5,40 +5,35 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowactions_conformance.kit.outcomes import CheckResult, Status
+from flowactions_conformance.commands import Wrong
+from flowactions_conformance.commands.run import paint_for
+from flowactions_conformance.kit.outcomes import Status
 from flowactions_conformance.kit.plugins.running import PluginFault, check_plugin
-from flowactions_conformance.kit.report.terminal import BOLD, GREEN, RED, Paint, printable, result_lines
+from flowactions_conformance.kit.report.terminal import BOLD, GREEN, RED, result_lines
 
 
 def plugin(options: argparse.Namespace) -> int:
     """Run the command.
 
     Returns:
-        0: every check of every node type has passed. 1: some failed. 2: the command line is wrong, or the plugin cannot be
-        loaded.
+        0: every check of every node type has passed. 1: some failed.
+
+    Raises:
+        Wrong: the command line is wrong, or the plugin cannot be loaded.
     """
     sys.path.insert(0, str(Path.cwd()))
+    settings = _pairs(options.setting, "--setting")
+    configs = {name: _config(name, said) for name, said in _pairs(options.config, "--config").items()}
     try:
-        settings = _pairs(options.setting, "--setting")
-        configs = {name: _config(name, said) for name, said in _pairs(options.config, "--config").items()}
         results = asyncio.run(check_plugin(options.name, settings=settings, configs=configs))
     except PluginFault as exc:
-        sys.stderr.write(f"flowactions_conformance: {printable(str(exc))}\n")
-        return 2
-    out = sys.stdout
-    paint = Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
-    out.write("\n".join(_lines(options.name, results, paint)) + "\n")
-    return 1 if any(result.status is Status.FAIL for result in results) else 0
-
-
-def _lines(name: str, results: Sequence[CheckResult], paint: Paint) -> list[str]:
-    failed = [result for result in results if result.status is Status.FAIL]
+        raise Wrong(str(exc)) from exc
+    paint, failed = paint_for(sys.stdout), [result for result in results if result.status is Status.FAIL]
     lines = [line for result in failed for line in [*result_lines(result, paint), ""]]
     for node_type in dict.fromkeys(result.profile for result in results):
         mine = [result for result in results if result.profile == node_type]
@@ -46,8 +41,9 @@ def _lines(name: str, results: Sequence[CheckResult], paint: Paint) -> list[str]
         said = f"{wrong} of {len(mine)} checks failed" if wrong else f"{len(mine)} checks passed"
         lines.append(f"{node_type}: {paint(said, RED if wrong else GREEN)}")
     verdict = "does not keep the contract" if failed else "keeps the contract, as far as these checks go"
-    lines.append(paint(f"The plugin {name} {verdict}", BOLD, RED if failed else GREEN))
-    return lines
+    lines.append(paint(f"The plugin {options.name} {verdict}", BOLD, RED if failed else GREEN))
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 1 if failed else 0
 
 
 def _pairs(given: Sequence[str], option: str) -> Mapping[str, str]:
@@ -55,7 +51,7 @@ def _pairs(given: Sequence[str], option: str) -> Mapping[str, str]:
     for each in given:
         name, equals, value = each.partition("=")
         if not equals or not name:
-            raise PluginFault(f"{option} takes NAME=VALUE, not {each!r}")
+            raise Wrong(f"{option} takes NAME=VALUE, not {each!r}")
         found[name] = value
     return found
 
@@ -65,7 +61,7 @@ def _config(name: str, said: str) -> Mapping[str, Any]:
         text = Path(said[1:]).read_text(encoding="utf-8") if said.startswith("@") else said
         config = json.loads(text)
     except (OSError, ValueError) as exc:
-        raise PluginFault(f"--config {name}: {exc}") from exc
+        raise Wrong(f"--config {name}: {exc}") from exc
     if not isinstance(config, dict):
-        raise PluginFault(f"--config {name} takes a JSON object")
+        raise Wrong(f"--config {name} takes a JSON object")
     return config

@@ -11,8 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final, NamedTuple
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Workspace, sample_workspace
-from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
-from flowactions_conformance.kit.hosts.databases import Place
+from flowactions_conformance.chat_provider.app import settings_of
 from flowactions_conformance.kit.probing.control import Control
 from flowactions_conformance.receiver import Arrival, Receiver
 from flowactions_conformance.serving import serve
@@ -56,22 +55,19 @@ class Bench:
             self.provider_url = await stack.enter_async_context(serve(self.provider.app, listeners.provider))
             yield
 
-    def settings(
-        self, place: Place, url: str, tick_seconds: str = TICK_SECONDS, *, chat: bool = True, inbound: bool
-    ) -> dict[str, str]:
+    def settings(self, database: str, url: str, *, chat: bool = True, inbound: bool) -> dict[str, str]:
         """Return the settings of a host.
 
         Args:
-            place: its databases.
+            database: the URL of the plugin's.
             url: at which it is reached.
-            tick_seconds: between two deliveries.
             chat: whether chat is among them.
             inbound: whether it handles events of the auth provider.
         """
         settings = {
             "FLOWACTIONS_ENVIRONMENT": "development",
-            "FLOWACTIONS_DATABASE_URL": place.plugin,
-            "FLOWACTIONS_TICK_SECONDS": tick_seconds,
+            "FLOWACTIONS_DATABASE_URL": database,
+            "FLOWACTIONS_TICK_SECONDS": TICK_SECONDS,
             # Without it the plugin would make a file of its own, on PostgreSQL in whatever folder the kit is run in.
             "FLOWACTIONS_ENCRYPTION_KEYS": self.encryption_key,
             "BACKEND_PUBLIC_URL": url,
@@ -79,13 +75,7 @@ class Bench:
         if inbound:
             settings[AUTH_SECRET] = self.auth_secret
         if chat:
-            settings |= {
-                "CHAT_CLIENT_ID": CLIENT_ID,
-                "CHAT_CLIENT_SECRET": CLIENT_SECRET,
-                "CHAT_SIGNING_SECRET": SIGNING_SECRET,
-                "CHAT_API_URL": f"{self.provider_url}/api/",
-                "CHAT_AUTHORIZE_URL": f"{self.provider_url}/oauth/v2/authorize",
-            }
+            settings |= settings_of(self.provider_url)
         return settings
 
     def workspace(self) -> Workspace:

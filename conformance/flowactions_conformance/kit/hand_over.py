@@ -1,7 +1,7 @@
 """How a run takes over what a served host talks to: `serve-env` gives it its open ports, and serves again when it has ended.
 
-The run finds `serve-env` by the probe's address. There it is told of a Unix socket, in a folder that only this user can enter,
-and over that it gets the ports themselves: nobody is refused meanwhile. Back go the reports that a later run needs.
+The run connects to a Unix socket, in a folder that only this user can enter, and gets the ports themselves: nobody is refused
+meanwhile. With them come the probe's reports so far. Back go those that a later run needs.
 """
 
 from __future__ import annotations
@@ -15,64 +15,26 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import httpx
 import msgspec
 
-from flowactions_conformance.kit.bench import Bench, Listeners
+from flowactions_conformance.kit.bench import Listeners
 from flowactions_conformance.kit.hosts.child_wire import LINE_LIMIT
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.probing.control import LASTING, Control, Event
-from flowactions_conformance.kit.probing.plugin import ask
-from flowactions_conformance.kit.under_test import Wire
-from flowactions_conformance.variables import PROBE, PROBE_TOKEN
+from flowactions_conformance.variables import DESK
 
-AGAIN: Final = (
-    "start `python -m flowactions_conformance serve-env`, and your host with the environment that it prints"
-)
 HAND_OVER_SECONDS: Final = 30.0
-"""Until `serve-env` has answered what was under way; it takes five seconds at the most."""
+"""Until `serve-env` has answered what was under way, which takes five seconds at the most, or another run has ended."""
+Run = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Report = tuple[float, dict[str, Any]]
+"""One of the probe's, with the time at which it came."""
 
 
-class Handed(Wire, frozen=True):
-    """What a run is told of the host.
+class ServedAt(NamedTuple):
+    """A host that somebody else has started: the file that `serve-env` has written, and what is in it."""
 
-    Args:
-        settings: of the host.
-        url: at which it is reached.
-        state_dir: a folder for the driver.
-        database_url: of `Env`.
-        server: the URL of the PostgreSQL; ``None``: SQLite.
-        events: the probe's reports so far, with their times.
-    """
-
-    settings: dict[str, str]
-    url: str
-    state_dir: str
-    database_url: str
-    server: str | None
-    events: list[tuple[float, dict[str, Any]]]
-
-
-class Address(NamedTuple):
-    """Where `serve-env` is, and the token that it takes."""
-
-    url: str
-    token: str
-
-
-def address_in(environ: Mapping[str, str]) -> Address:
-    """Read where `serve-env` is.
-
-    Raises:
-        DriverFault: it is not said.
-    """
-    address = Address(environ.get(PROBE, ""), environ.get(PROBE_TOKEN, ""))
-    if not all(address):
-        raise DriverFault(
-            f"{PROBE} and {PROBE_TOKEN} do not say where serve-env is: {AGAIN}; give run that environment, too, "
-            "or the file that `serve-env --file` wrote, by --env"
-        )
-    return address
+    file: Path
+    environ: Mapping[str, str]
 
 
 def written(environment: Mapping[str, str]) -> str:
@@ -80,8 +42,8 @@ def written(environment: Mapping[str, str]) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
 
 
-def read_environment(path: Path) -> dict[str, str]:
-    """Read what `written` has returned.
+def read_environment(path: Path) -> ServedAt:
+    """Read what `serve-env` has written.
 
     Raises:
         DriverFault: the file cannot be read, or is another one.
@@ -90,121 +52,81 @@ def read_environment(path: Path) -> dict[str, str]:
         words = shlex.split(path.read_text(encoding="utf-8"), comments=True)
     except (OSError, ValueError) as exc:
         raise DriverFault(f"the environment {path} cannot be read: {exc}") from exc
-    pairs = [word.partition("=") for word in words if word != "export"]
-    if not all(equals for _, equals, _ in pairs):
+    environ = {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
+    if DESK not in environ:
         raise DriverFault(
             f"the environment {path} is none: it has to hold lines NAME=value, as serve-env writes them"
         )
-    return {name: value for name, _, value in pairs}
+    return ServedAt(path, environ)
 
 
-def _report_of(event: Event) -> tuple[float, dict[str, Any]]:
+def _report_of(event: Event) -> Report:
     return event.at, {"kind": event.kind, "host": event.host, "pid": event.pid, **event.data}
 
 
-class Desk:
-    """The side of `serve-env`.
+@asynccontextmanager
+async def desk(path: Path) -> AsyncIterator[asyncio.Queue[Run]]:
+    """Accept runs at a Unix socket, which are served one after the other."""
+    asked: asyncio.Queue[Run] = asyncio.Queue()
 
-    Args:
-        path: of the Unix socket.
-        bench: whose control learns what the run is told.
-    """
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.put_nowait((reader, writer))
 
-    def __init__(self, path: Path, bench: Bench) -> None:
-        self._path = path
-        self._bench = bench
-        self._asked: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = asyncio.Queue()
+    server = await asyncio.start_unix_server(connected, path, limit=LINE_LIMIT)
+    try:
+        yield asked
+    finally:
+        server.close()
 
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Accept the requests of runs, one after the other."""
 
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            self._asked.put_nowait((reader, writer))
-
-        server = await asyncio.start_unix_server(connected, self._path, limit=LINE_LIMIT)
-        self._bench.control.desk = str(self._path)
-        try:
-            yield
-        finally:
-            server.close()
-
-    async def asked(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Wait until a run asks."""
-        return await self._asked.get()
-
-    async def hand_over(
-        self,
-        run: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        handed: Handed,
-        ports: Sequence[socket.socket],
-    ) -> None:
-        """Give the unused ports to a run, and wait until it has ended."""
-        reader, writer = run
-        control = self._bench.control
-        events = [_report_of(event) for event in control.events if event.kind in LASTING]
-        # A run that is killed may leave half of a line.
-        with suppress(OSError, ValueError):
-            with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
-                socket.send_fds(connection, [b"\n"], [each.fileno() for each in ports])
-            told = msgspec.structs.replace(handed, events=events)
-            writer.write(msgspec.json.encode(told) + b"\n")
-            while line := await reader.readline():
-                at, report = msgspec.json.decode(line, type=tuple[float, dict[str, Any]])
-                control.keep(report, at)
-        writer.close()
+async def hand_over(run: Run, control: Control, ports: Sequence[socket.socket]) -> None:
+    """Give the unused ports to a run, and wait until it has ended; the control learns what the run is told."""
+    reader, writer = run
+    # A run that is killed may leave half of a line.
+    with suppress(OSError, ValueError):
+        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as connection:
+            socket.send_fds(connection, [b"\n"], [each.fileno() for each in ports])
+        told = [_report_of(event) for event in control.events if event.kind in LASTING]
+        writer.write(msgspec.json.encode(told) + b"\n")
+        while line := await reader.readline():
+            at, report = msgspec.json.decode(line, type=Report)
+            control.keep(report, at)
+    writer.close()
 
 
 @asynccontextmanager
-async def borrowed(address: Address, control: Control) -> AsyncIterator[tuple[Handed, Listeners]]:
+async def borrowed(environ: Mapping[str, str], control: Control) -> AsyncIterator[Listeners]:
     """Serve instead of `serve-env`, which serves again when this is left.
 
     Args:
-        address: where it is.
+        environ: what it has written.
         control: learns of the reports so far; those that a later run needs are passed on as they come.
 
     Raises:
-        DriverFault: it is not there, has another token, or another run has it.
+        DriverFault: it is not there, or another run has it.
     """
-    path = await _desk(address)
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(HAND_OVER_SECONDS)
-        connection.connect(path)
+        connection.connect(environ[DESK])
         _, ports, _, _ = await asyncio.to_thread(socket.recv_fds, connection, 1, len(Listeners._fields))
-        listeners = Listeners(*(socket.socket(fileno=port) for port in ports))
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=LINE_LIMIT)
-        handed = msgspec.json.decode(await reader.readline(), type=Handed)
+        for at, report in msgspec.json.decode(await reader.readline(), type=list[Report]):
+            control.keep(report, at)
     except (OSError, ValueError) as exc:
         connection.close()
-        raise DriverFault(f"serve-env does not hand over: {exc}; {AGAIN}") from exc
+        raise DriverFault(
+            "serve-env does not hand over: another run uses it, or it has ended. Start `python -m flowactions_conformance serve-env`,"
+            " and your host with the environment that it writes"
+        ) from exc
 
     def pass_on(event: Event) -> None:
         if event.kind in LASTING:
             writer.write(msgspec.json.encode(_report_of(event)) + b"\n")
 
-    for at, report in handed.events:
-        control.keep(report, at)
     stop = control.listen(pass_on)
     try:
-        yield handed, listeners
+        yield Listeners(*(socket.socket(fileno=port) for port in ports))
     finally:
         stop()
         writer.close()
-
-
-async def _desk(address: Address) -> str:
-    try:
-        answer = await ask("GET", address.url, address.token, HAND_OVER_SECONDS)
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as exc:
-        raise DriverFault(f"no serve-env answers at {address.url}, which {PROBE} names: {AGAIN}") from exc
-    match answer.status_code:
-        case 200 if answer.text.startswith("/"):
-            return answer.text
-        case 403:
-            raise DriverFault(
-                f"serve-env at {address.url} refuses the token in {PROBE_TOKEN}: it is of another serve-env"
-            )
-        case 409:
-            raise DriverFault(f"another run uses serve-env at {address.url}: wait until it has ended")
-    raise DriverFault(f"what answers at {address.url}, which {PROBE} names, is no serve-env: {AGAIN}")

@@ -9,17 +9,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from threading import Thread
 from typing import Any, Final
 
 import msgspec
 import pytest
 
-from flowactions_conformance.kit.baseline import accepted, refuse_unknown
+from flowactions_conformance.kit.baseline import accepted
+from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
 from flowactions_conformance.kit.registry import Check, all_checks, select
 from flowactions_conformance.kit.report.terminal import printable, result_lines
-from flowactions_conformance.kit.report.written import encoded
+from flowactions_conformance.kit.report.written import write_report
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.under_test import Factory
 
@@ -27,7 +29,7 @@ CLOSE_SECONDS: Final = 60.0
 
 
 class ConformanceWarning(pytest.PytestWarning):
-    """The host does not do what the contract advises, or will require."""
+    """The host does not do what the contract will require."""
 
 
 class Suite:
@@ -71,7 +73,7 @@ class Suite:
             if written:
                 return msgspec.json.decode(written, type=Report)
             report = self._in_thread(ids)
-            file.write(encoded(report))
+            file.write(msgspec.json.encode(encodable(msgspec.to_builtins(report))))
             return report
 
     def _in_thread(self, ids: Sequence[str]) -> Report:
@@ -107,10 +109,10 @@ def conformance_suite(
     make_host: Factory | str,
     *,
     checks: Iterable[str] = (),
-    child: bool = False,
     database: str | None = None,
-    baseline: Mapping[str, Any] | None = None,
-    strict: bool = False,
+    baseline: Mapping[str, str] | None = None,
+    seed: int | None = None,
+    report: Path | None = None,
     time_scale: float = 1.0,
 ) -> type:
     """Make a class with one test for each check.
@@ -118,34 +120,31 @@ def conformance_suite(
     Args:
         make_host: the factory, or its name as ``package.module:make_host``.
         checks: ids, groups or profiles; none: all.
-        child: whether every host runs as a child process.
         database: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite.
-        baseline: check id → why its failure is accepted: a reason, or a dict of what a table of the file may have.
-        strict: whether a should counts as a must.
+        baseline: check id → why its failure is accepted.
+        seed: of the values that are drawn; ``None``: another one in each run.
+        report: the folder into which ``report.json`` and ``report.html`` are written.
         time_scale: makes all limits longer or shorter.
 
     Raises:
-        BaselineInvalid: a reason is missing, or a field is wrong.
+        BaselineInvalid: a reason is missing, or there is no check of a name.
         LookupError: there is no check of a name.
     """
     chosen = list(checks)
     known: Sequence[Check] = select(chosen) if chosen else all_checks()
     named = accepted(baseline or {})
-    refuse_unknown(named)
 
     async def run(ids: Iterable[str]) -> Report:
         wanted = set(ids)
-        return await run_checks(
-            make_host,
-            () if wanted == {check.id for check in all_checks()} else wanted,
-            mode="child" if child else "in-process",
-            server=database,
-            baseline=named,
-            strict=strict,
-            time_scale=time_scale,
+        some = () if wanted == {check.id for check in all_checks()} else wanted
+        ended = await run_checks(
+            make_host, some, server=database, baseline=named, seed=seed, time_scale=time_scale
         )
+        if report is not None:
+            write_report(ended, report)
+        return ended
 
-    own = Suite(f"{make_host} {database} {child}", run)
+    own = Suite(f"{make_host} {database}", run)
 
     class Conformance:
         """The checks of the flowactions conformance kit."""
@@ -156,9 +155,9 @@ def conformance_suite(
         @pytest.fixture
         def report(self, request: pytest.FixtureRequest, check: Check) -> Report:
             """Return the report of the run."""
-            report = own.report_for(request)
-            refuse_without_host(own, report, check.id)
-            return report
+            ended = own.report_for(request)
+            refuse_without_host(own, ended, check.id)
+            return ended
 
         @pytest.mark.parametrize("check", known, ids=lambda check: check.name)
         def test(self, check: Check, report: Report, request: pytest.FixtureRequest) -> None:
@@ -181,10 +180,9 @@ def refuse_without_host(suite: Suite, report: Report, check: str) -> None:
     """Fail a test if no check ran: the first one says all of it, each after it where to read it."""
     if report.error is None:
         return
-    text = printable(report.error.message)
-    if suite.told_by in {None, check}:
-        suite.told_by = check
-        pytest.fail(text, pytrace=False)
+    suite.told_by = suite.told_by or check
+    if suite.told_by == check:
+        pytest.fail(printable(report.error.message), pytrace=False)
     pytest.fail(f"the host did not start, as {suite.told_by} says", pytrace=False)
 
 
@@ -196,7 +194,7 @@ def conclude(
     Args:
         result: of the check.
         report: of the run.
-        warn: told what the contract only advises.
+        warn: told what a later contract will require.
         show: shows all that is known of a failure, once: pytest's summary repeats what the test raises.
     """
     text = "\n".join(result_lines(result))

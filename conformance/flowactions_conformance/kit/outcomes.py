@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final, Literal, TypeAlias
+
+from msgspec import field
 
 from flowactions_conformance.kit.under_test import Wire
 
-Level: TypeAlias = Literal["must", "should"]
-
 MAX_SHOWN_CHARACTERS = 4_000
-INTERRUPTED: Final = {"signal": 130, "timeout": 124}
-"""Exit status of a run that was interrupted: as shells and ``timeout`` have it."""
 
 
 class Status(StrEnum):
@@ -20,9 +17,8 @@ class Status(StrEnum):
 
     PASS = "pass"  # noqa: S105  not a password
     FAIL = "fail"
-    """A must does not hold."""
     WARN = "warn"
-    """A should does not hold."""
+    """It failed, and is required by a later contract only."""
     NOT_CLAIMED = "not_claimed"
     """The host does not claim the check's profile; never counted as a success."""
     NOT_TESTABLE = "not_testable"
@@ -34,10 +30,6 @@ class Status(StrEnum):
     """It failed, and the baseline gives the reason why that is accepted."""
     ERROR = "error"
     """The driver or the kit is at fault: nothing is known about the host. Never accepted."""
-
-
-SAYS_NOTHING = frozenset({Status.NOT_CLAIMED, Status.NOT_TRIED})
-COUNTS_AS_FAILURE = frozenset({Status.FAIL, Status.NOT_TESTABLE, Status.ERROR})
 
 
 class Moment(Wire, frozen=True):
@@ -72,24 +64,6 @@ class Finding(Wire, frozen=True):
     logged: tuple[str, ...] = ()
 
 
-class Tested(Wire, frozen=True):
-    """What was tested, each with its version.
-
-    Args:
-        host: the distribution that the factory's module is of; empty: it is of none, or the host runs elsewhere.
-        plugin: the distribution of the plugin, which holds the kit.
-        python: implementation and version.
-        platform: operating system and processor.
-        database: of the plugin and the host.
-    """
-
-    host: str = ""
-    plugin: str = ""
-    python: str = ""
-    platform: str = ""
-    database: str = ""
-
-
 class CheckResult(Wire, frozen=True):
     """One check and its result.
 
@@ -106,7 +80,6 @@ class CheckResult(Wire, frozen=True):
     profile: str
     title: str
     clause: str
-    level: Level
     since: str | None
     status: Status
     finding: Finding | None = None
@@ -123,14 +96,14 @@ class Report(Wire, frozen=True):
         host: the factory, for example ``mypkg.testing:make_host``.
         contract: the version of the contract.
         mode: ``in-process``, ``child`` or ``served``.
-        claims: profiles that the host claims, with ``core``.
+        claims: profiles that the host claims, with ``core``; none, if no check was reached.
+        stale_baseline: checks that the baseline names, and that pass.
         error: what ended the run before any check, ``None`` otherwise.
         selected: whether only some checks were run; then the host is not proved.
-        tested: what was tested, each with its version.
+        tested: host, plugin, Python and database, each with its version.
         lacks: kinds of items that the host does not have, although it claims ``loops``.
-        strict: whether a should counted as a must.
         checks: how many were to be run.
-        interrupted: what ended the run before all of them had ended: ``signal`` is Ctrl+C or SIGTERM.
+        interrupted: whether Ctrl+C or SIGTERM ended the run before all of them had ended.
         seed: of the values that checks drew; ``--seed`` repeats them.
     """
 
@@ -147,33 +120,27 @@ class Report(Wire, frozen=True):
     error: Finding | None = None
     output: str = ""
     selected: bool = False
-    tested: Tested = Tested()
+    tested: dict[str, str] = field(default_factory=dict)
     lacks: tuple[str, ...] = ()
-    strict: bool = False
     checks: int = 0
-    interrupted: Literal["signal", "timeout"] | None = None
+    interrupted: bool = False
     seed: int = 0
+
+    @property
+    def exit_status(self) -> int:
+        """0: passed; 1: the host fails, or no check ran; 2: the driver, or the kit, is at fault; 130: interrupted."""
+        seen = {result.status for result in self.results}
+        if self.interrupted:
+            return 130
+        if self.error is not None or Status.ERROR in seen:
+            return 2
+        failed = self.stale_baseline or seen & {Status.FAIL, Status.NOT_TESTABLE}
+        return 1 if failed or seen <= {Status.NOT_CLAIMED, Status.NOT_TRIED} else 0
 
     @property
     def passed(self) -> bool:
         """Whether every check of a claimed profile passed or is known, at least one ran, and nothing was an error."""
-        ran = [result for result in self.results if result.status not in SAYS_NOTHING]
-        return (
-            self.error is None
-            and self.interrupted is None
-            and bool(ran)
-            and not self.stale_baseline
-            and not any(result.status in COUNTS_AS_FAILURE for result in ran)
-        )
-
-    @property
-    def exit_status(self) -> int:
-        """0: passed; 1: the host fails, or no check ran; 2: the driver, or the kit, is at fault; else: interrupted."""
-        if self.interrupted is not None:
-            return INTERRUPTED[self.interrupted]
-        if self.error is not None or any(result.status is Status.ERROR for result in self.results):
-            return 2
-        return 0 if self.passed else 1
+        return self.exit_status == 0
 
 
 class CheckFailed(Exception):

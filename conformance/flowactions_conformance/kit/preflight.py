@@ -20,9 +20,7 @@ from flowactions_conformance.kit.under_test import Turn
 from flowactions_conformance.variables import PREFIX
 
 PUBLIC_URL: Final = "BACKEND_PUBLIC_URL"
-SELF = Check(
-    "PREFLIGHT-0", "core", "The driver does its part", "", "must", None, (), lambda _: asyncio.sleep(0)
-)
+SELF = Check("PREFLIGHT-0", "core", "The driver does its part", "", None, (), lambda _: asyncio.sleep(0))
 
 
 async def preflight(session: Session) -> Host:
@@ -46,7 +44,7 @@ async def preflight(session: Session) -> Host:
         # Only such a host has the method that makes this setting a valid one.
         # A check tells of a host that does not stop.
         with suppress(DriverFault):
-            await host.running.stop(is_judged=False)
+            await host.running.stop(judged=False)
         host = await session.start()
     trial = Trial(session, SELF, host)
     loaded = bool(trial.reports("loaded"))
@@ -73,13 +71,18 @@ async def _check_served(session: Session, host: Host) -> None:
     """See that something answers at the host's address, and that the probe is in it."""
     if "inbound" in session.claims and AUTH_SECRET not in host.running.env.settings:
         raise DriverFault(
-            "the driver claims inbound: start serve-env with --inbound, and your host with what it prints then"
+            "the driver claims inbound: start serve-env with --inbound, and your host with what it writes then"
         )
-    if not await host.running.echoes():
-        raise DriverFault(f"nothing answers at {host.url}: start your host before the run, or correct --url")
-    if not Trial(session, SELF, host).reports("loaded"):
+    trial = Trial(session, SELF, host)
+    try:
+        await trial.request("GET", f"{ROUTES}/echo")
+    except CheckFailed as exc:
         raise DriverFault(
-            f"the host at {host.url} has not loaded the probe: start it with the environment that serve-env prints, after "
+            f"nothing answers at {host.url}: start your host before the run, or correct the --url of serve-env"
+        ) from exc
+    if not trial.reports("loaded"):
+        raise DriverFault(
+            f"the host at {host.url} has not loaded the probe: start it with the environment that serve-env writes, after "
             "serve-env. A host that has that environment, and does not load installed plugins (FlowActions.load), fails LOAD-1"
         )
 
@@ -94,31 +97,21 @@ def _check_settings(session: Session, host: Host) -> None:
     if not loaded:
         return
     got = dict(loaded[-1].data["settings"])
-    lacking = sorted(name for name in given if name not in got)
-    if lacking:
-        what, to_do = "env.settings do", "The factory has to hand env.settings on unchanged, for example "
-        if session.served is not None:
-            what, to_do = (
-                "the settings of serve-env do",
-                "Start the host with them, and hand its environment on: ",
-            )
-        raise DriverFault(
-            f"{what} not reach the plugin: {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing "
-            f"from Host.settings. {to_do}MyHost(settings={'env.settings' if session.served is None else 'os.environ'})"
-        )
+    what, whose = (
+        "env.settings",
+        "The factory has to hand them on unchanged, for example MyHost(settings=env.settings)",
+    )
+    if session.served is not None:
+        what = "the settings that serve-env has written last"
+        whose = "Start the host with them, and hand its environment on: MyHost(settings=os.environ)"
+    if lacking := sorted(given.keys() - got.keys()):
+        raise DriverFault(f"{what} do not reach the plugin, Host.settings lacks {', '.join(lacking)}. {whose}")
     changed = {name for name in given if got[name] != digest(given[name]) and name != HOST_SETTING}
     paths = accumulate(host.prefix.split("/"), lambda path, part: f"{path}/{part}")
     if got[PUBLIC_URL] in {digest(f"{host.url}{path}") for path in paths}:
         changed.discard(PUBLIC_URL)  # with the path at which the host's app is mounted, as that setting says
-    if changed and session.served is not None:
-        raise DriverFault(
-            f"the host has other settings than those of this serve-env: {', '.join(sorted(changed))}. Start it with what serve-env "
-            "has printed last, unchanged"
-        )
     if changed:
-        raise DriverFault(
-            f"env.settings reach the plugin changed: {', '.join(sorted(changed))}. The factory has to hand them on unchanged"
-        )
+        raise DriverFault(f"{what} reach the plugin changed: {', '.join(sorted(changed))}. {whose}")
 
 
 async def _check_driver(trial: Trial) -> None:

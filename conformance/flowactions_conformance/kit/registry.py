@@ -6,8 +6,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
-from flowactions_conformance.kit.outcomes import Level
-
 if TYPE_CHECKING:
     from flowactions_conformance.kit.trial import Trial
 
@@ -54,8 +52,7 @@ class Check(NamedTuple):
         profile: of `PROFILES`.
         title: what holds in a host that passes, in one sentence.
         clause: the section of the contract page, and of the specification, that it follows from.
-        level: ``must`` fails the host, ``should`` warns.
-        since: the contract's version in which it became required; ``None`` while it is provisional.
+        since: the contract's version in which it became required; ``None``: it is provisional, and only warns.
         causes: what usually causes a failure, the most frequent first.
         run: the check itself.
         alone: whether it starts hosts of its own, instead of using the one that all share.
@@ -68,7 +65,6 @@ class Check(NamedTuple):
     profile: str
     title: str
     clause: str
-    level: Level
     since: str | None
     causes: tuple[str, ...]
     run: Callable[[Trial], Awaitable[None]]
@@ -82,10 +78,6 @@ class Check(NamedTuple):
         """The id with what the check is about, for lists of tests: ``AUTH-2-garbage-is-refused``."""
         return f"{self.id}-{self.run.__name__.replace('_', '-')}"
 
-    def fails_hosts(self, *, strict: bool = False) -> bool:
-        """Return whether a host that does not pass it is not proved: a must, if strict a should; no provisional one."""
-        return self.since is not None and (strict or self.level == "must")
-
 
 _checks: dict[str, Check] = {}
 
@@ -96,7 +88,6 @@ def check(
     profile: str,
     clause: str,
     causes: Sequence[str],
-    level: Level = "must",
     since: str | None = "1.0",
     alone: bool = False,
     needs: Iterable[str] = (),
@@ -114,7 +105,6 @@ def check(
             profile,
             title,
             clause,
-            level,
             since,
             tuple(causes),
             run,
@@ -133,7 +123,11 @@ def all_checks() -> Sequence[Check]:
     for group in GROUPS:
         import_module(f"flowactions_conformance.kit.checks.{group}")
     order = {name: position for position, name in enumerate(GROUPS)}
-    return sorted(_checks.values(), key=lambda each: (order[group_of(each.id)], number_of(each.id)))
+    parts = {id_: id_.rpartition("-") for id_ in _checks}
+    return [
+        _checks[id_]
+        for id_ in sorted(parts, key=lambda id_: (order[parts[id_][0].lower()], int(parts[id_][2])))
+    ]
 
 
 def select(ids: Iterable[str]) -> Sequence[Check]:
@@ -156,13 +150,3 @@ def select(ids: Iterable[str]) -> Sequence[Check]:
             )
         wanted |= found
     return [each for each in checks if each.id in wanted]
-
-
-def group_of(id_: str) -> str:
-    """Return a check's group, which is the module that holds it."""
-    return id_.rpartition("-")[0].lower()
-
-
-def number_of(id_: str) -> int:
-    """Return a check's number in its group."""
-    return int(id_.rpartition("-")[2])

@@ -6,20 +6,18 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import httpx
 
-from flowactions_conformance.kit.hosts.hosting import IN_PROCESS, METHODS
-from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
-from flowactions_conformance.kit.hosts.output import without_provoked
+from flowactions_conformance.kit.hosts.hosting import IN_PROCESS, OPTIONAL
+from flowactions_conformance.kit.hosts.limits import Late
 from flowactions_conformance.kit.outcomes import (
     CheckFailed,
     CommonCause,
     DriverFault,
     Moment,
-    NothingKnown,
     NotTestable,
     NotTried,
 )
@@ -33,13 +31,6 @@ from flowactions_conformance.kit.values import Values
 from flowactions_conformance.receiver import Arrival
 from flowactions_conformance.receiver.verify import verify
 from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
-
-DATABASE_FAILED: Final = b'"storage_unavailable"'
-"""In what the plugin answers when its database fails, as a problem's code or as the reason of a result: that is not the
-host's failure."""
-READY: Final = "/integrations/health/ready"
-"""The plugin's own answer there says so in one word."""
-_T = TypeVar("_T")
 
 MAX_MOMENTS: Final = 200
 MAX_LOGGED: Final = 100
@@ -125,7 +116,7 @@ class Trial(Parts):
 
     def logged(self) -> tuple[str, ...]:
         """Return the newest lines that the host has printed and logged, if it has answered a server error."""
-        lines = without_provoked([line for _, line in self._logged]) if self._saw_server_error else []
+        lines = [line for _, line in self._logged if line] if self._saw_server_error else []
         return tuple(lines[-SHOWN_LOGGED:])
 
     def _printed(self, lines: Sequence[str]) -> None:
@@ -190,7 +181,7 @@ class Trial(Parts):
             return await (host or self.host).running.call(method, *arguments)
         except NotImplementedError:
             lacks = f"the driver has no {method}()"
-            may_lack = METHODS[method].is_optional or (self.is_served and method in IN_PROCESS)
+            may_lack = method in OPTIONAL or (self.is_served and method in IN_PROCESS)
             raise (NotTried(lacks) if may_lack else NotTestable(lacks)) from None
         except DriverFault as exc:
             self._saw_server_error |= SERVER_ERROR.search(str(exc)) is not None
@@ -253,7 +244,7 @@ class Trial(Parts):
         async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=NO_TIMEOUT) as client:
             asking = client.request(method, url, headers=both, follow_redirects=False, **sending)
             try:
-                answer = await self.session.patience.wait(asking, REQUEST_SECONDS)
+                answer = await self.session.patience.wait(asking, "request")
             except (httpx.TransportError, Late) as exc:
                 raise CheckFailed(
                     f"{method} {path} got no answer",
@@ -261,11 +252,6 @@ class Trial(Parts):
                     actual=f"{type(exc).__name__}: {exc}",
                     causes=self.check.causes,
                 ) from exc
-        not_ready = path.endswith(READY) and (answer.status_code, answer.content) == (503, b"database")
-        if DATABASE_FAILED in answer.content or not_ready:
-            raise NothingKnown(
-                f"nothing is known: the database that the kit gave did not answer ({method} {path})"
-            )
         if answer.status_code == 429 and b'"rate_limited"' not in answer.content:
             raise _limited(f"{method} {path} → 429 {answer.text[:500]}")
         self._saw_server_error |= answer.status_code >= 500
@@ -386,33 +372,13 @@ class Trial(Parts):
         """
         waiting = self.session.control.until(lambda: bool(holds()))
         try:
-            await self.patiently(waiting, at_least=at_least)
+            await self.session.patience.wait(waiting, "effect", at_least=at_least)
         except Late as late:
             if holds():
                 return
             raise CheckFailed(
                 message, expected=expected, actual=str(late), causes=causes or self.check.causes
             ) from None
-
-    async def patiently(self, waiting: Awaitable[_T], *, at_least: float = 0.0) -> _T:
-        """Return what an effect gives, which is waited for as long as effects are.
-
-        Args:
-            waiting: ends when the effect has come.
-            at_least: as of `until`.
-
-        Raises:
-            Late: it did not come.
-            NothingKnown: the machine was too slow to tell.
-        """
-        timeout = self.session.effect_timeout
-        try:
-            came = await self.session.patience.wait(waiting, max(timeout.seconds, at_least))
-        except Late:
-            timeout.expired()
-            raise
-        timeout.came()
-        return came
 
     async def until_arrived(self, name: str, count: int = 1) -> list[Arrival]:
         """Wait until that many requests have arrived at `hook` of that name."""

@@ -330,7 +330,7 @@ Made = TypeVar("Made", bound=Callable[[Env], object])
 
 
 def one_host_per_process(factory: Made) -> Made:
-    """Mark a factory whose hosts cannot share a process: the kit runs each in a child process, as with ``--child``.
+    """Mark a factory whose hosts cannot share a process: the kit runs each in a child process.
 
     For hosts that use an object which exists once in a process, for example an engine that is a singleton.
     """

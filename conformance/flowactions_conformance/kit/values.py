@@ -70,22 +70,18 @@ class Values:
 
     Args:
         seed: of the run, and the check's id: a check draws the same again, whatever runs beside it.
-
-    Attributes:
-        used: the groups of kinds that the check has drawn.
     """
 
     def __init__(self, seed: str) -> None:
         self.draw = Random(seed)  # noqa: S311  to be repeated
-        self.used: set[str] = set()
 
     def users(self) -> Iterator[tuple[str, str]]:
         """Yield one user id of each kind, with the kind."""
-        return self._each("users", IDS)
+        return ((kind, draw(self.draw)) for kind, draw in IDS.items())
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """Yield one text of each kind, with the kind."""
-        return self._each("texts", TEXTS)
+        return ((kind, draw(self.draw)) for kind, draw in TEXTS.items())
 
     def runs(self) -> list[tuple[str, str, str]]:
         """Return user, content and their kinds, of as many runs as each kind of a user and of a text needs."""
@@ -99,7 +95,6 @@ class Values:
 
     def config(self) -> dict[str, Any]:
         """Return a config in which each kind of value stands at the top, in lists and in objects, under each kind of key."""
-        self.used.add("configs")
         texts = [text for kind, text in self.texts() if kind != "long"]
         single: list[Any] = [*texts, *TIMES, *WORDS, *NUMERALS, *NUMBERS, True, False, None, [], {}]
         values = [*single, *([value] for value in single)]
@@ -115,7 +110,6 @@ class Values:
 
     def headers(self) -> list[tuple[str, str]]:
         """Return request or answer headers of the plugin's own, with values of each kind that a header may have."""
-        self.used.add("headers")
         values = (
             f'{_word(self.draw)}  A, b; c="D"',
             "007",
@@ -125,7 +119,3 @@ class Values:
             f"{_word(self.draw)} " * 100 + ".",
         )
         return [(f"x-kit-{number}", value) for number, value in enumerate(values)]
-
-    def _each(self, group: str, kinds: Mapping[str, Draw]) -> Iterator[tuple[str, str]]:
-        self.used.add(group)
-        return ((kind, draw(self.draw)) for kind, draw in kinds.items())

@@ -78,7 +78,7 @@ class DbosHost(ExampleHost):
 class DbosDriver(MyDriver):
     """Uses the host as its editor, its end users and its customers do: best over HTTP, at env.base_url."""
 
-    # What the host does beyond "core": example_host.py explains these, and has a method for each further profile.
+    # What the host does beyond "core": example_host.py explains these, and names what further profiles need.
     claims = frozenset({"pacing", "loops", "tenancy"})
 
     _data: DbosData

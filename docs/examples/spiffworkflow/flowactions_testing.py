@@ -117,7 +117,7 @@ def _go_on(engine: ActionEngine, workflow: BpmnWorkflow) -> None:
 class ProcessDriver(MyDriver):
     """Uses the host as its editor, its end users and its customers do: best over HTTP, at env.base_url."""
 
-    # What the host does beyond "core": example_host.py explains these, and has a method for each further profile.
+    # What the host does beyond "core": example_host.py explains these, and names what further profiles need.
     claims = frozenset({"pacing", "loops", "tenancy"})
 
     def __init__(self, data: ProcessData, actions: FlowActions) -> None:

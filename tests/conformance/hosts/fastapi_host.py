@@ -6,7 +6,8 @@ import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar
 
 import httpx
 import msgspec
@@ -15,7 +16,7 @@ from fastapi import Body, FastAPI, HTTPException
 from fastapi import Request as HttpRequest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from flowactions_conformance import Env, HostDriver, Login, Turn, World
+from flowactions_conformance import Env, HostDriver, Login, Turn, World, one_host_per_process
 from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
@@ -54,10 +55,6 @@ class ShopHost(Host):
     """What the plugin asks of this host."""
 
     database: AsyncEngine
-    _opens_plugins: ClassVar = False
-    """Whether `_open` opens them; else the server's lifespan does."""
-    _kept: ClassVar = 5
-    """Connections that are kept open while they are idle."""
 
     def __init__(self, settings: Mapping[str, str], database_url: str) -> None:
         self.settings = settings
@@ -97,7 +94,7 @@ class ShopHost(Host):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
         # The plugins start after the app, and read `database` then: so the engine can be of the app's event loop.
-        self.database = create_async_engine(self._url, pool_pre_ping=True, pool_size=self._kept)
+        self.database = create_async_engine(self._url, pool_pre_ping=True)
         if self.database.dialect.name == "sqlite":
             sa.event.listen(self.database.sync_engine, "connect", _let_writers_wait)
         async with self.database.begin() as connection:
@@ -164,10 +161,6 @@ class Walker:
         state = "halted" if advanced.state == "halted" else "done" if step is None else "open"
         return await self._move(run, position, state)
 
-    def turn(self, run: Data) -> Data:
-        """Return what the end user's browser gets. It has no results of action nodes."""
-        return {"run": run["id"], "step": _shown(run), "done": run["state"] != "open"}
-
     async def _move(self, run: Data, position: int, state: str) -> Data:
         moved = sa.update(runs).where(runs.c.id == run["id"])
         if state != "halted":  # a halt ends the run in any case; else the first of two requests moves it
@@ -187,7 +180,7 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
 
     api = FastAPI(lifespan=lifespan)
     # The plugins' routes beside the app's, their lifespan inside the app's.
-    api.add_middleware(actions.wrap, lifespan=not host._opens_plugins)
+    api.add_middleware(actions.wrap)
 
     @api.get("/palette")
     async def palette(request: HttpRequest) -> list[Data]:
@@ -200,14 +193,14 @@ def create_app(host: ShopHost, actions: FlowActions, walker: Walker) -> FastAPI:
         flow = await host._get(flows, id=flow_id)
         if flow is None:
             raise HTTPException(404)
-        return walker.turn(await walker.open(flow, user, content))
+        return _turn(await walker.open(flow, user, content))
 
     @api.post("/runs/{run_id}/next")
     async def next_step(run_id: str, at: Annotated[str | None, Body(embed=True)]) -> Data:
         run = await host._get(runs, id=run_id)
         if run is None:
             raise HTTPException(404)
-        return walker.turn(await walker.next(run, at))
+        return _turn(await walker.next(run, at))
 
     return api
 
@@ -238,6 +231,11 @@ def _steps(run: Data) -> list[str]:
 
 def _shown(run: Data) -> str | None:
     return dict(enumerate(_steps(run))).get(run["position"]) if run["state"] == "open" else None
+
+
+def _turn(run: Data) -> Data:
+    """Return what the end user's browser gets. It has no results of action nodes."""
+    return {"run": run["id"], "step": _shown(run), "done": run["state"] != "open"}
 
 
 def _let_writers_wait(connection: Any, _: object) -> None:
@@ -334,3 +332,7 @@ async def make_host(env: Env) -> AsyncIterator[ShopDriver]:
     host = ShopHost(env.settings, env.database_url)
     actions = FlowActions.load(host)
     yield ShopDriver(host, create_app(host, actions, Walker(host, actions)), env)
+
+
+make_host_of_its_own = one_host_per_process(partial(make_host))
+"""The same, but each host is a process of its own."""

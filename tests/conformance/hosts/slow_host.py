@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from functools import wraps
 from typing import Any
 
-from flowactions_conformance import Env
-from flowactions_conformance.kit.hosts.hosting import METHODS
+from flowactions_conformance import Env, HostDriver
 from flowactions_conformance.reference_host.app import create_app
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import Host
@@ -31,8 +30,8 @@ def slow_down(driver: Any, host: Host) -> None:
     for name in vars(Host):
         if name in vars(type(host)) and asyncio.iscoroutinefunction(getattr(host, name)):
             setattr(host, name, _slow(getattr(host, name)))
-    for name, method in METHODS.items():
-        if method.is_async:
+    for name, method in vars(HostDriver).items():
+        if asyncio.iscoroutinefunction(method):
             setattr(driver, name, _slow(getattr(driver, name)))
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.store import Flow, Run, Store
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_conformance.reference_host.walker import Step, Turn, Walker
@@ -68,10 +66,6 @@ class AlteredWalker(Walker):
     async def next(self, run: Run, from_step: str | None) -> Turn:
         """Goes on."""
         return await self.turn(await super().next(run, from_step), run)
-
-    async def results(self, run: Run) -> Sequence[dict[str, Any]]:
-        """Returns what came of the run's nodes."""
-        return [row["result"] for row in await self._store.find(tables.results, run_id=run.id)]
 
 
 def shown(turn: Turn, text: str) -> Turn:

@@ -65,13 +65,6 @@ def _any_bearer(driver: ReferenceDriver) -> None:
     person(driver, change)
 
 
-def _all_agents(driver: ReferenceDriver) -> None:
-    async def change(_: Request, found: ApiPrincipal) -> ApiPrincipal:
-        return msgspec.structs.replace(found, all_agents=True)
-
-    backend(driver, change)
-
-
 def _nobody_may_change(driver: ReferenceDriver) -> None:
     async def change(_: Request, found: Found) -> Found:
         return found and msgspec.structs.replace(found, may_change=False)
@@ -139,18 +132,10 @@ MUTANTS = [
         message="with the credential 'garbage' is answered 200",
     ),
     mutant(
-        "all-agents",
-        "A backend's principal does not say which agents it may address.",
-        changed(_all_agents),
-        kills="AUTH-4",
-        spares="AUTH-7 TENANCY-4",
-        message="was answered 400 for the agent",
-    ),
-    mutant(
         "nobody-may-change",
         "may_change is never true.",
         changed(_nobody_may_change),
-        kills="AUTH-5 AUTH-7 HTTP-1 HTTP-8 HTTP-10 SAVING-1 SAVING-2 TENANCY-2 TENANCY-3 TENANCY-5",
+        kills="AUTH-5",
         spares="AUTH-1",
         message="a person who may change things is refused at POST /v1/webhooks/outbox/retry",
     ),

@@ -30,18 +30,6 @@ def halt_ignored(driver: ReferenceDriver) -> None:
     alter_actions(driver, Actions)
 
 
-def halts_on_any_failure(driver: ReferenceDriver) -> None:
-    class Actions(AlteredActions):
-        def result(self, result: NodeResult) -> NodeResult:
-            return replace(result, halt=result.halt or result.status in {"failed", "skipped"})
-
-        def advanced(self, advanced: Advanced) -> Advanced:
-            failed = any(result.status == "failed" for result in advanced.results)
-            return replace(advanced, state="halted") if failed else advanced
-
-    alter_actions(driver, Actions)
-
-
 def items_leaked(driver: ReferenceDriver) -> None:
     class Broken(AlteredWalker):
         async def turn(self, turn: Turn, run: Run) -> Turn:
@@ -55,17 +43,9 @@ MUTANTS = [
         "halt-ignored",
         "Nothing stops a run.",
         changed(halt_ignored),
-        kills="EAGER-9 HALT-2 PACING-5",
+        kills="EAGER-9 HALT-2",
         spares="HALT-1 PACING-2",
         message="a node was reached behind one that halts",
-    ),
-    mutant(
-        "halts-on-any-failure",
-        "A node that failed stops the run.",
-        changed(halts_on_any_failure),
-        kills="HALT-1 HALT-2",
-        spares="PACING-2",
-        message="the walk did not continue to its end",
     ),
     mutant(
         "items-leaked",

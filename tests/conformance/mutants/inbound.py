@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import AuthEvent
+from tests.conformance.middleware import Answer, Asked, around, json_answer
 from tests.conformance.mutants.mutant import changed, mutant
 
 ROUTE = "/webhooks/auth"
@@ -25,30 +25,10 @@ def _swallows(driver: ReferenceDriver) -> None:
 
 
 def _own_route(driver: ReferenceDriver) -> None:
-    app = driver.made.app
+    def believe(asked: Asked) -> Answer | None:
+        return json_answer(200, b"{}") if asked.path == ROUTE else None
 
-    async def taking(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http" or scope["path"] != ROUTE:
-            await app(scope, receive, send)
-            return
-        await _body(receive)
-        await _answer(send, 200, b"{}")
-
-    driver.app = taking
-
-
-async def _body(receive: Any) -> bytes:
-    body = b""
-    while True:
-        message = await receive()
-        body += bytes(message.get("body", b""))
-        if not message.get("more_body"):
-            return body
-
-
-async def _answer(send: Any, status: int, body: bytes) -> None:
-    await send({"type": "http.response.start", "status": status, "headers": []})
-    await send({"type": "http.response.body", "body": body})
+    driver.app = around(driver.made.app, refuse=believe)
 
 
 MUTANTS = [

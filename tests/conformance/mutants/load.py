@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flowactions_conformance import Login
-from flowactions_conformance.reference_host import ReferenceHost
 from flowactions_conformance.reference_host.store import ANY_VERSION, Flow
 from flowactions_conformance.reference_host.testing import ReferenceDriver
-from flowactions_hookspecs import FlowActions
 from tests.conformance.mutants.mutant import changed, mutant
 
 _flows: dict[str, Flow] = {}
-_present: list[str] = []
 
 
 def _fixed_palette(driver: ReferenceDriver) -> None:
@@ -38,17 +35,12 @@ def _global_cache(driver: ReferenceDriver) -> None:
     store.save_flow, store.flow = save_flow, flow  # type: ignore[method-assign]
 
 
-def _loaded_twice(driver: ReferenceDriver) -> None:
-    host = driver.made.host
-    FlowActions.load(ReferenceHost(host.settings, host.store))
-
-
 MUTANTS = [
     mutant(
         "fixed-palette",
         "The editor offers a fixed list of node types.",
         changed(_fixed_palette),
-        kills="LOAD-2 EDIT-1 HTTP-2",
+        kills="LOAD-2 EDIT-1",
         spares="LOAD-1 LOAD-3 EDIT-5 EAGER-1",
         message="the palette must offer 'probe' once",
     ),

@@ -13,7 +13,6 @@ from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import (
     LogicAction,
     LogicActionRef,
-    QuestionRequired,
 )
 from tests.conformance.mutants.altered import alter_host
 from tests.conformance.mutants.mutant import changed, mutant
@@ -54,17 +53,6 @@ def first_action_always(driver: ReferenceDriver) -> None:
     alter_host(driver, Broken)
 
 
-def question_not_asked(driver: ReferenceDriver) -> None:
-    class Broken(ReferenceHost):
-        async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
-            try:
-                return await super().logic_action(ref)
-            except QuestionRequired:
-                return None
-
-    alter_host(driver, Broken)
-
-
 def headers_dropped(driver: ReferenceDriver) -> None:
     class Broken(ReferenceHost):
         async def logic_action(self, ref: LogicActionRef) -> LogicAction | None:
@@ -90,14 +78,6 @@ MUTANTS = [
         kills="LOGIC-3 LOGIC-5 LOGIC-7",
         spares="LOGIC-1",
         message="a call for an action behind the last one was not refused",
-    ),
-    mutant(
-        "question-not-asked",
-        "A survey question's trigger without its question is no action.",
-        changed(question_not_asked),
-        kills="LOGIC-4",
-        spares="LOGIC-1 LOGIC-3",
-        message="raise QuestionRequired",
     ),
     mutant(
         "action-headers-dropped",

@@ -52,14 +52,6 @@ class Altered:
         return await self.actions.advance(walk, step_id)
 
 
-def visit_always_the_same(driver: EngineDriver) -> None:
-    class Actions(Altered):
-        def walk(self, walk: Walk, _: Node) -> Walk:
-            return replace(walk, visit="1")
-
-    Actions(driver)
-
-
 def visit_counted_in_memory(driver: EngineDriver) -> None:
     class Actions(Altered):
         def walk(self, walk: Walk, node: Node) -> Walk:
@@ -123,14 +115,6 @@ def run_counted_in_memory(driver: EngineDriver) -> None:
 
 
 MUTANTS = [
-    mutant(
-        "visit-always-the-same",
-        "No passage is told apart.",
-        changed(visit_always_the_same),
-        kills="LOOPS-1 LOOPS-3 LOOPS-4",
-        spares="LOOPS-5 LOOPS-6",
-        message="Walk.visit is left at its default",
-    ),
     mutant(
         "visit-counted-in-memory",
         "Passages are counted in memory.",

@@ -18,9 +18,9 @@ class Mutant(NamedTuple):
         name: in test ids.
         breaks: what it does wrong, in one sentence.
         factory: makes it.
-        kills: the ids of all must-level checks that fail with it.
+        kills: the ids of checks that fail with it.
         spares: ids of checks near by that pass with it all the same.
-        message: a part of what the first failing check says, which leads to the fault.
+        message: a part of what one of these says, which leads to the fault.
     """
 
     name: str

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.testing import ReferenceDriver
 from flowactions_hookspecs import (
-    Agent,
     ApiPrincipal,
     LogicAction,
     LogicActionRef,
@@ -39,17 +36,6 @@ def _organization_of_the_path(driver: ReferenceDriver) -> None:
         return msgspec.structs.replace(found, organization_id=agent.organization_id) if agent else found
 
     backend(driver, change)
-
-
-def _agents_of_all(driver: ReferenceDriver) -> None:
-    host = driver.made.host
-    ask = host.agents_using
-
-    async def agents_using(organization_id: str, node_type: str) -> Sequence[Agent]:
-        rows = await host.store.find(tables.organizations)
-        return [agent for row in rows for agent in await ask(row["id"], node_type)]
-
-    host.agents_using = agents_using  # type: ignore[method-assign]
 
 
 def _secrets_of_all(driver: ReferenceDriver) -> None:
@@ -82,7 +68,7 @@ MUTANTS = [
         "first-organization",
         "Whoever is signed in belongs to the first organization.",
         changed(_first_organization),
-        kills="TENANCY-1 TENANCY-2 TENANCY-5",
+        kills="TENANCY-1",
         spares="TENANCY-6 AUTH-5 HTTP-10 TENANCY-3 TENANCY-4",
         message="does not see exactly the deliveries of the organization",
     ),
@@ -93,14 +79,6 @@ MUTANTS = [
         kills="TENANCY-4",
         spares="AUTH-2 AUTH-4 TENANCY-1",
         message="of another organization, is answered 400",
-    ),
-    mutant(
-        "agents-of-all",
-        "The connection card lists the agents of all organizations.",
-        changed(_agents_of_all),
-        kills="TENANCY-3",
-        spares="TENANCY-2 HTTP-10",
-        message="does not name exactly the organization's agents whose flows use chat",
     ),
     mutant(
         "secrets-of-all",

@@ -321,7 +321,7 @@ async def test_commands_say_how_alerts_stand(tmp_path: Path, database_url: str) 
     assert [each for each in checks if each["name"] == "destination"] == []
     assert (
         "do not arrive at http://127.0.0.1:9: 2 failures"
-        in (await command("outbox", "stats", cwd=tmp_path, **settings)).out
+        in (await command("status", cwd=tmp_path, **settings)).out
     )
     without = {**settings, "FLOWACTIONS_ALERTS_URL": ""}
     checks = (await command("doctor", "--json", cwd=tmp_path, **without)).document["checks"]

@@ -57,12 +57,11 @@ class Site:
             now = self.queue.database.clock()
             ids.append(await self.queue.put(id=new_id(now), url=url, destination=key, **changes))
         died = {"status": "dead", "attempts": 4, "last_error": "it answered 500", "error_class": "http_5xx"}
-        async with self.queue.database.write() as connection:
-            await connection.execute(
-                update(schema.outbox)
-                .where(schema.outbox.c.id.in_(ids))
-                .values(**died, finished_at=schema.outbox.c.created_at)
-            )
+        await self.queue.run(
+            update(schema.outbox)
+            .where(schema.outbox.c.id.in_(ids))
+            .values(**died, finished_at=schema.outbox.c.created_at)
+        )
         return ids
 
     async def states(self) -> dict[str, int]:
@@ -218,7 +217,7 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
         (("delete", ids[0]), 2, "Nobody can be asked here"),
         (("resend", ids[0], "--rate", "1"), 2, "--rate is for a filter"),
         (("resend", ids[0], "--canary", "1"), 2, "--canary is for a filter"),
-        (("show", ids[0], "--curl", "--json"), 2, "leave one of the two out"),
+        (("retry", ids[0], "--dry-run"), 2, "--dry-run is for a filter"),
     ):
         ended = await site.run("outbox", *arguments)
         assert ended.code == code, arguments
@@ -232,11 +231,6 @@ async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
 async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
     """Each says whether it was changed; the audit says who did it and why."""
     first, second, third = await site.put_dead(3)
-    for kind, number in (("retry", 3), ("delete", 3), ("cancel", 0), ("resend", 0)):
-        dry = await site.run("outbox", kind, first, second, third, first[:-8] + "0" * 8, "--dry-run")
-        assert (dry.code, dry.out.partition(" would be ")[0]) == (0, f"{number} of 4")
-    dry = await site.run("outbox", "retry", first, "--dry-run", "--json")
-    assert dry.document["deliveries"] == [{"id": first, "changed": False, "could": True}]
     retried = await site.run("outbox", "retry", first, "--reason", "mended", "--json")
     assert (retried.code, retried.document["deliveries"]) == (0, [{"id": first, "changed": True}])
     again = await site.run("outbox", "retry", first, second)
@@ -259,12 +253,9 @@ async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
 async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site) -> None:
     """Each new delivery is named; a dead one is not sent, a retry says what it leaves out, and a filter needs a bound."""
     first, second = await site.put_dead(2)
-    async with site.queue.database.write() as connection:
-        await connection.execute(
-            update(schema.outbox)
-            .where(schema.outbox.c.id == first)
-            .values(status="delivered", error_class=None)
-        )
+    await site.queue.run(
+        update(schema.outbox).where(schema.outbox.c.id == first).values(status="delivered", error_class=None)
+    )
     resent = await site.run("outbox", "resend", first, second, "--reason", "lost", "--json")
     assert resent.code == 1
     one, other = resent.document["deliveries"]

@@ -1,22 +1,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, select, text, update
 from sqlalchemy.engine import make_url
 
-from flowactions_plugin.cli.checks import Checks, check_egress
+from flowactions_plugin.cli.checks import Check, Checks, check_egress
 from flowactions_plugin.cli.context import CommandContext, context_with
 from flowactions_plugin.cli.diagnosis import _clock, _transactions, _writing
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import postgresql, schema
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.watch.statistics import BUCKET_MS
 from tests.chatting import ChatHost, chat_host
 from tests.commanding import Ended, command
 from tests.outages import Outage
@@ -36,6 +36,21 @@ def results(ended: Ended) -> dict[str, str]:
         before = found.get(check["name"], "skipped")
         found[check["name"]] = max(before, check["result"], key=order.index)
     return found
+
+
+async def made(check: Callable[..., Awaitable[object]], database: Database, **settings: str) -> list[Check]:
+    """Make one check, and give what it says."""
+    checks = Checks()
+    await check(checks, CommandContext(None, read_settings(settings), database))
+    return checks.found
+
+
+async def put(queue: Queue, **values: Any) -> str:
+    """Store a delivery of now with these values; give its id."""
+    before, row_id = await queue.put(), new_id(queue.database.clock())
+    changed = update(schema.outbox).where(schema.outbox.c.id == before).values(id=row_id, **values)
+    await queue.run(changed)
+    return row_id
 
 
 def settings_of(run: ChatHost, **changes: str) -> Mapping[str, str]:
@@ -76,7 +91,7 @@ async def test_a_purge_takes_the_chat_connection_and_revokes_its_token(
         await run.connect()
         run.sign_in("globex")
         await run.connect(workspace="T00GLOBEX")
-        purge = ("purge", "--organization", "acme", "--json")
+        purge = ("purge", "acme", "--json")
         counted = await command(*purge, "--dry-run", cwd=tmp_path, **settings_of(run))
         assert counted.document["counts"]["chatConnection"] == 1
         assert counted.document["tokenRevoked"] is None
@@ -98,12 +113,7 @@ async def test_rows_that_nobody_claims_are_a_status_of_their_own(
     settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}
     quiet = await command("doctor", "--json", cwd=tmp_path, **settings)
     assert (quiet.code, quiet.document["verdict"], results(quiet)["deliveries"]) == (0, "no_worker", "warning")
-    row_id = await queue.put(id=new_id(queue.database.clock()))
-    ago = schema.outbox.c.next_attempt_at - 60_000
-    async with queue.database.write() as connection:
-        await connection.execute(
-            update(schema.outbox).where(schema.outbox.c.id == row_id).values(next_attempt_at=ago)
-        )
+    await put(queue, next_attempt_at=int(await queue.database.time() * 1000) - 60_000)
     stalled = await command("doctor", "--json", cwd=tmp_path, **settings)
     assert (stalled.code, stalled.document["verdict"], stalled.document["exitStatus"]) == (4, "stalled", 4)
     assert results(stalled)["deliveries"] == "failed"
@@ -114,56 +124,20 @@ async def test_rows_that_nobody_claims_are_a_status_of_their_own(
     )
 
 
-async def test_a_destination_that_only_fails_is_told(queue: Queue, database_url: str, tmp_path: Path) -> None:
-    """Twenty failures in a row of the last hour, whatever else arrives; nineteen are no news yet."""
-    now = int(await queue.database.time() * 1000)
-    for name, failures in (("http://a:1", 20), ("http://b:1", 19)):
-        async with queue.database.write() as connection:
-            await connection.execute(
-                insert(schema.statistics).values(
-                    bucket=now - now % BUCKET_MS,
-                    organization_id="acme",
-                    destination=name,
-                    delivered=0,
-                    failed=failures,
-                    dead=0,
-                    duration_ms=1,
-                )
-            )
-            await connection.execute(
-                insert(schema.destinations).values(
-                    organization_id="acme",
-                    destination=name,
-                    last_failure_at=now,
-                    failing_since=now - 1000,
-                    failures_in_row=failures,
-                    last_error="http_5xx",
-                    updated_at=now,
-                )
-            )
-    ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
-    (check,) = [check for check in ended.document["checks"] if check["name"] == "destination"]
-    assert (ended.code, check["result"]) == (0, "warning")
-    assert check["message"].startswith("http://a:1 of organization acme has failed 20 times in a row since ")
-    assert "outbox list --destination http://a:1" in check["advice"]
-
-
 async def test_deliveries_that_wait_for_the_host_are_told(
     queue: Queue, database_url: str, tmp_path: Path
 ) -> None:
     """Each reason once, since when; a failure where it concerns several organizations. What has ended waits no more."""
     reasons = ("no secret: SECRET_A", "no secret: SECRET_A", "no secret: SECRET_B", "ended")
     for number, reason in enumerate(reasons):
-        row_id = await queue.put(id=new_id(queue.database.clock()))
-        values = {
-            "error_class": "waits",
-            "last_error": reason,
-            "organization_id": f"org-{number}",
-            "waiting_since": None if reason == "ended" else 3000 - 1000 * number,
-            "status": "dead" if reason == "ended" else "pending",
-        }
-        async with queue.database.write() as connection:
-            await connection.execute(update(schema.outbox).where(schema.outbox.c.id == row_id).values(**values))
+        await put(
+            queue,
+            error_class="waits",
+            last_error=reason,
+            organization_id=f"org-{number}",
+            waiting_since=None if reason == "ended" else 3000 - 1000 * number,
+            status="dead" if reason == "ended" else "pending",
+        )
     ended = await command("doctor", "--json", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     waiting = [check for check in ended.document["checks"] if check["name"] == "waiting"]
     assert [(check["result"], check["message"]) for check in waiting] == [
@@ -178,33 +152,30 @@ async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_pat
     settings = read_settings({"FLOWACTIONS_DATABASE_URL": outage.url})
     engine = outage.engine()
     async with Database(settings.database_url, None if engine is None else lambda: engine) as database:
-        place, checks = CommandContext(None, settings, database), Checks()
         async with outage.lasting():
-            await _writing(checks, place)
+            (refused,) = await made(_writing, database)
 
         async def can_write() -> bool:
             # A connection that was cut may still be in the pool.
-            again = Checks()
-            await _writing(again, place)
-            return again.found[0].result == "ok"
+            return (await made(_writing, database))[0].result == "ok"
 
         await until(can_write)
         async with database.read() as connection:
             assert await connection.scalar(select(func.count()).select_from(schema.workers)) == 0
     if engine is not None:
         await engine.dispose()
-    assert [check.result for check in checks.found] == ["failed"]
-    assert checks.found[0].message.startswith("the database failed: ")
+    assert refused.result == "failed"
+    assert refused.message.startswith("the database failed: ")
 
 
 async def test_doctor_and_other_commands_make_no_database(tmp_path: Path) -> None:
     """A wrong directory is told, and no empty file is left there."""
     ended = await command("doctor", "--json", cwd=tmp_path)
     assert (ended.code, results(ended)["database"]) == (1, "failed")
-    for arguments in (("outbox", "list"), ("workers",), ("purge", "--organization", "a", "--yes")):
+    for arguments in (("outbox", "list"), ("status",), ("purge", "a", "--yes")):
         ended = await command(*arguments, cwd=tmp_path)
         assert ended.code == 2
-        assert ended.err.startswith("flowactions: the database ")
+        assert ended.err.startswith("flowactions: no tables yet, the file ")
         assert ended.err.count("\n") == 1
     assert not list(tmp_path.glob("*.db"))
 
@@ -217,7 +188,7 @@ async def test_tables_of_another_release_are_told(queue: Queue, database_url: st
         ("9999", 3, "newer than this release's"),
     ):
         await queue.run(f"UPDATE flowactions_version SET version_num = '{revision}'")  # noqa: S608  one of two
-        ended = await command("outbox", "stats", cwd=tmp_path, **settings)
+        ended = await command("status", cwd=tmp_path, **settings)
         assert ended.code == code
         assert told in ended.err
         doctor = await command("doctor", "--json", cwd=tmp_path, **settings)
@@ -296,9 +267,7 @@ async def test_a_clock_that_differs_from_the_database_s_is_told(
         return time.time() + ahead
 
     async with Database(settings.database_url, clock=clock) as database:
-        checks = Checks()
-        await _clock(checks, CommandContext(None, settings, database))
-    (check,) = checks.found
+        (check,) = await made(_clock, database)
     assert check.result == result
     if result != "ok":
         assert ("ahead of" if ahead > 0 else "behind") in check.message
@@ -322,9 +291,7 @@ async def test_what_keeps_old_versions_of_rows_is_named(
             await other.execute("DELETE FROM flowactions_outbox")
             await other.execute("SELECT pg_current_xact_id()")
         pid = other.get_server_pid()
-        checks = Checks()
-        await _transactions(checks, CommandContext(None, settings, database))
-        (check,) = checks.found
+        (check,) = await made(_transactions, database)
         if holder in {"snapshot", "writer"}:
             assert check.result == "warning"
             assert f"the process {pid} (nightly of " in check.message

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,11 @@ import pytest
 from sqlalchemy import insert, update
 
 from flowactions_plugin.cli import checks as checks_module
-from flowactions_plugin.cli.checks import NAMED, Check, Checks, check_chat
-from flowactions_plugin.cli.context import CommandContext
-from flowactions_plugin.cli.delivery_checks import check_deliveries
+from flowactions_plugin.cli.checks import Check, check_chat
+from flowactions_plugin.cli.diagnosis import check_deliveries
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.insights.findings import NAMED
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.log_text import plural
@@ -27,35 +28,31 @@ from flowactions_plugin.watch.statistics_store import StatisticsStore
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
+from tests.plugin.cli.test_doctor import KEY, made, put
 from tests.queueing import Queue, claimed
 from tests.rings import sampled
-
-KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 
 
 async def found(queue: Queue, name: str) -> list[Check]:
     """Give what doctor says on deliveries, of one check."""
-    checks = Checks()
-    await check_deliveries(checks, CommandContext(None, read_settings({}), queue.database))
-    return [each for each in checks.found if each.name == name]
+    return [each for each in await made(check_deliveries, queue.database) if each.name == name]
 
 
 async def fails(queue: Queue, place: str, **changes: Any) -> None:
     """Have a destination fail since a second ago, the last time just now."""
     now = int(await queue.database.time() * 1000)
     values = {"last_failure_at": now, "failing_since": now - 1000, "failures_in_row": 20, "updated_at": now}
-    async with queue.database.write() as connection:
-        await connection.execute(
-            insert(schema.destinations).values(
-                **{
-                    "organization_id": "acme",
-                    "destination": place,
-                    "last_error": "http_5xx",
-                    **values,
-                    **changes,
-                }
-            )
+    await queue.run(
+        insert(schema.destinations).values(
+            **{
+                "organization_id": "acme",
+                "destination": place,
+                "last_error": "http_5xx",
+                **values,
+                **changes,
+            }
         )
+    )
 
 
 async def seen(queue: Queue, pid: int, ago: int, machine: str = "h", **changes: Any) -> None:
@@ -63,10 +60,7 @@ async def seen(queue: Queue, pid: int, ago: int, machine: str = "h", **changes: 
     at = int(await queue.database.time() * 1000) - ago * 1000
     values = {"id": new_id(queue.database.clock()), "name": f"{machine}:{pid}", "version": "1", "pid": pid}
     rest = {"mode": "continuous", "slots": 1, "in_flight": 0, "started_at": at - 2000, "last_seen_at": at}
-    async with queue.database.write() as connection:
-        await connection.execute(
-            insert(schema.workers).values(host_name=machine, **{**values, **rest, **changes})
-        )
+    await queue.run(insert(schema.workers).values(host_name=machine, **{**values, **rest, **changes}))
 
 
 async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
@@ -88,6 +82,10 @@ async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
         "3",
     ]
     assert checks[-1].message == "3 more destinations fail"
+    assert checks[0].message.startswith(
+        "http://waits:1 of organization acme has failed 20 times in a row since "
+    )
+    assert "outbox list --destination http://waits:1" in checks[0].advice
 
 
 @pytest.mark.parametrize("failures", [2, 5, 20])
@@ -194,18 +192,15 @@ async def test_chat_settings_that_are_missing_fail_where_a_workspace_is_connecte
     queue: Queue, missing: str | None
 ) -> None:
     """The provider is not asked; without an active connection, none of them is needed."""
-    settings = read_settings({name: value for name, value in CHAT.items() if name != missing})
-    context = CommandContext(None, settings, queue.database)
+    settings = {name: value for name, value in CHAT.items() if name != missing}
 
     async def results() -> list[str]:
-        checks = Checks()
-        await check_chat(checks, context, asks=False)
-        assert all(missing is not None and missing in each.message + each.advice for each in checks.found)
-        return [each.result for each in checks.found]
+        found = await made(partial(check_chat, asks=False), queue.database, **settings)
+        assert all(missing is not None and missing in each.message + each.advice for each in found)
+        return [each.result for each in found]
 
     assert "failed" not in await results()
-    async with queue.database.write() as connection:
-        await connection.execute(insert(schema.chat_connections).values(a_connection("acme")))
+    await queue.run(insert(schema.chat_connections).values(a_connection("acme")))
     assert await results() == ([] if missing is None else ["failed"])
     await queue.run("UPDATE flowactions_chat_connections SET status = 'revoked'")
     assert "failed" not in await results()
@@ -230,15 +225,13 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
         chat_host(database_url, FLOWACTIONS_ENCRYPTION_KEYS=KEY) as run,
         Database(read_settings(run.host.settings).database_url) as database,
     ):
-        settings = read_settings(run.host.settings)
         await run.connect()
         run.sign_in("globex")
         await run.connect(workspace="T00GLOBEX")
 
         async def told() -> list[tuple[str, str]]:
-            checks = Checks()
-            await check_chat(checks, CommandContext(None, settings, database))
-            return [(each.result, each.message.partition(" at ")[0]) for each in checks.found]
+            found = await made(check_chat, database, **run.host.settings)
+            return [(each.result, each.message.partition(" at ")[0]) for each in found]
 
         now = int(await database.time() * 1000)
         async with database.write() as connection:
@@ -275,15 +268,6 @@ async def test_only_tokens_that_are_refused_now_are_told(database_url: str) -> N
             ("failed", "organization acme: token_revoked"),
             ("failed", "organization globex: invalid_auth"),
         ]
-
-
-async def put(queue: Queue, **values: Any) -> str:
-    """Store a delivery of now with these values; give its id."""
-    before, row_id = await queue.put(), new_id(queue.database.clock())
-    changed = update(schema.outbox).where(schema.outbox.c.id == before).values(id=row_id, **values)
-    async with queue.database.write() as connection:
-        await connection.execute(changed)
-    return row_id
 
 
 @sampled(
@@ -385,12 +369,11 @@ async def test_a_provider_whose_events_are_all_refused_is_named(queue: Queue) ->
 
     async def requests(provider: str, result: str, ago_ms: int, number: int = 1, reason: str = "why") -> None:
         values = {"provider": provider, "first_at": 1_700_000_000_000, "last_at": now - ago_ms}
-        async with queue.database.write() as connection:
-            await connection.execute(
-                insert(schema.inbound_requests).values(
-                    **values, result=result, cause=reason, status_code=401, reason=reason, requests=number
-                )
+        await queue.run(
+            insert(schema.inbound_requests).values(
+                **values, result=result, cause=reason, status_code=401, reason=reason, requests=number
             )
+        )
 
     await requests("chat", "acknowledged", 1000)
     await requests("chat", "refused", 3_700_000)
@@ -409,20 +392,18 @@ async def test_a_provider_whose_events_are_all_refused_is_named(queue: Queue) ->
 
 
 async def test_one_of_a_kind_is_said_as_one(queue: Queue) -> None:
-    """What waits, further failures, and failures of alerts: in doctor and in the numbers of outbox stats."""
+    """What waits, further failures, and failures of alerts: in doctor and in the numbers of status."""
     now = int(await queue.database.time() * 1000)
     await put(queue, waiting_since=now, last_error="Host.signing_secret failed", error_class="waits")
     for number in range(NAMED + 1):
         await fails(queue, f"http://now{number:02}:1", failing_since=now - 1000 + number)
     await fails(queue, "http://127.0.0.1:9", organization_id="", failures_in_row=1)
-    settings = read_settings({**SETTINGS, "FLOWACTIONS_ENVIRONMENT": "development"})
-    checks = Checks()
-    await check_deliveries(checks, CommandContext(None, settings, queue.database))
-    said = [each.message for each in checks.found]
+    settings = {**SETTINGS, "FLOWACTIONS_ENVIRONMENT": "development"}
+    said = [each.message for each in await made(check_deliveries, queue.database, **settings)]
     assert "1 delivery waits, without an attempt," in " ".join(said)
     assert "1 more destination fails" in said
     assert any("alerts do not arrive at http://127.0.0.1:9: 1 failure in a row since" in each for each in said)
-    findings = (await Insights.of(queue.database, settings).overview(Scope())).findings
+    findings = (await Insights.of(queue.database, read_settings(settings)).overview(Scope())).findings
     assert {each.words for each in findings} <= set(said)  # the same words everywhere
     assert (plural(1, "row"), plural(1, "row", exact=False), plural(2500, "row"), plural(0, "key", "keys")) == (
         "1 row",

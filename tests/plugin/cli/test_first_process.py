@@ -14,8 +14,7 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node
 from tests.commanding import ROOT
-from tests.loopback import listening
-from tests.recorder import status
+from tests.plugin.test_cli import slow_receiver
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import SAFETY_SECONDS
 
@@ -43,19 +42,8 @@ async def delivering(tmp_path: Path) -> AsyncIterator[tuple[asyncio.subprocess.P
     settings = development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_HOST_WORKER="off")
     (tmp_path / "first_host.py").write_text(HOST)
     actions = FlowActions.load(SmallHost(settings))
-    arrived, answer = asyncio.Event(), asyncio.Event()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        arrived.set()
-        await answer.wait()
-        writer.write(status(200))
-        await writer.drain()
-
-    async with listening(serve) as port, actions.lifespan():
-        await actions.reach(
-            a_walk(), Node(id="n", type="webhook", config={"webhookUrl": f"http://127.0.0.1:{port}/"})
-        )
+    async with slow_receiver() as (url, arrived, answer), actions.lifespan():
+        await actions.reach(a_walk(), Node(id="n", type="webhook", config={"webhookUrl": url}))
         process = await asyncio.create_subprocess_exec(
             *(*UNSHARE, sys.executable, "-m", "flowactions_plugin.cli", "worker", "--host", "first_host:make"),
             cwd=tmp_path,

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from flowactions_hookspecs import SettingsInvalid
 from flowactions_plugin.cli import main
-from flowactions_plugin.cli.commands import flowactions
 from flowactions_plugin.cli.frame import call, command
 from flowactions_plugin.errors import ActionInvalid, FilterInvalid, SchemaNewer, SetChanged, StorageUnavailable
 from flowactions_plugin.settings.model import read_settings
@@ -30,7 +28,7 @@ from tests.waiting import SAFETY_SECONDS
         (["outbox", "list", "--limit", "many"], "'many' is not a valid integer"),
         (["outbox", "list", "--limit", "\x1b[31m"], r"'\x1b[31m' is not"),
         (["destinations", "pause", "\ud800"], "It must be valid UTF-8."),
-        (["--log-level", "all", "workers"], "'all' is not one of"),
+        (["--log-level", "all", "status"], "'all' is not one of"),
     ],
 )
 def test_a_mistake_is_one_line_that_leads_to_help(
@@ -112,19 +110,6 @@ def test_a_made_key_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(read_settings({"FLOWACTIONS_ENCRYPTION_KEYS": ",".join(keys)}).encryption_keys) == 3
 
 
-def test_the_script_for_bash_completes(tmp_path: Path) -> None:
-    """What bash asks with it, the program answers."""
-    bash = shutil.which("bash")
-    if bash is None:
-        pytest.skip("there is no bash")
-    script = (
-        f'PATH={Path(sys.executable).parent}:$PATH; eval "$(_FLOWACTIONS_COMPLETE=bash_source flowactions)"; '
-        'COMP_WORDS=(flowactions out); COMP_CWORD=1; _flowactions_completion flowactions; echo "${COMPREPLY[@]}"'
-    )
-    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.split() == ["outbox"]
-
-
 def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
     """Standard input is the terminal's then, and reading it would stop the shell."""
     asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_CWORD": "6"}
@@ -145,10 +130,3 @@ def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
         os.close(read)
         os.close(write)
     assert done.stdout.split() == ["plain,--method"]
-
-
-def test_every_command_is_reached() -> None:
-    """The tree has the commands that operators are promised."""
-    assert {"worker", "migrate", "reseal", "doctor", "outbox", "destinations", "workers", "purge"} <= {
-        *flowactions.commands
-    }

@@ -11,13 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from flowactions_plugin.cli.checks import Checks
-from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import _transactions
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import postgresql
 from flowactions_plugin.storage.database import Database
 from tests.own_server import own_postgresql, pg, pg_ctl
+from tests.plugin.cli.test_doctor import made
 from tests.waiting import until
 
 pytestmark = pytest.mark.ci
@@ -38,9 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 async def said(server: Any) -> str:
     settings = read_settings({"FLOWACTIONS_DATABASE_URL": server.get_uri()})
     async with Database(settings.database_url) as database:
-        checks = Checks()
-        await _transactions(checks, CommandContext(None, settings, database))
-    (check,) = checks.found
+        (check,) = await made(_transactions, database)
     return f"{check.result}: {check.message}"
 
 

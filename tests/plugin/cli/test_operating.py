@@ -51,8 +51,7 @@ async def fill(queue: Queue, table: Table, **values: Any) -> None:
         else:
             length = getattr(column.type, "length", None)
             row[column.name] = NASTY if length is None else SMALL[:length]
-    async with queue.database.write() as connection:
-        await connection.execute(insert(table).values({**row, **values}))
+    await queue.run(insert(table).values({**row, **values}))
 
 
 async def a_dead_one(queue: Queue, **changes: Any) -> str:
@@ -66,8 +65,7 @@ async def a_dead_one(queue: Queue, **changes: Any) -> str:
         "error_class": "http_5xx",
         "finished_at": int(now * 1000) - 1,
     }
-    async with queue.database.write() as connection:
-        await connection.execute(update(schema.outbox).where(schema.outbox.c.id == row_id).values(died))
+    await queue.run(update(schema.outbox).where(schema.outbox.c.id == row_id).values(died))
     return row_id
 
 
@@ -123,10 +121,9 @@ async def hostile(queue: Queue) -> str:
         actor_role="command",
         at=now,
     )
-    async with queue.database.write() as connection:
-        await connection.execute(
-            update(schema.outbox).where(schema.outbox.c.id == row_id).values(action_id=action, trace=SMALL)
-        )
+    await queue.run(
+        update(schema.outbox).where(schema.outbox.c.id == row_id).values(action_id=action, trace=SMALL)
+    )
     return row_id
 
 
@@ -154,13 +151,11 @@ def paths(value: Any, prefix: str = "") -> Iterator[str]:
 READING = (
     ("outbox", "list"),
     ("outbox", "show", "{id}"),
-    ("outbox", "show", "{id}", "--curl"),
-    ("outbox", "stats"),
+    ("status",),
     ("outbox", "actions"),
     ("outbox", "retry", "--all", "--dry-run"),
     ("destinations", "list"),
-    ("workers",),
-    ("purge", "--organization", NASTY, "--dry-run"),
+    ("purge", NASTY, "--dry-run"),
     ("doctor", "--url", f"http://h/{NASTY}"),
 )
 CHANGING = (
@@ -169,7 +164,7 @@ CHANGING = (
     ("outbox", "delete", "--organization", NASTY, "--yes", "--reason", NASTY),
     ("destinations", "pause", "http://h/", "--organization", NASTY, "--reason", NASTY),
     ("destinations", "resume", f"http://h/{NASTY}"),
-    ("purge", "--organization", NASTY, "--yes"),
+    ("purge", NASTY, "--yes"),
 )
 """What is run one after the other."""
 

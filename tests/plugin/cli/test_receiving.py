@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,9 +13,9 @@ from typing import Any
 import pytest
 
 from flowactions_plugin.cli import main
-from flowactions_plugin.cli.receiver import NOT_FORWARDED, Arrived, verify
+from flowactions_plugin.cli.receiver import NOT_FORWARDED, verify
 from flowactions_plugin.egress.signature import sign
-from tests.commanding import ROOT, command
+from tests.commanding import ROOT, command, running
 from tests.loopback import listening
 from tests.recorder import recorder, status
 from tests.rings import sampled
@@ -44,6 +42,21 @@ class Listening:
                 self.told.append(said)
                 self.url = said.partition("listening at ")[2].strip()
 
+    async def opened(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect, and send something."""
+        host, port = self.url.removeprefix("http://").strip("/").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(sent)
+        return reader, writer
+
+    async def answer(self, sent: bytes) -> bytes:
+        """Send something on a new connection; give the first line of the answer."""
+        reader, writer = await self.opened(sent)
+        async with asyncio.timeout(SAFETY_SECONDS):
+            first = await reader.readline()
+        writer.close()
+        return first
+
     async def end(self, number: int | None = None) -> tuple[int | None, str]:
         if number is not None:
             self._process.send_signal(number)
@@ -56,21 +69,12 @@ class Listening:
 @asynccontextmanager
 async def listen(*options: str, **settings: str) -> AsyncIterator[Listening]:
     """Run the command; killed at the end if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "flowactions_plugin.cli", "listen", "--port", "0", *options),
-        cwd=ROOT,
-        env={**os.environ, **settings},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    running = Listening(process)
-    try:
-        await running.until_it_listens()
-        yield running
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
+    pipe = asyncio.subprocess.PIPE
+    arguments = ("listen", "--port", "0", *options)
+    async with running(*arguments, cwd=ROOT, stdout=pipe, stderr=pipe, **settings) as process:
+        started = Listening(process)
+        await started.until_it_listens()
+        yield started
 
 
 async def test_what_is_sent_is_received_and_verified(tmp_path: Path) -> None:
@@ -89,13 +93,8 @@ async def test_what_is_sent_is_received_and_verified(tmp_path: Path) -> None:
     assert received["eventId"] == sent.document["eventId"]
     assert (received["method"], received["target"]) == ("POST", "/hook?a=1")
     assert json.loads(received["body"])["data"]["test"] is True
-    assert [phase["name"] for phase in sent.document["phases"]][:4] == [
-        "resolve",
-        "connect",
-        "send",
-        "firstByte",
-    ]
-    assert all(phase["ms"] >= 0 for phase in sent.document["phases"])
+    assert [*sent.document["phases"]] == ["resolve", "connect", "send", "wait"]
+    assert all(ms >= 0 for ms in sent.document["phases"].values())
     assert SECRET not in sent.out + sent.err + out + "".join(receiver.told)
 
 
@@ -122,8 +121,7 @@ async def test_what_is_received_is_passed_on_as_it_came(tmp_path: Path) -> None:
         port = closed.getsockname()[1]
     async with listen("--forward-to", f"http://127.0.0.1:{port}", WEBHOOK_SECRET=SECRET) as receiver:
         sent = await command("send-test", receiver.url, "--json", cwd=tmp_path, **DEVELOPMENT)
-        receiver._process.terminate()
-        await receiver.end()
+        await receiver.end(signal.SIGTERM)
     assert sent.document["statusCode"] == 502
     assert "a request could not be passed on: " in receiver.told[-1]
 
@@ -141,8 +139,7 @@ async def test_another_secret_is_wrong(tmp_path: Path) -> None:
 async def test_a_secret_is_made_and_told_where_there_is_none() -> None:
     """On standard error, and not among the results; SIGTERM ends it with 0."""
     async with listen(WEBHOOK_SECRET="") as receiver:
-        receiver._process.terminate()
-        code, out = await receiver.end()
+        code, out = await receiver.end(signal.SIGTERM)
     assert (code, out) == (0, "")
     assert receiver.told[0].startswith("signing secret of this run: whsec_")
 
@@ -155,12 +152,8 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
         b"x-y: " + hostile + b"\r\nContent-Length: 12\r\n\r\na\x1b[2J\nb\r\0" + b"\xff\xfe\xe2"
     )
     async with listen("--count", "1", "--headers", WEBHOOK_SECRET=SECRET) as receiver:
-        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(request)
-        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert (await receiver.answer(request)).startswith(b"HTTP/1.1 200")
         code, out = await receiver.end()
-        writer.close()
     assert code == 1
     assert all(character.isprintable() or character == "\n" for character in out), repr(out)
     assert r"\x1b]52;c;ZXZpbA==\x07" in out
@@ -175,26 +168,17 @@ async def test_what_is_received_reaches_no_terminal_raw(tmp_path: Path) -> None:
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", b"400"),
         (b"POST / HTTP/1.1\r\nx: " + b"x" * (200 << 10) + b"\r\n\r\n", b"431"),
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nt: 1\r\n\r\n", b"200"),
-        (
-            b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nt: " + b"x" * (300 << 10) + b"\r\n\r\n",
-            b"431",
-        ),
     ],
     size=3,
-    ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers", "large trailer"],
+    ids=["no HTTP", "negative", "too large", "chunks", "head", "trailers"],
 )
 async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(
     request_bytes: bytes, answer: bytes
 ) -> None:
     """It goes on for others."""
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
-        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
         for sent, expected in ((request_bytes, answer), (b"POST / HTTP/1.1\r\n\r\n", b"200")):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(sent)
-            async with asyncio.timeout(SAFETY_SECONDS):
-                assert (await reader.readline()).split()[1] == expected
-            writer.close()
+            assert (await receiver.answer(sent)).split()[1] == expected
 
 
 @pytest.mark.parametrize(
@@ -203,17 +187,11 @@ async def test_a_request_that_is_none_is_answered_and_the_next_one_is_received(
 async def test_garbage_is_refused_and_not_among_the_results(sent: bytes) -> None:
     """Bytes that are not HTTP, for example the start of TLS, get 400 and one line on standard error."""
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
-        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(sent)
-        async with asyncio.timeout(SAFETY_SECONDS):
-            answer = await reader.read()
-        writer.close()
-        receiver._process.terminate()
-        code, out = await receiver.end()
+        answer = await receiver.answer(sent)
+        code, out = await receiver.end(signal.SIGTERM)
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert (code, out) == (0, "")
-    assert receiver.told[-1] == "a request was refused with 400: it is not HTTP/1.1\n"
+    assert receiver.told[-1] == "a request was refused with 400: Bad request syntax or unsupported method\n"
 
 
 async def test_a_chunked_body_is_verified_as_a_whole() -> None:
@@ -225,13 +203,8 @@ async def test_a_chunked_body_is_verified_as_a_whole() -> None:
         f"X-Service-Webhook-Timestamp: {now}\r\nX-Service-Webhook-Signature: {sign(SECRET, now, body)}\r\n\r\n"
     ).encode() + chunks
     async with listen("--count", "1", "--json", WEBHOOK_SECRET=SECRET) as receiver:
-        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
-        writer.write(request + b"0\r\n\r\n")
-        async with asyncio.timeout(SAFETY_SECONDS):
-            assert (await reader.readline()).split()[1] == b"200"
+        assert (await receiver.answer(request + b"0\r\n\r\n")).split()[1] == b"200"
         code, out = await receiver.end()
-        writer.close()
     received = json.loads(out)
     assert (code, received["verified"], received["bodyBytes"]) == (0, "verified", len(body))
 
@@ -241,8 +214,7 @@ async def test_requests_of_one_connection_are_each_received_as_they_came() -> No
     first = b"NOTIFY-ALL /1 HTTP/1.1\r\nhOST: x\r\nB: 2\r\na: 1\r\nb: 3\r\nContent-Length: 2\r\n\r\nhi"
     second = b"GET //2?q=%41 HTTP/1.1\r\nHost: x\r\n\r\n"
     async with listen("--count", "2", "--json", "--status", "204", WEBHOOK_SECRET=SECRET) as receiver:
-        host, port = receiver.url.removeprefix("http://").strip("/").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await receiver.opened()
         for sent in (first, second):
             writer.write(sent)
             async with asyncio.timeout(SAFETY_SECONDS):
@@ -262,10 +234,8 @@ async def test_a_signal_ends_it_without_a_word(number: int) -> None:
     """Whatever its connections are doing: one is idle, one is in a request, one was answered."""
     request = b"GET / HTTP/1.1\r\n\r\n"
     async with listen(WEBHOOK_SECRET=SECRET) as receiver:
-        told, (host, port) = len(receiver.told), receiver.url.removeprefix("http://").strip("/").split(":")
-        opened = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
-        opened[1][1].write(request[:-2])
-        opened[2][1].write(request)
+        told = len(receiver.told)
+        opened = [await receiver.opened(sent) for sent in (b"", request[:-2], request)]
         async with asyncio.timeout(SAFETY_SECONDS):
             await opened[2][0].readline()
         code, _ = await receiver.end(number)
@@ -306,14 +276,14 @@ def test_a_signature_is_judged(changes: dict[str, Any], verdict: str) -> None:
     now = 1_700_000_000
     at = now - changes.get("age", 0)
     signature = changes.get("signature", sign(changes.get("secret", SECRET), at, b"{}"))
-    headers = [("X-Service-Webhook-Timestamp", changes.get("timestamp", str(at)))]
+    headers = {"x-service-webhook-timestamp": changes.get("timestamp", str(at))}
     if signature is not None:
-        headers.append(("X-Service-Webhook-Signature", signature))
-    assert verify(SECRET, Arrived("POST", "/", headers, changes.get("body", b"{}")), now) == verdict
+        headers["x-service-webhook-signature"] = signature
+    assert verify(SECRET, headers, changes.get("body", b"{}"), now) == verdict
 
 
 async def test_each_phase_takes_its_time(tmp_path: Path) -> None:
-    """A receiver that is slow to answer shows in the phase of the answer, one that is slow to send it in that of the body."""
+    """A receiver that is slow to answer, or to send its answer, shows in the phase that waits for it."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -326,9 +296,8 @@ async def test_each_phase_takes_its_time(tmp_path: Path) -> None:
     async with listening(serve) as port:
         sent = await command("send-test", f"http://127.0.0.1:{port}/", "--json", cwd=tmp_path, **DEVELOPMENT)
     assert sent.code == 0
-    phases = {phase["name"]: phase["ms"] for phase in sent.document["phases"]}
-    assert phases["firstByte"] >= 290
-    assert phases["body"] >= 190
+    phases = sent.document["phases"]
+    assert phases["wait"] >= 480
     assert sum(phases.values()) <= (time.monotonic() - began) * 1000
     assert sent.document["response"] == "\x1b[1m"
     assert "\x1b" not in sent.out
@@ -347,7 +316,10 @@ async def test_why_nothing_was_sent(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     lost = await command("send-test", f"http://127.0.0.1:{port}/", "--json", cwd=tmp_path, **DEVELOPMENT)
-    assert (lost.code, lost.document["phase"]) == (1, "connect")
+    assert (lost.code, [*lost.document["phases"]]) == (1, ["resolve", "connect"])
+    assert (
+        "connect " in (await command("send-test", f"http://127.0.0.1:{port}/", cwd=tmp_path, **DEVELOPMENT)).out
+    )
     for url in ("ftp://x/", "http://user:s3cret@x/", "nonsense"):
         ended = await command("send-test", url, cwd=tmp_path, **DEVELOPMENT)
         assert ended.code == 1

@@ -142,7 +142,7 @@ PAUSE = Pause(
         (
             {"reclaims": 5, "quarantine_rounds": 2},
             {"workers": [a_worker()]},
-            "sent alone, one in 10 s; 2 of 3 such attempts have ended their worker",
+            "sent alone; 2 of 3 such attempts have ended their worker",
         ),
         ({"reclaims": 5}, {}, "no worker is alive"),
         ({"reclaims": QUARANTINE_AFTER - 1}, {"workers": [a_worker()]}, "claims it soon"),

@@ -12,20 +12,18 @@ from pathlib import Path
 import pytest
 
 from flowactions_plugin.egress import pool as pool_module
-from flowactions_plugin.egress.attempt import CLOSED_KEPT, SENT_AGAIN, Aborted, Outcome, Progress
-from flowactions_plugin.egress.connection import ClosedKept, Connection
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, SENT_AGAIN, Aborted, Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import LIFETIME_SECONDS, WINDOW_SECONDS
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
-from flowactions_plugin.errors import SendFailed
 from tests.authority import inner_authority
 from tests.closing import UNREAD, closing
 from tests.loopback import listening
 from tests.loops import LOOPS, Loop
-from tests.plugin.egress.test_connections import Counting, Kept
+from tests.plugin.egress.test_connections import Counting
 from tests.proxying import pumped
 from tests.recorder import OK
 from tests.sending import Message, validate
@@ -285,28 +283,6 @@ class TestNotSentAgain:
             outcome = await sender.send(f"http://127.0.0.1:{port}/")
         assert (outcome.error or "").startswith(f"cannot connect to 127.0.0.1:{port}")
         assert outcome.notes == (CLOSED_KEPT,)
-
-    @pytest.mark.parametrize("error", [TimeoutError(110, "ETIMEDOUT"), OSError(113, "EHOSTUNREACH")])
-    async def test_one_whose_connection_ended_otherwise(self, error: OSError) -> None:
-        """The other side has not closed it: the network has failed."""
-        counting = Counting()
-        async with listening(counting.serve) as port:
-            loop = asyncio.get_running_loop()
-            _, connection = await loop.create_connection(
-                lambda: Connection("key", "where", Kept()), "127.0.0.1", port
-            )
-            head = b"GET / HTTP/1.1\r\n\r\n"
-            await connection.request(head, b"", Progress(), head_only=False)
-            second = asyncio.create_task(connection.request(head, b"", Progress(), head_only=False))
-            await asyncio.sleep(0)
-            transport = connection._transport
-            connection.connection_lost(error)
-            with pytest.raises(SendFailed) as failed:
-                await second
-            assert not isinstance(failed.value, ClosedKept)
-            assert transport is not None
-            transport.abort()
-            connection._pool = Kept()
 
 
 class TestAge:

@@ -114,7 +114,7 @@ async def test_a_request_goes_out_again_only_if_a_kept_connection_was_closed_bef
     task = await driven.begin()
     if answered:
         driven.receive(b"H")
-    driven.connection.connection_lost(None if by_peer else TimeoutError())
+    driven.connection.connection_lost(None if by_peer else OSError(113, "EHOSTUNREACH"))
     with pytest.raises(SendFailed) as failed:
         await task
     assert isinstance(failed.value, ClosedKept) is (kept and not answered and by_peer)

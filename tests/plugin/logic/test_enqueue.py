@@ -19,7 +19,6 @@ from flowactions_hookspecs import (
     Agent,
     ApiPrincipal,
     ExperienceTriggerRef,
-    FlowActions,
     Header,
     LogicAction,
     LogicActionRef,
@@ -31,9 +30,9 @@ from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse, api
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import enqueue_rates
-from tests.recorder import Recorder, recorder
+from tests.plugin.nodes import running as hosting
 from tests.rings import sampled
-from tests.support import SmallHost, development, services_of, transport_of
+from tests.support import SmallHost, development, services_of
 from tests.waiting import until
 
 PATH = "/v1/agents/agent-1/experiences/survey/logic-webhook"
@@ -67,14 +66,7 @@ class LogicHost(SmallHost):
         return await super().logic_action(ref)
 
 
-class Running:
-    def __init__(self, host: LogicHost, actions: FlowActions, receiver: Recorder) -> None:
-        self.host = host
-        self.actions = actions
-        self.receiver = receiver
-        transport = transport_of(actions)
-        self.client = httpx.AsyncClient(transport=transport, base_url="http://host")
-
+class Running(hosting.Running):
     async def call(self, key: str = "k", path: str = PATH, **body: Any) -> httpx.Response:
         return await self.client.post(path, json={"idempotencyKey": key, **(body or OF_EXPERIENCE)})
 
@@ -90,17 +82,13 @@ class Running:
 
 @pytest.fixture
 async def run(database_url: str) -> AsyncIterator[Running]:
-    async with recorder() as receiver:
-        host = LogicHost(development(database_url))
-        host.secret = "s"
+    host = LogicHost(development(database_url))
+    host.secret = "s"
+    async with hosting.running(host) as started:
         host.action = LogicAction(
-            url=receiver.url, method="PUT", headers=[Header(key="x-shop", value="1")], secret="s"
+            url=started.receiver.url, method="PUT", headers=[Header(key="x-shop", value="1")], secret="s"
         )
-        actions = FlowActions.load(host)
-        async with actions.lifespan():
-            running = Running(host, actions, receiver)
-            async with running.client:
-                yield running
+        yield Running(host, started.actions, started.receiver, started.client)
 
 
 class TestEnqueue:
@@ -228,9 +216,8 @@ class TestEnqueue:
         """FLOWACTIONS_IDEMPOTENCY_HOURS."""
         host = LogicHost(development(database_url, FLOWACTIONS_IDEMPOTENCY_HOURS="1"))
         host.action = LogicAction(url="http://127.0.0.1:9/")
-        actions = FlowActions.load(host)
-        async with actions.lifespan(), recorder() as receiver:
-            run = Running(host, actions, receiver)
+        async with hosting.running(host) as started:
+            run = Running(host, started.actions, started.receiver, started.client)
             assert [(await run.call("k")).status_code for _ in range(2)] == [202, 204]
             await run.run("UPDATE flowactions_enqueue_keys SET created_at = created_at - 3600001")
             assert (await run.call("k")).status_code == 202

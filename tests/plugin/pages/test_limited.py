@@ -84,14 +84,14 @@ async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
 
 @pytest.mark.ci
 async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tmp_path: Path) -> None:
-    """`destinations list`, `outbox stats` and `outbox show`."""
+    """`destinations list`, `status` and `outbox show`."""
     await limit(queue, Limited({HUNG: SINCE}))
     await fail(queue, "acme")
     row_id = await queue.put(organization_id="acme", destination=HUNG)
     settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}
     listed = await command("destinations", "list", cwd=tmp_path, **settings)
     assert "2023-11-14T22:13:20Z" in listed.out
-    stats = await command("outbox", "stats", cwd=tmp_path, **settings)
+    stats = await command("status", cwd=tmp_path, **settings)
     assert (
         "limited      1 destination is limited to one delivery at a time since 2023-11-14T22:13:20Z"
         in stats.out
@@ -101,7 +101,7 @@ async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tm
 
 
 async def test_what_waits_for_something_here_is_named(site: Site, database_url: str, tmp_path: Path) -> None:
-    """On the overview, although nothing is due, and by `outbox stats`; an organization reads its own, without settings."""
+    """On the overview, although nothing is due, and by `status`; an organization reads its own, without settings."""
     said = "Host.signing_secret of Shop raised KeyError"
     for organization in ("acme", "acme", "globex"):
         await site.put("pending", organization_id=organization)
@@ -122,7 +122,7 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
     overview = (await site.get()).text
     assert "1 delivery waits, without an attempt, since" in overview
     assert "Host.signing_secret of Shop failed" in overview
-    stats = await command("outbox", "stats", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
+    stats = await command("status", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url)
     assert (
         "waiting      3 deliveries wait, without an attempt, since 2020-09-13T12:26:40Z: Host.signing_secret of Shop raised KeyError"
         in stats.out
@@ -130,7 +130,7 @@ async def test_what_waits_for_something_here_is_named(site: Site, database_url: 
 
 
 async def test_pauses_are_named(site: Site, database_url: str, tmp_path: Path) -> None:
-    """On the overview, with how many are automatic: an organization's own and those of all; and by `outbox stats`."""
+    """On the overview, with how many are automatic: an organization's own and those of all; and by `status`."""
     rows = [
         ("acme", "http://a:1", "automatic", SINCE),
         ("", "http://b:1", "operator", EARLIER),
@@ -152,7 +152,7 @@ async def test_pauses_are_named(site: Site, database_url: str, tmp_path: Path) -
     assert "2 destinations are paused (1 of them automatically), the first since" in overview
     assert '<time datetime="2020-09-13T12:26:40Z"' in overview
     stats = await command(
-        "outbox", "stats", "--organization", "globex", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url
+        "status", "--organization", "globex", cwd=tmp_path, FLOWACTIONS_DATABASE_URL=database_url
     )
     assert (
         "paused       2 destinations are paused, the first since 1970-01-01T00:00:00Z: deliveries to them wait"

@@ -162,9 +162,9 @@ def test_hosts_of_one_process_share_a_provider() -> None:
     """Each host's gauges are read, also those of one that was closed and opened again; a closed one's are not."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    first, second = Meters(provider), Meters(provider)
+    first, second = Meters(), Meters()
     for number, meters in enumerate((first, second, first)):
-        meters.open()
+        meters.open(provider)
         reading = Reading(names.VERDICT, number, {"verdict": names.VERDICTS[number]})
         meters.read_gauges(lambda reading=reading: [reading])  # type: ignore[misc]
     assert {point[0] for point in gauges(reader)} == {"idle", "stalled"}
@@ -177,11 +177,11 @@ def test_hosts_join_while_an_exporter_reads(caplog: pytest.LogCaptureFixture) ->
     """An exporter's thread gets what is known of the gauges, however many hosts of other threads join meanwhile."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    joined = [Meters(provider) for _ in range(3_000)]
+    joined = [Meters() for _ in range(3_000)]
 
     def join() -> None:
         for each in joined:
-            each.open()
+            each.open(provider)
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -215,7 +215,7 @@ def test_an_exporter_reads_while_a_host_makes_the_instruments(monkeypatch: pytes
 
     monkeypatch.setattr(provider, "get_meter", lambda _: meter)
     monkeypatch.setattr(meter, "create_observable_gauge", made)
-    Meters(provider).open()
+    Meters().open(provider)
     assert read == sum(each.kind == "gauge" for each in names.METRICS)
 
 
@@ -246,7 +246,7 @@ def test_phases_add_up_to_the_attempt() -> None:
         after(seconds)
     progress.enter("making the TLS handshake")
     after(8)
-    progress.sending(lambda: "waiting for the answer")
+    progress.sending()
     after(16)
     progress.sent()
     after(32)

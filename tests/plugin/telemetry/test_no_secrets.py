@@ -49,7 +49,7 @@ PAGES = ("", "/deliveries", "/destinations", "/actions", "/connections", "/inbou
 COMMANDS = (
     ("outbox", "list"),
     ("outbox", "list", "--json"),
-    ("outbox", "stats"),
+    ("status",),
     ("destinations", "list"),
     ("doctor",),
 )

@@ -56,7 +56,7 @@ async def survives_a_restart(trial: Trial) -> None:
 )
 async def survives_a_kill(trial: Trial) -> None:
     """Deliveries, deferred nodes, sessions, keys and the chat connection are there after the process was killed."""
-    await trial.start(settings=NO_DELIVERIES, mode="child")
+    await trial.start(settings=NO_DELIVERIES, child=True)
     kept = await _Kept.made(trial)
     await trial.kill()
     await kept.check_after("its process was killed and started again")

@@ -181,7 +181,7 @@ async def passages_survive_a_restart(trial: Trial) -> None:
     The host is a process of its own, so that none of its memory is left. A host whose runs end with its process passes: it repeats
     no walk. A host that claims durability has no such runs.
     """
-    host = await trial.start(mode="child")
+    host = await trial.start(child=True)
     loop = Loop(
         id=trial.id("loop"), times=4, items=(trial.probe("node"), trial.webhook("order"), trial.step("a"))
     )
@@ -191,7 +191,7 @@ async def passages_survive_a_restart(trial: Trial) -> None:
     await client.go_to(0)
     await trial.until_arrived("order")
     await trial.stop()
-    trial.host = await trial.start(beside=host, mode="child")
+    trial.host = await trial.start(beside=host, child=True)
     try:
         await client.next()
     except DriverFault as exc:

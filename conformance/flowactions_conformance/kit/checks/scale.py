@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-from flowactions_conformance.kit.hosts.limits import REQUEST_SECONDS, Late
+from flowactions_conformance.kit.hosts.limits import Late
 from flowactions_conformance.kit.outcomes import NotTried
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES, TOKEN
 from flowactions_conformance.kit.registry import check
@@ -176,7 +176,7 @@ async def goes_on_without_a_process(trial: Trial) -> None:
 
 
 async def _kill_at_work(trial: Trial, first: Host) -> None:
-    killed = await trial.start(mode="child", beside=first)
+    killed = await trial.start(child=True, beside=first)
     trial.host = killed
     node = trial.probe("node", gate=trial.gate("gate"))
     flow = trial.flow(
@@ -221,7 +221,7 @@ async def _process(trial: Trial, number: int) -> Host:
     """Returns one of the processes of one host that all checks of this group share: 0, or 1 beside it."""
     session, beside = trial.session, None if number == 0 else await _process(trial, 0)
     if number not in session.processes:
-        session.processes[number] = asyncio.create_task(session.start(mode="child", beside=beside))
+        session.processes[number] = asyncio.create_task(session.start(child=True, beside=beside))
     return await asyncio.shield(session.processes[number])
 
 
@@ -263,7 +263,7 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
             async with slots:
                 url = f"{host.url}{host.prefix}{ROUTES}/enqueue"
                 asking = client.post(url, json=body, headers={TOKEN: trial.session.control.token})
-                return await trial.session.patience.wait(asking, REQUEST_SECONDS)
+                return await trial.session.patience.wait(asking, "request")
 
         answers = await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))
     refused = [
@@ -286,6 +286,6 @@ async def _ask_again(trial: Trial, client: Client, number: int) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
     with suppress(Late):
-        await trial.patiently(shown())
+        await trial.session.patience.wait(shown(), "effect")
     if not client.turn.done:
         await client.go_to(number)

@@ -8,8 +8,8 @@ from typing import Final
 from flowactions_conformance.kit.checks.inbound import send_event
 from flowactions_conformance.kit.hosts.limits import SLOW
 from flowactions_conformance.kit.outcomes import NothingKnown, NotTried
-from flowactions_conformance.kit.probing.host_calls import SLOW_SECONDS
-from flowactions_conformance.kit.probing.plugin import NODE, OPTIONAL, ROUTES
+from flowactions_conformance.kit.probing.host_calls import OPTIONAL, SLOW_SECONDS
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.support.chat import connect
@@ -184,7 +184,7 @@ async def leaves_the_event_loop_free(trial: Trial) -> None:
         for name, data in blocking.items()
         if data["slow"] >= ROUNDS - 1 and data["slow"] >= data["calls"] * 0.8
     }
-    if slow and (slowness := await trial.session.patience.slowness()) >= SLOW:
+    if slow and (slowness := await trial.session.machine.slowness()) >= SLOW:
         # Most calls of a host may be slow there, but a machine does not stop a process within each of them.
         slow = {
             name: seconds for name, seconds in slow.items() if blocking[name]["slow"] == blocking[name]["calls"]

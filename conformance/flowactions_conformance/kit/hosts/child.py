@@ -16,7 +16,7 @@ from contextlib import suppress
 import msgspec
 
 from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.hosting import METHODS, call_driver, live, load_factory
+from flowactions_conformance.kit.hosts.hosting import call_driver, live, load_factory, types_of
 from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import HostDriver
@@ -89,9 +89,9 @@ class Child:
             self._reply(Reply(number=call.number))
             return
         try:
-            types = METHODS[call.method].arguments
+            types, _ = types_of(call.method)
             arguments = tuple(
-                msgspec.convert(value, kind) for value, kind in zip(call.arguments, types, strict=True)
+                msgspec.convert(value, kind) for value, kind in zip(call.arguments, types, strict=False)
             )
             value = await call_driver(self._host, call.method, arguments)
             self._reply(Reply(number=call.number, value=msgspec.to_builtins(value)))

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sqlite3
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import parse_qs, quote, urlsplit, urlunsplit
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
 
-CONNECT_SECONDS = 120.0
+CONNECT_SECONDS: Final = 120.0
 """Only a server that hangs takes longer."""
-
-
-class Place(NamedTuple):
-    """The databases of one host.
-
-    Attributes:
-        plugin: for ``FLOWACTIONS_DATABASE_URL``.
-        host: for `Env.database_url`.
-    """
-
-    plugin: str
-    host: str
+NAME: Final = re.compile(r"flowactions_kit_(\d+)_[0-9a-f]{12}")
+"""With the time at which it was made."""
+KEPT_SECONDS: Final = 86_400
+"""From when on a database is taken for one of a run that was killed."""
 
 
 class Databases:
@@ -35,77 +30,52 @@ class Databases:
         server: the URL of a PostgreSQL whose user may create databases; ``None``: SQLite files.
 
     Attributes:
+        kind: ``sqlite`` or ``postgresql``.
         version: name and version of the database; of a server once it was looked at.
     """
 
     def __init__(self, server: str | None) -> None:
         self._server = server
         self._made: list[str] = []
-        self._list: Path | None = None
+        self.kind = "sqlite" if server is None else "postgresql"
         self.version = f"SQLite {sqlite3.sqlite_version}"
 
-    def list_in(self, path: Path) -> None:
-        """Write the name of each database that is made into a file, for a run that comes after a kill."""
-        self._list = path
-
-    @property
-    def _mark(self) -> str:
-        """The server, without user and password."""
-        parts = urlsplit(self._server or "")
-        return quote(f"{parts.hostname or parse_qs(parts.query).get('host')}:{parts.port}")
-
-    async def drop_of(self, server: str, name: str) -> bool:
-        """Drop a database that a killed run has made; return whether it was on this run's server.
-
-        Args:
-            server: as it is listed.
-            name: of the database.
-
-        Raises:
-            DriverFault: the server refuses.
-        """
-        if self._server is None or server != self._mark:
-            return False
-        await self._run(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-        return True
-
     async def look(self) -> None:
-        """Ask a server for its version.
+        """Ask a server for its version, and drop what killed runs have left there.
 
         Raises:
             DriverFault: it refuses.
         """
-        if self._server is not None:
-            self.version = f"PostgreSQL {await self._run('SHOW server_version')}"
+        if self._server is None:
+            return
+        self.version = f"PostgreSQL {await self._run('SHOW server_version')}"
+        for name in await self._run("SELECT array_agg(datname::text) FROM pg_database") or ():
+            made = NAME.fullmatch(name)
+            if made and int(made[1]) < time.time() - KEPT_SECONDS:
+                with suppress(DriverFault):  # somebody uses it
+                    await self._run(f'DROP DATABASE "{name}"')
 
-    @property
-    def kind(self) -> str:
-        """``sqlite`` or ``postgresql``."""
-        return "sqlite" if self._server is None else "postgresql"
-
-    async def new(self, folder: Path) -> Place:
+    async def new(self, folder: Path) -> tuple[str, str]:
         """Make a place for a new host.
 
         Args:
             folder: the host's.
 
+        Returns:
+            The URLs for ``FLOWACTIONS_DATABASE_URL`` and for `Env.database_url`.
+
         Raises:
             DriverFault: the PostgreSQL server refuses.
         """
         if self._server is None:
-            return Place(
-                plugin=f"sqlite:///{folder / 'flowactions.db'}",
-                host=f"sqlite+aiosqlite:///{folder / 'host.db'}",
-            )
-        name = f"flowactions_kit_{secrets.token_hex(6)}"
-        if self._list is not None:
-            with self._list.open("a", encoding="utf-8") as file:
-                file.write(f"{self._mark} {name}\n")
+            return f"sqlite:///{folder / 'flowactions.db'}", f"sqlite+aiosqlite:///{folder / 'host.db'}"
+        name = f"flowactions_kit_{time.time():.0f}_{secrets.token_hex(6)}"
         await self._run(f'CREATE DATABASE "{name}"')
         self._made.append(name)
-        parts = urlsplit(self._server)
-        url = urlunsplit(parts._replace(scheme="postgresql", path=f"/{name}"))
-        return Place(plugin=url, host=urlunsplit(parts._replace(scheme="postgresql+asyncpg", path=f"/{name}")))
+        own = urlsplit(self._server)._replace(path=f"/{name}")
+        return urlunsplit(own._replace(scheme="postgresql")), urlunsplit(
+            own._replace(scheme="postgresql+asyncpg")
+        )
 
     async def drop_all(self) -> None:
         """Drop the databases that were made, whoever is still connected."""
@@ -113,11 +83,9 @@ class Databases:
             await self._run(f'DROP DATABASE IF EXISTS "{self._made.pop()}" WITH (FORCE)')
 
     async def _run(self, statement: str) -> Any:
-        parts = urlsplit(self._server or "")
+        url = urlunsplit(urlsplit(self._server or "")._replace(scheme="postgresql"))
         try:
-            connection = await asyncpg.connect(
-                urlunsplit(parts._replace(scheme="postgresql")), timeout=CONNECT_SECONDS
-            )
+            connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS)
             try:
                 return await connection.fetchval(statement)
             finally:

@@ -9,95 +9,59 @@ import importlib
 import inspect
 import re
 import socket
-import threading
 import traceback
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_type_hints
 
-import httpx
 import msgspec
 
-from flowactions_conformance.kit import under_test
-from flowactions_conformance.kit.hosts.limits import LIMITS, EffectTimeout, Late, Limits, Patience
+from flowactions_conformance.kit.hosts.limits import SECONDS, Late, Patience
 from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
-from flowactions_conformance.kit.probing.plugin import ROUTES
 from flowactions_conformance.kit.under_test import Env, Factory, HostDriver, Wire
-from flowactions_conformance.serving import NO_TLS, serve
+from flowactions_conformance.serving import serve
 
 T = TypeVar("T")
 
 SERVER_ERRORS: Final = 500
 ANSWER_LINES: Final = 5
-MAKING_SECONDS: Final = 15.0
-"""For how long another host of this process that is being made is waited for."""
-ECHO_SECONDS: Final = 5.0
-"""For how long an answer of the echo route is waited for, when a host is looked at: one that takes longer is no sign of life."""
-
-
-class Method(NamedTuple):
-    """A method of the driver, as it crosses a process boundary.
-
-    Attributes:
-        arguments: the types of its arguments.
-        returns: the type of what it returns.
-        meant: the same in words.
-        is_async: whether it is a coroutine function.
-        is_optional: whether a check that needs it is only not tried without it.
-    """
-
-    arguments: tuple[Any, ...]
-    returns: Any
-    meant: str = ""
-    is_async: bool = True
-    is_optional: bool = False
-
-
-TURN: Final = "a Turn(session, step_id, done, halted, raw)"
-DESCRIPTIONS: Final = "a list of node types as dicts, as NodeType.describe() gave them"
 NOT_JSON: Final = (bytes, bytearray, memoryview, uuid.UUID, decimal.Decimal, dt.datetime, dt.date)
 """What msgspec would turn into text by itself, though a driver should not return it."""
 
-METHODS: Final[Mapping[str, Method]] = {
-    "seed": Method((under_test.World,), dict[str, str], "a dict of kit ids to your ids"),
-    "palette": Method((under_test.Login,), list[dict[str, Any]], DESCRIPTIONS),
-    "open": Method((str, str, str), under_test.Turn, TURN),
-    "next": Method((str, str | None), under_test.Turn, TURN),
-    "headers": Method((under_test.Login,), dict[str, str], "a dict of header names to values", is_async=False),
-    "trigger": Method((under_test.TriggerRef,), None),
-    "save": Method(
-        (under_test.Login, under_test.Flow), list[dict[str, Any]], "a list of config problems as dicts"
-    ),
-    "preview": Method((under_test.Login, str, under_test.Action), dict[str, Any], "the preview as a dict"),
-    "fail_commit": Method((), None),
-    "fail_database": Method((bool,), None, is_optional=True),
-    "handled": Method((str,), int, "a whole number"),
-    "fail_auth_event": Method((str,), None),
-    "restart": Method((), None, is_optional=True),
-    "kill": Method((), None, is_optional=True),
-}
+CORE: Final = ("app", "seed", "palette", "open", "next", "headers")
+"""What every host's driver must have."""
 RESTARTS: Final = ("restart", "kill")
-"""Those by which the driver of a served host starts it again."""
+"""Methods by which the driver of a served host starts it again."""
+OPTIONAL: Final = frozenset({"fail_database", *RESTARTS})
+"""Methods without which a check is only not tried."""
 IN_PROCESS: Final = frozenset({"fail_commit", "fail_database", "fail_auth_event"})
 """Those that reach into the host's process: the driver of a served host may leave them out."""
-
-
-CORE_DUTIES: Final[Mapping[str, str]] = {
-    "app": "the ASGI app, with the plugin's routes and lifespan mounted",
-    "seed": "write organizations, agents, logins and flows into the host's tables",
-    "palette": "return the node types as the host's editor gets them",
-    "open": "open a flow as an end user, and return the Turn that the client has then",
-    "next": "continue to the next content step: flow.next",
-    "headers": "return the request headers that sign a person or a backend in",
+RETURNED: Final[Mapping[str, str]] = {
+    "seed": "a dict of kit ids to your ids",
+    "palette": "a list of node types as dicts, as NodeType.describe() gave them",
+    "open": "a Turn(session, step_id, done, halted, raw)",
+    "next": "a Turn(session, step_id, done, halted, raw)",
+    "headers": "a dict of header names to values",
+    "save": "a list of config problems as dicts",
+    "preview": "the preview as a dict",
+    "handled": "a whole number",
 }
-"""What every host's driver must have."""
+"""What a method has to return, in words."""
 MAY_LACK: Final = ("branch", "subflow")
 """Kinds of items of a world that a host may lack that claims ``loops``."""
+
+
+@cache
+def types_of(method: str) -> tuple[tuple[Any, ...], Any]:
+    """Return the types of the arguments of a driver's method, and of what it returns: as they cross a process boundary."""
+    hints = get_type_hints(getattr(HostDriver, method))
+    returns = hints.pop("return")
+    return tuple(hints.values()), returns
 
 
 class About(Wire, frozen=True):
@@ -115,22 +79,22 @@ class Running(ABC):
 
     Args:
         env: for the factory.
-        limits: how long it may take.
         patience: how it is waited for.
+        output: what it prints and logs.
 
     Attributes:
         about: what the driver says of it.
+        patience: how it is waited for.
         left_at: when the block of ``make_host`` had ended, in monotonic seconds; ``None`` before, and when it was killed.
     """
 
-    def __init__(self, env: Env, limits: Limits = LIMITS, patience: Patience | None = None) -> None:
+    def __init__(self, env: Env, patience: Patience, output: Output) -> None:
         self.env = env
         self.about = About()
-        self.output = Output()
+        self.output = output
         self.left_at: float | None = None
-        self._limits = limits
-        self._patience = patience or Patience()
-        self._calls = EffectTimeout(limits.call, limits.hung_call)
+        self.patience = patience
+        self._hung = False
 
     @abstractmethod
     async def call(self, method: str, *arguments: object) -> Any:
@@ -142,11 +106,11 @@ class Running(ABC):
         """
 
     @abstractmethod
-    async def stop(self, *, is_judged: bool = True) -> None:
+    async def stop(self, *, judged: bool = True) -> None:
         """Stop it as a server does on SIGTERM.
 
         Args:
-            is_judged: whether anybody asks what came of it; else it is ended at its limit, also on a slow machine.
+            judged: whether anybody asks what came of it; else it is ended at its limit, also on a slow machine.
 
         Raises:
             DriverFault: it did not end in time.
@@ -160,61 +124,41 @@ class Running(ABC):
             NotImplementedError: it runs in the kit's own process.
         """
 
-    async def echoes(self) -> bool:
-        """Return whether the probe's echo route answers, with any answer."""
-        url = f"{self.env.base_url}{self.about.prefix}{ROUTES}/echo"
-        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=ECHO_SECONDS) as client:
-            try:
-                await client.get(url)
-            except httpx.TransportError:
-                return False
-        return True
-
     async def _started(self, starting: Awaitable[About]) -> None:
-        """Wait until it has started.
+        """Wait until it has started."""
+        self.about = await self._within(
+            "start", starting, "the host did not start", "make_host, or the lifespan of its app, hangs"
+        )
 
-        Raises:
-            DriverFault: it has not, in time.
-        """
+    async def _returned(self, method: str, returning: Awaitable[T]) -> T:
+        """Wait until a method of the driver has returned; one that restarts a host has the time of a stop and a start."""
+        what, at_least = "call", 0.0
+        if method in RESTARTS:
+            at_least = SECONDS["stop"] + SECONDS["start"]
+        return await self._within(
+            what, returning, f"{method}() of the driver did not return", at_least=at_least
+        )
+
+    async def _within(
+        self, what: str, awaited: Awaitable[T], otherwise: str, why: str = "", at_least: float = 0.0
+    ) -> T:
         try:
-            self.about = await self._patience.wait(starting, self._limits.start)
+            came = await self.patience.wait(awaited, what, at_least=at_least)
         except Late as late:
-            self._calls.expired()
+            self._hung = True
+            why = f": {why}" if why else ""
             raise DriverFault(
-                f"the host did not start within {late.seconds:g} seconds: make_host, or the lifespan "
-                f"of its app, hangs{await self._place()}"
+                f"{otherwise} within {late.seconds:g} seconds{why}{await self._place()}"
             ) from None
-
-    async def _returned(self, method: str, returning: Awaitable[T], seconds: float | None = None) -> T:
-        """Wait until a method of the driver has returned.
-
-        Raises:
-            DriverFault: it has not, in time.
-        """
-        try:
-            returned = await self._patience.wait(returning, seconds or self._calls.seconds)
-        except Late as late:
-            self._calls.expired()
-            raise DriverFault(
-                f"{method}() of the driver did not return within {late.seconds:g} seconds{await self._place()}"
-            ) from None
-        self._calls.came()
-        return returned
+        self._hung = False
+        return came
 
     async def _stopped(
-        self, stopping: Awaitable[T], give_up: Callable[[], Awaitable[None]], *, is_judged: bool
+        self, stopping: Awaitable[T], give_up: Callable[[], Awaitable[None]], *, judged: bool
     ) -> T:
-        """Wait until it has stopped; if it does not in time, end it in another way.
-
-        Raises:
-            DriverFault: it has not, in time.
-        """
-        seconds = self._limits.stop
-        if self._calls.missed:
-            seconds = min(seconds, self._limits.hung_stop)
+        """Wait until it has stopped; if it does not in time, end it in another way."""
         try:
-            patience = self._patience if is_judged else Patience(scale=self._patience.scale)
-            return await patience.wait(stopping, seconds)
+            return await self.patience.wait(stopping, "stop", hung=self._hung, judged=judged)
         except Late as late:
             place = await self._place()
             await give_up()
@@ -225,7 +169,7 @@ class Running(ABC):
         return ""
 
 
-def check_about(host: HostDriver, *, is_served: bool = False) -> About:
+def check_about(host: Any, *, is_served: bool = False) -> About:
     """Read what a driver says of its host.
 
     Args:
@@ -233,54 +177,49 @@ def check_about(host: HostDriver, *, is_served: bool = False) -> About:
         is_served: whether somebody else serves the host: then it needs no ``app``.
 
     Raises:
-        DriverFault: it is not a `HostDriver`.
+        DriverFault: it is not a `HostDriver`, or does not do its part.
     """
-    maker = "make_driver" if is_served else "make_host"
-    may_lack = IN_PROCESS if is_served else frozenset()
-    absent = [
-        name
-        for name, method in METHODS.items()
-        if not method.is_optional and name not in may_lack and not hasattr(host, name)
-    ]
-    if absent:
+    name, maker = type(host).__name__, "make_driver" if is_served else "make_host"
+    if not isinstance(host, HostDriver):
         raise DriverFault(
-            f"{type(host).__name__}, which {maker} yields, lacks {', '.join(absent)}; "
-            "derive it from flowactions_conformance.HostDriver"
+            f"{name}, which {maker} yields, is no driver: derive it from flowactions_conformance.HostDriver"
         )
     missing = [
-        f"{name}: {duty}"
-        for name, duty in CORE_DUTIES.items()
-        if _is_stub(getattr(host, name, None)) and not (is_served and name == "app")
+        f"{each}: {_duty(each)}"
+        for each in CORE
+        if is_stub(getattr(host, each)) and not (is_served and each == "app")
     ]
     if missing:
         raise DriverFault(
-            f"{type(host).__name__}, which {maker} yields, does not do its part yet. It lacks\n  "
-            + "\n  ".join(missing)
+            f"{name}, which {maker} yields, does not do its part yet. It lacks\n  " + "\n  ".join(missing)
         )
-    claims: Any = getattr(host, "claims", frozenset())
-    prefix: Any = getattr(host, "prefix", "")
+    claims, prefix, edits, lacks = (getattr(host, each) for each in ("claims", "prefix", "edits", "lacks"))
     if isinstance(claims, str) or not all(isinstance(claim, str) for claim in claims):
-        raise DriverFault(f"claims of {type(host).__name__} must be a set of profile names, not {claims!r}")
+        raise DriverFault(f"claims of {name} must be a set of profile names, not {claims!r}")
     if not isinstance(prefix, str) or (prefix and (not prefix.startswith("/") or prefix.endswith("/"))):
-        raise DriverFault(f"prefix of {type(host).__name__} must be empty or like '/api', not {prefix!r}")
-    edits: Any = getattr(host, "edits", None)
+        raise DriverFault(f"prefix of {name} must be empty or like '/api', not {prefix!r}")
     if edits not in {"pinned", "live", None}:
-        raise DriverFault(f"edits of {type(host).__name__} must be 'pinned', 'live' or None, not {edits!r}")
-    lacks: Any = getattr(host, "lacks", frozenset())
+        raise DriverFault(f"edits of {name} must be 'pinned', 'live' or None, not {edits!r}")
     if isinstance(lacks, str) or not set(lacks) <= set(MAY_LACK):
-        kinds = ", ".join(map(repr, MAY_LACK))
-        raise DriverFault(f"lacks of {type(host).__name__} must be a set of {kinds}, not {lacks!r}")
+        raise DriverFault(f"lacks of {name} must be a set of {', '.join(map(repr, MAY_LACK))}, not {lacks!r}")
     return About(
         claims=tuple(sorted(claims)),
         prefix=prefix,
         edits=edits,
         lacks=tuple(sorted(lacks)),
-        restarts=tuple(name for name in RESTARTS if not _is_stub(getattr(host, name, None))),
+        restarts=tuple(each for each in RESTARTS if not is_stub(getattr(host, each))),
     )
 
 
-def _is_stub(member: object) -> bool:
-    """Tells whether a method only raises ``NotImplementedError``; also ``app`` that is None.
+def _duty(name: str) -> str:
+    """Return what a part of the driver does, in the words of its reference."""
+    if name == "app":
+        return "The ASGI app, with the plugin's routes and lifespan mounted."
+    return (getattr(HostDriver, name).__doc__ or "").strip().partition("\n")[0]
+
+
+def is_stub(member: object) -> bool:
+    """Return whether a method only raises ``NotImplementedError``; also ``app`` that is None.
 
     Nothing is called for that: without its app, a driver that is nearly done might wait for ever.
     """
@@ -295,9 +234,6 @@ async def call_driver(host: HostDriver, name: str, arguments: tuple[object, ...]
         NotImplementedError: the driver does not have it.
         DriverFault: it raised or returned something else.
     """
-    method = METHODS[name]
-    if not hasattr(host, name):
-        raise NotImplementedError(name)
     try:
         returned = getattr(host, name)(*arguments)
         if isinstance(returned, Awaitable):
@@ -306,20 +242,22 @@ async def call_driver(host: HostDriver, name: str, arguments: tuple[object, ...]
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
         raise DriverFault(f"{name}() of the driver raised {described(exc)}") from exc
-    if method.returns is None:
+    if name not in RETURNED:
         return None
+    must = f"{name}() of the driver must return {RETURNED[name]}"
     try:
-        converted = msgspec.convert(msgspec.to_builtins(returned, builtin_types=NOT_JSON), method.returns)
+        converted: Any = msgspec.convert(
+            msgspec.to_builtins(returned, builtin_types=NOT_JSON), types_of(name)[1]
+        )
     except (msgspec.ValidationError, TypeError) as exc:
-        raise DriverFault(f"{name}() of the driver must return {method.meant}: {_misfit(exc)}") from exc
+        raise DriverFault(f"{must}: {_misfit(exc)}") from exc
     if name == "headers":
         for header, value in converted.items():
             if not (header.isascii() and value.isascii() and header and (header + value).isprintable()):
                 # What it holds signs somebody in, and is not shown.
-                raise DriverFault(
-                    f"headers() of the driver must return {method.meant}: the name or value of {header!r} is none of HTTP's"
-                )
-    return converted
+                raise DriverFault(f"{must}: the name or value of {header!r} is none of HTTP's")
+    result: object = converted
+    return result
 
 
 def _misfit(error: Exception) -> str:
@@ -368,9 +306,8 @@ async def live(
     """
     maker = "make_driver" if listener is None else "make_host"
     try:
-        async with _one_host_at_a_time():
-            making = _making(factory, env, maker)
-            host = await making.__aenter__()
+        making = _making(factory, env, maker)
+        host = await making.__aenter__()
     except DriverFault:
         raise
     except (Exception, SystemExit, KeyboardInterrupt) as exc:
@@ -417,27 +354,6 @@ def load_factory(name: str) -> Factory:
         raise DriverFault(f"{name} is not a function")
     factory: Factory = found
     return factory
-
-
-class _Making:
-    lock = threading.Lock()
-
-
-@asynccontextmanager
-async def _one_host_at_a_time() -> AsyncIterator[None]:
-    """Wait until no other host of this process is being made; one that hangs meanwhile is not waited for.
-
-    Frameworks have handlers in module globals, and two apps that register them at once, in two threads, fail.
-    """
-    lock = _Making.lock
-    held = await asyncio.to_thread(lock.acquire, timeout=MAKING_SECONDS)
-    if not held and _Making.lock is lock:
-        _Making.lock = threading.Lock()
-    try:
-        yield
-    finally:
-        if held:
-            lock.release()
 
 
 def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostDriver]:

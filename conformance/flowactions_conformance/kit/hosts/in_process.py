@@ -15,15 +15,9 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from flowactions_conformance.kit.hosts.hosting import (
-    RESTARTS,
-    About,
-    Running,
-    call_driver,
-    described,
-    live,
-)
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Patience
+from flowactions_conformance.kit.hosts.hosting import About, Running, call_driver, described, live
+from flowactions_conformance.kit.hosts.limits import SHORT_SECONDS, Patience
+from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import Env, Factory, HostDriver
 from flowactions_hookspecs.tasks import is_being_cancelled
@@ -40,8 +34,8 @@ class InProcess(Running):
         factory: makes the host.
         env: for the factory; ``base_url`` is that of ``listener``.
         listener: an open port; ``None``: only the driver lives here, and somebody else serves the host.
-        limits: how long it may take.
         patience: how it is waited for.
+        output: what it prints, for the message of a host that does not start.
     """
 
     def __init__(
@@ -49,10 +43,10 @@ class InProcess(Running):
         factory: Factory,
         env: Env,
         listener: socket.socket | None,
-        limits: Limits = LIMITS,
-        patience: Patience | None = None,
+        patience: Patience,
+        output: Output,
     ) -> None:
-        super().__init__(env, limits, patience)
+        super().__init__(env, patience, output)
         self._factory = factory
         self._listener = listener
         self._host: HostDriver | None = None
@@ -69,7 +63,7 @@ class InProcess(Running):
         """Start it.
 
         Raises:
-            DriverFault: it could not be made or started, or not within forty seconds.
+            DriverFault: it could not be made or started, or not in time.
         """
         own_loop = asyncio.get_running_loop()
         self._starting = starting = own_loop.create_future()
@@ -82,7 +76,6 @@ class InProcess(Running):
         """See `Running.call`."""
         if self._host is None or self._loop is None or self._ended.is_set():
             raise DriverFault(f"{method}() was called on a host that does not run")
-        seconds = self._limits.stop + self._limits.start if method in RESTARTS else None
         calling = call_driver(self._host, method, arguments)
         try:
             running = asyncio.run_coroutine_threadsafe(calling, self._loop)
@@ -90,21 +83,21 @@ class InProcess(Running):
             calling.close()
             raise DriverFault(f"{method}() was called on a host that does not run") from None
         try:
-            return await self._returned(method, asyncio.wrap_future(running), seconds)
+            return await self._returned(method, asyncio.wrap_future(running))
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
             # The host's loop has ended under the call, and has cancelled it.
             raise DriverFault(f"the host ended while {method}() of the driver ran") from None
 
-    async def stop(self, *, is_judged: bool = True) -> None:
+    async def stop(self, *, judged: bool = True) -> None:
         """See `Running.stop`."""
         if self._ended.is_set():
             return
         self._is_asked_to_stop = True
         if self._loop is not None and self._stopping is not None:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        await self._stopped(self._has_ended(), self._give_up, is_judged=is_judged)
+        await self._stopped(self._has_ended(), self._give_up, judged=judged)
         if self._stop_failure is not None:
             raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
 
@@ -116,7 +109,7 @@ class InProcess(Running):
         if self._loop is not None and self._task is not None:
             # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
             self._loop.call_soon_threadsafe(self._task.cancel)
-            await asyncio.to_thread(self._ended.wait, self._limits.hung_stop)
+            await asyncio.to_thread(self._ended.wait, SHORT_SECONDS)
 
     async def kill(self) -> None:
         """See `Running.kill`."""

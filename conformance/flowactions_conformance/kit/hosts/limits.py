@@ -9,23 +9,20 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from flowactions_conformance.kit.outcomes import NothingKnown
 
 _T = TypeVar("_T")
 
-START_SECONDS: Final = 40.0
-STOP_SECONDS: Final = 30.0
-CALL_SECONDS: Final = 25.0
-REQUEST_SECONDS: Final = 25.0
-EFFECT_SECONDS: Final = 20.0
-CHECK_SECONDS: Final = 90.0
-HUNG_STOP_SECONDS: Final = 3.0
-"""For how long a host is waited for that has hung before."""
+SECONDS: Final = {"start": 40.0, "stop": 30.0, "call": 25.0, "request": 25.0, "effect": 20.0, "check": 90.0}
+"""What is waited for: until the app serves, until it has stopped, until a method of the driver has returned, until a request
+has its answer, until an effect has come, until a check has ended."""
 SHORT_SECONDS: Final = 5.0
-"""The wait for an effect or a call, once `EXPIRED_BEFORE_SHORT` in a row have not come."""
+"""The wait for a start, a call or an effect once `EXPIRED_BEFORE_SHORT` in a row have not come, and for a host that has hung to stop: to
+say that a host hangs must not take minutes."""
 EXPIRED_BEFORE_SHORT: Final = 3
 
 SLOW: Final = 1.5
@@ -41,61 +38,6 @@ FRESH_SECONDS: Final = 1.0
 """For how long a measurement is used again."""
 
 
-class Limits(NamedTuple):
-    """How long a host may take; no measure of speed, but the end of waiting for one that hangs.
-
-    Attributes:
-        start: seconds until the app serves.
-        stop: seconds until it has stopped.
-        call: seconds until a method of the driver has returned.
-        hung_stop: seconds until it has stopped, after something hung.
-        hung_call: as ``call``, once several calls have hung.
-    """
-
-    start: float = START_SECONDS
-    stop: float = STOP_SECONDS
-    call: float = CALL_SECONDS
-    hung_stop: float = HUNG_STOP_SECONDS
-    hung_call: float = SHORT_SECONDS
-
-
-LIMITS: Final = Limits()
-
-
-class EffectTimeout:
-    """For how long effects, or calls of one host, are waited for: less, once several in a row have not come.
-
-    A host that hangs, or in which nothing arrives, must not take minutes to say so.
-
-    Args:
-        seconds: the wait while nothing is amiss.
-        short: the wait once `EXPIRED_BEFORE_SHORT` have not come.
-    """
-
-    def __init__(self, seconds: float = EFFECT_SECONDS, short: float = SHORT_SECONDS) -> None:
-        self._seconds = seconds
-        self._short = short
-        self.missed = 0
-
-    @property
-    def seconds(self) -> float:
-        """How long to wait now."""
-        return min(self._seconds, self._short) if self.missed >= EXPIRED_BEFORE_SHORT else self._seconds
-
-    @property
-    def stop_seconds(self) -> float:
-        """How long to wait for a host to stop."""
-        return self._seconds * STOP_SECONDS / EFFECT_SECONDS
-
-    def came(self) -> None:
-        """Note that it came."""
-        self.missed = 0
-
-    def expired(self) -> None:
-        """Note that it did not come."""
-        self.missed += 1
-
-
 class Late(TimeoutError):
     """What was waited for did not come.
 
@@ -109,9 +51,14 @@ class Late(TimeoutError):
 
 
 class Machine:
-    """The machine that the kit runs on, measured in a process of its own: never through the host."""
+    """The machine that the kit runs on, measured in a process of its own: never through the host.
+
+    Attributes:
+        newest: the newest measurement.
+    """
 
     def __init__(self) -> None:
+        self.newest = 1.0
         self._measuring: asyncio.Task[float] | None = None
         self._at = -FRESH_SECONDS
 
@@ -120,7 +67,8 @@ class Machine:
         is_fresh = time.monotonic() - self._at < FRESH_SECONDS
         if self._measuring is None or (self._measuring.done() and not is_fresh):
             self._measuring = asyncio.create_task(self._measure())
-        return await asyncio.shield(self._measuring)
+        self.newest = await asyncio.shield(self._measuring)
+        return self.newest
 
     async def _measure(self) -> float:
         process = await asyncio.create_subprocess_exec(
@@ -131,46 +79,65 @@ class Machine:
         return max(1.0, float(took) / WORK_SECONDS) if took else 1.0
 
 
-async def _never_slow() -> float:
-    return 1.0
-
-
 class Patience:
     """Waits for what a host does, by the one rule that all waits have.
 
     Args:
-        slowness: measures how many times slower than needed the machine is now.
         scale: of all limits.
+        slowness: measures how many times slower than needed the machine is now; ``None``: it is fast.
     """
 
-    def __init__(self, slowness: Callable[[], Awaitable[float]] = _never_slow, scale: float = 1.0) -> None:
+    def __init__(self, scale: float = 1.0, slowness: Callable[[], Awaitable[float]] | None = None) -> None:
         self.slowness = slowness
-        self.scale = scale
+        self._scale = scale
+        self._missed: Counter[str] = Counter()
 
-    async def wait(self, awaited: Awaitable[_T], seconds: float) -> _T:
+    def limit(self, what: str) -> float:
+        """Return for how many seconds something of `SECONDS` is waited for now, on a machine that is as fast as needed."""
+        is_short = what in {"start", "call", "effect"} and self._missed[what] >= EXPIRED_BEFORE_SHORT
+        return (min(SECONDS[what], SHORT_SECONDS) if is_short else SECONDS[what]) * self._scale
+
+    async def wait(
+        self,
+        awaited: Awaitable[_T],
+        what: str,
+        *,
+        at_least: float = 0.0,
+        hung: bool = False,
+        judged: bool = True,
+    ) -> _T:
         """Return what ``awaited`` gives.
 
         Args:
             awaited: cancelled when it takes too long.
-            seconds: the limit on a machine that is as fast as needed, before scaling.
+            what: a key of `SECONDS`.
+            at_least: seconds to wait for what the plugin itself does only after a lease has ended.
+            hung: whether the host has hung before.
+            judged: whether anybody asks what came; else the limit is the same on a slow machine.
 
         Raises:
             Late: it did not come, and the machine is fast.
             NothingKnown: the machine was too slow to tell.
         """
+        limit = max(self.limit(what), at_least * self._scale)
         task = asyncio.ensure_future(awaited)
         try:
-            await self._until_done(task, seconds * self.scale)
+            await self._until_done(task, min(limit, SHORT_SECONDS) if hung else limit, judged=judged)
+            self._missed[what] = 0
             return task.result()
+        except Late:
+            self._missed[what] += 1
+            raise
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=1)
 
-    async def _until_done(self, task: asyncio.Future[_T], limit: float) -> None:
+    async def _until_done(self, task: asyncio.Future[_T], limit: float, *, judged: bool) -> None:
         began, slowness = time.monotonic(), 1.0
         while not (await asyncio.wait({task}, timeout=limit / PARTS))[0]:
-            slowness = max(slowness, await self.slowness())
+            if judged and self.slowness is not None:
+                slowness = max(slowness, await self.slowness())
             waited = time.monotonic() - began
             if task.done() or waited < limit:
                 continue

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 OUTPUT_LINES: Final = 200
 OUTPUT_LINE_CHARACTERS: Final = 2_000
-TRACEBACK: Final = "Traceback (most recent call last):"
-CHAINED: Final = ("The above exception was", "During handling of the above")
-PROVOKED: Final = ("the kit has asked", "the_kit_has_asked")
-"""In the errors that the kit itself provokes."""
 
 
 class Output:
@@ -45,23 +41,6 @@ class Output:
     def text(self) -> str:
         """Return what was kept."""
         return "\n".join([*self.lines, *([self._partial] if self._partial else [])])
-
-
-def without_provoked(lines: Iterable[str]) -> list[str]:
-    """Return lines without the errors that the kit has provoked: what announces them, and their tracebacks."""
-    records: list[list[str]] = []
-    for line in filter(None, lines):
-        begins = not line.startswith((" ", TRACEBACK, *CHAINED))
-        # The last line of a traceback, the error itself, stands behind an indented one.
-        if not records or (begins and not records[-1][-1].startswith(" ")):
-            records.append([])
-        records[-1].append(line)
-    return [
-        line
-        for record in records
-        if not any(word in each for word in PROVOKED for each in record)
-        for line in record
-    ]
 
 
 def encodable(value: Any) -> Any:

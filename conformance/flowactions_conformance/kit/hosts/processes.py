@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 
 from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
-from flowactions_conformance.kit.hosts.hosting import METHODS, About, Running
-from flowactions_conformance.kit.hosts.limits import LIMITS, Limits, Patience
+from flowactions_conformance.kit.hosts.hosting import About, Running, types_of
+from flowactions_conformance.kit.hosts.limits import Patience
+from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import DriverFault, NothingKnown
 from flowactions_conformance.kit.under_test import Env
 
@@ -33,8 +34,8 @@ class ChildProcess(Running):
         env: for the factory.
         listener: an open port, which the child inherits: nobody else can take it meanwhile. Closed here at the start.
         path: further folders for the child's ``sys.path``.
-        limits: how long it may take.
         patience: how it is waited for.
+        output: what it prints.
     """
 
     def __init__(
@@ -43,10 +44,10 @@ class ChildProcess(Running):
         env: Env,
         listener: socket.socket,
         path: Sequence[str],
-        limits: Limits = LIMITS,
-        patience: Patience | None = None,
+        patience: Patience,
+        output: Output,
     ) -> None:
-        super().__init__(env, limits, patience)
+        super().__init__(env, patience, output)
         self._disconnected = asyncio.Event()
         self._start = Start(
             factory=factory,
@@ -61,16 +62,11 @@ class ChildProcess(Running):
         self._reading: list[asyncio.Task[None]] = []
         self._server: asyncio.Server | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """The process's id."""
-        return None if self._process is None else self._process.pid
-
     async def start(self) -> None:
         """Start it.
 
         Raises:
-            DriverFault: it could not be made or started, or not within forty seconds.
+            DriverFault: it could not be made or started, or not in time.
         """
         word = secrets.token_hex(16)
         ready = asyncio.get_running_loop().create_future()
@@ -136,16 +132,16 @@ class ChildProcess(Running):
         waiting = self._waiting[number] = asyncio.get_running_loop().create_future()
         call = Call(number=number, method=method, arguments=[msgspec.to_builtins(each) for each in arguments])
         self._writer.write(msgspec.json.encode(call) + b"\n")
-        value, returns = _value(await self._returned(method, waiting)), METHODS[method].returns
-        return None if returns is None else msgspec.convert(value, returns)
+        value, (_, returns) = _value(await self._returned(method, waiting)), types_of(method)
+        return None if returns is type(None) else msgspec.convert(value, returns)
 
-    async def stop(self, *, is_judged: bool = True) -> None:
+    async def stop(self, *, judged: bool = True) -> None:
         """See `Running.stop`."""
         if self._process is None or self._process.returncode is not None:
             await self._close()
             return
         self._process.send_signal(signal.SIGTERM)
-        status = await self._stopped(self._has_ended(self._process), self.kill, is_judged=is_judged)
+        status = await self._stopped(self._has_ended(self._process), self.kill, judged=judged)
         await self._close()
         if status:
             raise DriverFault(

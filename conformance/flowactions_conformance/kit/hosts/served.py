@@ -17,12 +17,9 @@ class Served(Running):
         again: has the driver's ``restart`` or ``kill`` start the host again.
     """
 
-    serves = True
-
     def __init__(self, driver: InProcess, again: Callable[[str], Awaitable[None]]) -> None:
-        super().__init__(driver.env)
+        super().__init__(driver.env, driver.patience, driver.output)
         self.about = driver.about
-        self.output = driver.output
         self._driver = driver
         self._again = again
 
@@ -30,7 +27,7 @@ class Served(Running):
         """See `Running.call`."""
         return await self._driver.call(method, *arguments)
 
-    async def stop(self, *, is_judged: bool = True) -> None:  # noqa: ARG002  its driver has limits of its own
+    async def stop(self, *, judged: bool = True) -> None:  # noqa: ARG002  its driver has limits of its own
         """See `Running.stop`: afterwards the host serves again, as one that was started beside this one."""
         await self._again("restart")
 

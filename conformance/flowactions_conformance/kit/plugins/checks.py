@@ -10,14 +10,9 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from flowactions_conformance.kit.outcomes import Level
 from flowactions_conformance.kit.plugins.tried import STEP, Tried, _read, expect
 from flowactions_conformance.receiver.verify import verify
-from flowactions_hookspecs import (
-    Deferred,
-    InTransaction,
-    PluginOrigin,
-)
+from flowactions_hookspecs import Deferred, InTransaction, PluginOrigin
 
 ODD: Final[Sequence[Any]] = (None, "", 0, False, [], {}, -1, 1.5, "x" * 10_000, ["x"], {"x": "y"})
 """What an author, an import or an older version may leave in a field."""
@@ -38,18 +33,18 @@ class PluginCheck(NamedTuple):
     title: str
     sentence: str
     causes: tuple[str, ...]
-    level: Level
     run: Callable[[Tried], Awaitable[None]]
 
 
-def _check(
-    sentence: str, *causes: str, level: Level = "must"
-) -> Callable[[Callable[[Tried], Awaitable[None]]], PluginCheck]:
-    def made(run: Callable[[Tried], Awaitable[None]]) -> PluginCheck:
-        title = (run.__doc__ or "").partition("\n")[0]
-        return PluginCheck("", title, sentence, causes, level, run)
+CHECKS: Final[list[PluginCheck]] = []
 
-    return made
+
+def _check(sentence: str, *causes: str) -> Callable[[Callable[[Tried], Awaitable[None]]], None]:
+    def add(run: Callable[[Tried], Awaitable[None]]) -> None:
+        title = (run.__doc__ or "").partition("\n")[0]
+        CHECKS.append(PluginCheck(f"PLUGIN-{len(CHECKS) + 1}", title, sentence, causes, run))
+
+    return add
 
 
 @_check(
@@ -326,26 +321,6 @@ async def _hosts_are_apart(tried: Tried) -> None:
             "a delivery",
             "none",
         )
-
-
-CHECKS: Final = tuple(
-    check._replace(id=f"PLUGIN-{number}")
-    for number, check in enumerate(
-        (
-            _is_described,
-            _runs,
-            _bears_odd_configs,
-            _ignores_the_pacing,
-            _events_are_apart,
-            _writes_again,
-            _is_signed,
-            _asks_without_effect,
-            _keeps_secrets,
-            _hosts_are_apart,
-        ),
-        1,
-    )
-)
 
 
 def _shown(config: Mapping[str, Any]) -> str:

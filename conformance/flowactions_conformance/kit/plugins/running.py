@@ -154,7 +154,6 @@ async def _judged(check: PluginCheck, tried: Tried, output: Output) -> CheckResu
         profile=tried.node_type.name,
         title=check.title,
         clause=f"contract: {check.sentence}",
-        level=check.level,
         since="1.0",
         status=Status.PASS if finding is None else Status.FAIL,
         finding=finding,

@@ -54,7 +54,6 @@ class Control:
         url: at which the probe reports.
         present: the name of a served host as it was started last: that of each process that has not reported before;
             ``None``: hosts say their names themselves.
-        desk: where a run takes over from `serve-env`; ``None``: nobody can.
     """
 
     def __init__(self, token: str | None = None) -> None:
@@ -62,7 +61,6 @@ class Control:
         self.events: list[Event] = []
         self.url = ""
         self.present: str | None = None
-        self.desk: str | None = None
         self._names: dict[str, str] = {}
         self._changed = asyncio.Condition()
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -114,17 +112,11 @@ class Control:
             if not message.get("more_body"):
                 break
         given = dict(scope["headers"]).get(TOKEN.encode(), b"")
-        status, answer = 204, b""
-        if not hmac.compare_digest(given, self.token.encode()):
-            status = 403
-        elif scope["method"] == "POST":
+        known = hmac.compare_digest(given, self.token.encode())
+        if known:
             await self._report(json.loads(bytes(body)))
-        elif self.desk is None:
-            status = 409
-        else:
-            status, answer = 200, self.desk.encode()
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": answer})
+        await send({"type": "http.response.start", "status": 204 if known else 403, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
     def keep(self, report: dict[str, Any], at: float) -> Event:
         """Keep a report, which came at a time in monotonic seconds."""

@@ -43,7 +43,6 @@ class HostCalls:
         self._report = report
         self._calls: Counter[str] = Counter()
         self._slow: Counter[str] = Counter()
-        self._spent = _Spent()
 
     def watch(self, host: Host) -> None:
         """Watch the methods that the host has."""
@@ -64,7 +63,7 @@ class HostCalls:
 
         @functools.wraps(getattr(host, name))
         async def call(*arguments: Any) -> Any:
-            steps = _Steps(own or getattr(type(host), name).__get__(host), arguments, self._spent)
+            steps = _Steps(own or getattr(type(host), name).__get__(host), arguments)
             raised = ""
             try:
                 return await steps
@@ -99,32 +98,23 @@ class HostCalls:
         return recorded
 
 
-class _Spent:
-    """The time that watched methods have taken, so that one that calls another is not blamed for it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-
 class _Steps:
     """Awaits what a method returns, and measures the longest time between two of its awaits.
 
     Args:
         method: of the host.
         arguments: of it.
-        spent: shared by all methods of the host.
 
     Attributes:
-        longest: in seconds, without what other watched methods took that it has called.
+        longest: in seconds.
     """
 
-    def __init__(self, method: Callable[..., Any], arguments: tuple[Any, ...], spent: _Spent) -> None:
+    def __init__(self, method: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self.longest = 0.0
-        self._method, self._arguments, self._spent = method, arguments, spent
-        self._began, self._before = 0.0, 0.0
+        self._method, self._arguments = method, arguments
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        self._begin()
+        began = time.perf_counter()
         try:
             returned = self._method(*self._arguments)
             if not isinstance(returned, Awaitable):
@@ -136,21 +126,15 @@ class _Steps:
                     waits_for = iterator.send(given) if failure is None else iterator.throw(failure)
                 except StopIteration as stop:
                     return stop.value
-                finally:
-                    self._took()
+                self._took(began)
                 given, failure = None, None
                 try:
                     given = yield waits_for
                 except BaseException as exc:  # noqa: BLE001  it is thrown into the method
                     failure = exc
-                self._begin()
+                began = time.perf_counter()
         finally:
-            self._took()
+            self._took(began)
 
-    def _begin(self) -> None:
-        self._began, self._before = time.perf_counter(), self._spent.seconds
-
-    def _took(self) -> None:
-        seconds = time.perf_counter() - self._began
-        self.longest = max(self.longest, seconds - (self._spent.seconds - self._before))
-        self._spent.seconds = self._before + seconds
+    def _took(self, began: float) -> None:
+        self.longest = max(self.longest, time.perf_counter() - began)

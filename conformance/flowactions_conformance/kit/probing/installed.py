@@ -34,7 +34,7 @@ def installed_probe(environ: Mapping[str, str]) -> Probe:
     token = environ.get(PROBE_TOKEN, "")
     if not token:
         raise PluginInvalid(
-            f"{PROBE} is set, and {PROBE_TOKEN} is not: set all that serve-env has printed, or remove {PROBE}"
+            f"{PROBE} is set, and {PROBE_TOKEN} is not: set all that serve-env has written, or remove {PROBE}"
         )
     return InstalledProbe(environ[PROBE], token, INSTALLED)
 
@@ -43,5 +43,5 @@ def _refuse_production(settings: Mapping[str, str]) -> None:
     if str(settings.get(ENVIRONMENT, "")).strip() != "development":
         raise PluginInvalid(
             f"{PROBE} is set, and {ENVIRONMENT} is not development: the conformance kit's probe reports what the host does. "
-            f"Remove {PROBE}, or give the host the settings that serve-env has printed"
+            f"Remove {PROBE}, or give the host the settings that serve-env has written"
         )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hmac
-import http.client
 import json
 import os
 import secrets
@@ -20,7 +19,6 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import msgspec
@@ -32,7 +30,7 @@ from litestar.params import Body
 from litestar.types import Guard
 from msgspec import Meta, Struct
 
-from flowactions_conformance.kit.probing.host_calls import HostCalls
+from flowactions_conformance.kit.probing.host_calls import OPTIONAL, HostCalls
 from flowactions_conformance.kit.tested import running_on
 from flowactions_hookspecs import (
     BackgroundTask,
@@ -72,8 +70,6 @@ REPORT_SECONDS: Final = 60.0
 ATTEMPTS: Final = 3
 """A connection is cut that `serve-env` has taken just before it hands over, and a new one waits for the run."""
 COOKIE_SECONDS: Final = 3600
-OPTIONAL: Final = ("agent", "agents_using", "api_principal", "auth_event", "logic_action", "node")
-"""Methods that a host may leave out."""
 
 
 class ProbeConfig(Struct, kw_only=True, rename="camel"):
@@ -209,19 +205,6 @@ def process_id() -> str:
     return _unique(os.getpid())
 
 
-async def ask(method: str, url: str, token: str, seconds: float, content: bytes = b"") -> httpx.Response:
-    """Send a request to `serve-env` or a run, again if its connection was cut.
-
-    Raises:
-        httpx.TransportError: nobody answers.
-    """
-    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=seconds) as client:
-        for _ in range(ATTEMPTS - 1):
-            with suppress(httpx.NetworkError, httpx.RemoteProtocolError):
-                return await client.request(method, url, content=content, headers={TOKEN: token})
-        return await client.request(method, url, content=content, headers={TOKEN: token})
-
-
 class _State:
     """The probe in one host."""
 
@@ -241,24 +224,22 @@ class _State:
 
     def report_now(self, kind: str, **data: Any) -> None:
         """Report from a hook, which is sync."""
-        event = json.dumps(self._event(kind, data), default=repr)
-        for _ in range(ATTEMPTS):
-            connection = http.client.HTTPConnection(urlsplit(self._control_url).netloc, timeout=REPORT_SECONDS)
-            try:
-                connection.request("POST", "/", event, {TOKEN: self.token})
-                connection.getresponse().read()
-            except (OSError, http.client.HTTPException):
-                continue
-            finally:
-                connection.close()
-            return
+        event = msgspec.json.encode(self._event(kind, data), enc_hook=repr)
+        with httpx.Client(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
+            for _ in range(ATTEMPTS):
+                with suppress(httpx.TransportError):
+                    client.post(self._control_url, content=event, headers={TOKEN: self.token})
+                    return
 
     async def report(self, kind: str, **data: Any) -> None:
         """Report, and wait at the gate that the report names."""
         event = msgspec.json.encode(self._event(kind, data), enc_hook=repr)
-        # The kit may be gone, and then nobody wants to know.
-        with suppress(httpx.TransportError):
-            await ask("POST", self._control_url, self.token, REPORT_SECONDS, event)
+        async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=REPORT_SECONDS) as client:
+            for _ in range(ATTEMPTS):
+                # The kit may be gone, and then nobody wants to know.
+                with suppress(httpx.TransportError):
+                    await client.post(self._control_url, content=event, headers={TOKEN: self.token})
+                    return
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Report walk and node, and do what the config says."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
@@ -25,8 +24,6 @@ WORDS: Final = {
     Status.ERROR: "in error",
     Status.NOT_CLAIMED: "not claimed",
 }
-
-
 LACKED: Final = {"branch": "branches", "subflow": "sub-flows"}
 
 
@@ -34,8 +31,8 @@ class ProfileSummary(Wire, frozen=True):
     """One profile.
 
     Args:
-        state: ``known``: it would have passed, but for failures that the baseline accepts. ``not_tried``: but for a must
-            that was not tried. ``not_run``: none of its checks was selected, or the run ended before.
+        state: ``known``: it would have passed, but for failures that the baseline accepts. ``not_tried``: but for a
+            required check that was not tried. ``not_run``: none of its checks was selected, or the run ended before.
         counts: outcome → number of checks.
     """
 
@@ -50,29 +47,25 @@ def profiles(report: Report) -> tuple[ProfileSummary, ...]:
 
 
 def _summary(report: Report, name: str) -> ProfileSummary:
-    counts = Counter(result.status for result in report.results if result.profile == name)
-    ran = sum(counts.values()) - counts[Status.NOT_CLAIMED]
+    mine = [result for result in report.results if result.profile == name]
+    counts = Counter(result.status for result in mine)
     state: State
-    if not ran:
+    if counts.keys() <= {Status.NOT_CLAIMED}:
         state = "not_claimed" if report.claims and name not in report.claims else "not_run"
     elif counts[Status.ERROR]:
         state = "error"
     elif counts[Status.FAIL] or counts[Status.NOT_TESTABLE]:
         state = "failed"
-    elif any(_is_untried_must(result) for result in report.results if result.profile == name):
+    elif any(result.status is Status.NOT_TRIED and result.since for result in mine):
         state = "not_tried"
     else:
         state = "known" if counts[Status.KNOWN] else "passed"
-    return ProfileSummary(name=name, state=state, counts=dict(counts))
-
-
-def _is_untried_must(result: CheckResult) -> bool:
-    return result.status is Status.NOT_TRIED and result.level == "must" and result.since is not None
+    return ProfileSummary(name=name, state=state, counts={key: count for key, count in counts.items() if count})
 
 
 def verdict(report: Report) -> Verdict:
     """Return what the run shows of the host."""
-    if report.interrupted is not None:
+    if report.interrupted:
         return "interrupted"
     if report.exit_status:
         return "error" if report.exit_status == 2 else "failed"
@@ -83,9 +76,8 @@ def headline(report: Report) -> str:
     """Return the verdict as a sentence."""
     if report.error is not None:
         return "ERROR: no check ran, so nothing is known about the host"
-    if report.interrupted is not None:
-        word = "INTERRUPTED" if report.interrupted == "signal" else "OUT OF TIME"
-        return f"{word} after {len(report.results)} of {report.checks} checks: nothing is proved"
+    if report.interrupted:
+        return f"INTERRUPTED after {len(report.results)} of {report.checks} checks: nothing is proved"
     counts = Counter(result.status for result in report.results)
     untried = counts[Status.NOT_TRIED]
     ran = len(report.results) - counts[Status.NOT_CLAIMED] - untried
@@ -93,45 +85,28 @@ def headline(report: Report) -> str:
         return "NOT PROVED: no check ran"
     if report.exit_status:
         wrong = ", ".join(f"{counts[each]} {WORDS[each]}" for each in ATTENTION if counts[each])
-        stale = ", ".join(report.stale_baseline)
-        parts = [
-            f"{wrong} of {ran + untried} checks" if wrong else "",
-            f"stale in the baseline: {stale}" if stale else "",
-        ]
-        word = "ERROR" if report.exit_status == 2 else "NOT PROVED"
-        return f"{word}: {'; '.join(part for part in parts if part)}"
+        stale = f"stale in the baseline: {', '.join(report.stale_baseline)}" if report.stale_baseline else ""
+        parts = (f"{wrong} of {ran + untried} checks" if wrong else "", stale)
+        return f"{'ERROR' if report.exit_status == 2 else 'NOT PROVED'}: {'; '.join(filter(None, parts))}"
     if report.selected:
         return f"PASSED: {ran} selected {'check' if ran == 1 else 'checks'}. Only a run of all checks proves a host"
-    named = ", ".join(map(partial(claimed_as, report), proved(report))) or "no profile as a whole"
+    # Those of which no required check was left untried.
+    proved = [_claimed(report, each.name) for each in profiles(report) if each.state in {"passed", "known"}]
     known = f", {counts[Status.KNOWN]} known to fail" if counts[Status.KNOWN] else ""
     left = f", {untried} {'check' if untried == 1 else 'checks'} not tried" if untried else ""
+    named = ", ".join(proved) or "no profile as a whole"
     return f"PROVED for contract {report.contract}{left}: {named} ({ran} checks{known})"
 
 
-def proved(report: Report) -> list[ProfileSummary]:
-    """Return the profiles that a proved host may claim: none of whose musts was left untried."""
-    return [each for each in profiles(report) if each.state in {"passed", "known"}]
-
-
-def claimed_as(report: Report, profile: ProfileSummary) -> str:
+def _claimed(report: Report, profile: str) -> str:
     """Return a profile's name, with what the host lacks of it."""
-    lacks = " and ".join(LACKED[each] for each in report.lacks) if profile.name == "loops" else ""
-    return f"{profile.name} without {lacks}" if lacks else profile.name
-
-
-def not_proved(report: Report) -> list[str]:
-    """Return the profiles that the host does not claim, and of which nothing is proved."""
-    return [each.name for each in profiles(report) if each.state == "not_claimed"]
+    lacks = " and ".join(LACKED[each] for each in report.lacks) if profile == "loops" else ""
+    return f"{profile} without {lacks}" if lacks else profile
 
 
 def stale_lines(report: Report) -> list[str]:
     """Return why each stale entry of the baseline is to be removed there."""
-    passed = {result.id for result in report.results if result.status is Status.PASS}
-    older = f'is in the baseline with an "until" before contract {report.contract}'
-    return [
-        f"{id_} {'is in the baseline and passes' if id_ in passed else older}: remove it there"
-        for id_ in report.stale_baseline
-    ]
+    return [f"{id_} is in the baseline and passes: remove it there" for id_ in report.stale_baseline]
 
 
 def worth_reading(report: Report) -> list[CheckResult]:

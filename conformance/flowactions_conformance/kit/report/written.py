@@ -1,4 +1,4 @@
-"""The report as files: ``report.json`` with its schema, and ``report.html``, a page that needs neither network nor script."""
+"""The report as files: ``report.json``, and ``report.html``, a page that needs neither network nor script."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import hashlib
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jinja2
 import msgspec
@@ -15,8 +15,6 @@ from markupsafe import Markup
 from flowactions_conformance.kit.hosts.output import encodable
 from flowactions_conformance.kit.outcomes import Report
 from flowactions_conformance.kit.report.summary import (
-    ProfileSummary,
-    Verdict,
     counted,
     headline,
     profiles,
@@ -24,27 +22,14 @@ from flowactions_conformance.kit.report.summary import (
     verdict,
     worth_reading,
 )
-from flowactions_conformance.kit.report.terminal import STATE_WORDS, printable, result_lines, tested_lines
+from flowactions_conformance.kit.report.terminal import STATE_WORDS, printable, result_lines
 
-
-class WrittenReport(Report, frozen=True, kw_only=True):
-    """What ``report.json`` holds: the report, and what follows from it.
-
-    Args:
-        schema_version: of this file; one more when a reader of the last one could go wrong.
-        verdict: ``proved`` only after a run of all checks.
-        exit_status: of the command.
-        profiles: all that there are.
-    """
-
-    schema_version: Literal[1] = 1
-    verdict: Verdict
-    exit_status: int
-    profiles: tuple[ProfileSummary, ...]
+SCHEMA_VERSION = 1
+"""Of ``report.json``; one more when a reader of the last one could go wrong."""
 
 
 def write_report(report: Report, folder: Path) -> Path:
-    """Write the three files; the folder is made, and files of those names in it are replaced.
+    """Write both files; the folder is made, and files of those names in it are replaced.
 
     Returns:
         The page's path.
@@ -53,32 +38,17 @@ def write_report(report: Report, folder: Path) -> Path:
         OSError: they cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = WrittenReport(
-        **msgspec.structs.asdict(report),
-        verdict=verdict(report),
-        exit_status=report.exit_status,
-        profiles=profiles(report),
-    )
-    for name, data in (("report", encoded(written)), ("report.schema", msgspec.json.encode(schema()))):
-        (folder / f"{name}.json").write_bytes(msgspec.json.format(data, indent=2) + b"\n")
+    follows = {
+        "schemaVersion": SCHEMA_VERSION,
+        "verdict": verdict(report),  # "proved" only after a run of all checks
+        "exitStatus": report.exit_status,
+        "profiles": profiles(report),
+    }
+    data = msgspec.json.encode(encodable(msgspec.to_builtins({**follows, **msgspec.to_builtins(report)})))
+    (folder / "report.json").write_bytes(msgspec.json.format(data, indent=2) + b"\n")
     path = folder / "report.html"
     path.write_text(page(report), encoding="utf-8", errors="backslashreplace")
     return path
-
-
-def encoded(report: Report) -> bytes:
-    """Return a report as JSON."""
-    return msgspec.json.encode(encodable(msgspec.to_builtins(report)))
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON Schema of ``report.json``."""
-    made = msgspec.json.schema(WrittenReport)
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "Report of the flowactions conformance kit",
-        **made,
-    }
 
 
 def page(report: Report) -> str:
@@ -96,7 +66,6 @@ def page(report: Report) -> str:
         headline=headline(report),
         verdict=verdict(report),
         report=report,
-        tested=list(tested_lines(report)),
         profiles=profiles(report),
         words=STATE_WORDS,
         counted=counted,

@@ -54,7 +54,7 @@ async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
             await asyncio.sleep(POLL_SECONDS)
 
     try:
-        await trial.patiently(ended())
+        await trial.session.patience.wait(ended(), "effect")
     except Late:
         # The last look was given up under way, and a request may take longer than an effect.
         trial.expect(

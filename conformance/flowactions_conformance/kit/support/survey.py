@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx
 
+from flowactions_conformance.kit.support.compare import json_object
 from flowactions_conformance.kit.trial import Trial
 from flowactions_conformance.kit.under_test import Experience, Login, Trigger, TriggerAction
 
@@ -108,12 +109,8 @@ class Survey:
         Raises:
             CheckFailed: it is not.
         """
-        try:
-            problem = answer.json()
-        except ValueError:
-            problem = {}
         self.trial.expect(
-            answer.status_code == 400 and problem.get("code") == code,
+            answer.status_code == 400 and json_object(answer).get("code") == code,
             f"a call for {what} was not refused as it should be",
             expected=f"400 with the code {code}",
             actual=f"{answer.status_code} {answer.text[:500]}",

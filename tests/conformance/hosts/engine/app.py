@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -31,7 +31,6 @@ from flowactions_hookspecs import (
 )
 from tests.conformance.hosts.engine.store import Found, Store
 from tests.conformance.hosts.engine.walks import Engine
-from tests.conformance.hosts.worlds import every_item
 
 PREFIX = "/api"
 CSRF = "csrf"
@@ -121,6 +120,14 @@ class EngineHost(Host):
         # PostgreSQL's text holds no NUL, and no login has one.
         found = await self.store.one("login", name=key) if key.isprintable() else None
         return found if found is not None and found.data["kind"] == kind else None
+
+
+def every_item(items: Sequence[Mapping[str, Any]]) -> Iterator[Any]:
+    """Yields the items of a flow, as JSON, with those of its loops and branches."""
+    for item in items:
+        yield item
+        for name in ("items", "taken", "other"):
+            yield from every_item(item.get(name, ()))
 
 
 class EngineApp(NamedTuple):
