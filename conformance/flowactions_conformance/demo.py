@@ -137,8 +137,7 @@ The demo runs. Sign in as Ada or as Olive, who operates it; no password is asked
   Flow editor          {demo.host_url}/editor
   A flow as a user     {demo.host_url}/run/order-placed
   Step by step         {demo.host_url}/run/onboarding
-  Deliveries           {demo.host_url}/deliveries
-  Operator pages       {demo.host_url}/integrations/webhooks  (as Ada those of Acme; as Olive, the operator, all)
+  Deliveries           {demo.host_url}/integrations/webhooks  (as Ada those of Acme; as Olive, the operator, all)
   Chat connection      {demo.host_url}/connections  ({connected})
   Webhook receiver     {demo.receiver_url}/
   Chat channels        {f"{demo.provider_url}/" if demo.provider_url else "in your workspace"}

@@ -93,6 +93,7 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
         message = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
         found.append(warning("text_cut", message, "chatMessageText"))
     found += at("chatMessageText", faults.unknown_tokens(text))
+    found += at("chatMessageText", faults.other_markup(text))
     return bounded(found)
 
 

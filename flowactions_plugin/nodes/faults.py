@@ -41,8 +41,14 @@ _KNOWN_TOKEN: Final = re.compile(
 
 _OF_A_SCHEME: Final = re.compile(r"\s*(?:basic|bearer|token|apikey)\s+([^\s{}]{8,})", re.IGNORECASE)
 _A_TOKEN: Final = re.compile(r"\s*([^\s{}]{8,})\s*")
+_IN_COOKIE: Final = re.compile(
+    r"(?:^|;)\s*(?=[^\s;=]*?(?:sess|token|auth(?!or)|jwt|(?<![a-z])sid))[^\s;=]*+=([^\s;{}]{8,})",
+    re.IGNORECASE,
+)
+"""The value of a cookie whose name is a session's or a token's."""
+
 _TOKEN_HEADER: Final = re.compile(
-    r"(?:.*[-_])?(?:token|secret|password|api-?key|access-?key|subscription-key|authorization|cookie)",
+    r"(?:.*[-_])?(?:token|secret|password|api-?key|access-?key|subscription-key|authorization)",
     re.IGNORECASE,
 )
 _TOKEN_IN_QUERY: Final = re.compile(
@@ -54,6 +60,20 @@ _IN_CLEAR: Final = (
     " replace it regularly."
 )
 _OF_STANDARD_WEBHOOKS: Final = re.compile(r"(?:\b|_)wh(?:sec|sk|pk)[_-]", re.IGNORECASE)
+
+_MARKUP: Final = {
+    "bold": "This is not bold here: write *text*.",
+    "link": "This is not a link here: write <https://example.com|text>.",
+    "mention": "{0} notifies nobody: write <!{1}>.",
+}
+_OTHER_MARKUP: Final = re.compile(
+    r"""```.*?``` | `[^`\n]+` | <[^<>\n]*>  # code, links and mentions as they are written here
+    | (?P<bold>(?<![\w*])\*\*(?=[^\s*])[^*\n]*(?<=\S)\*\*(?!\*))
+    | (?P<link>\[[^\[\]\n]+\]\((?:https?://|mailto:)[^\s()]+\))
+    | (?P<mention>(?<![\w@./-])@(?:channel|here|everyone)\b(?![@-]|\.\w))""",
+    re.DOTALL | re.VERBOSE,
+)
+"""Markup of other programs, which is sent as it stands."""
 
 _BRACED: Final = {name.lower(): f"{{{{{name}}}}}" for name in VARIABLES}
 _LIKE_A_VARIABLE: Final = re.compile(
@@ -82,7 +102,9 @@ def warning(code: str, message: str, *path: str | int) -> ConfigProblem:
 def token_in_header(name: str, value: str) -> Iterator[ConfigProblem]:
     """Find a credential in a header's value; one that is a variable is none."""
     found = _KNOWN_TOKEN.search(value) or _OF_A_SCHEME.match(value)
-    if found is None and _TOKEN_HEADER.fullmatch(name):
+    if found is None and name.lower() == "cookie":
+        found = _IN_COOKIE.search(value)
+    elif found is None and _TOKEN_HEADER.fullmatch(name):
         found = _A_TOKEN.fullmatch(value)
     if found is not None:
         yield fault(value, found.start(1), "token_in_clear", _IN_CLEAR)
@@ -133,6 +155,18 @@ def faults_of_secret(secret: str) -> Iterator[ConfigProblem]:
     elif _OF_STANDARD_WEBHOOKS.search(inner) and signing_key(inner) == inner.encode("utf-8", "surrogatepass"):
         message = "A secret of Standard Webhooks is whsec_ and base64. This is not, and libraries refuse it. Copy it again."
         yield warning("secret_not_base64", message)
+    elif len(inner) < 16 and inner != MASK:
+        message = "A secret of fewer than 16 characters can be guessed. Use a longer one."
+        yield warning("secret_too_short", message)
+
+
+def other_markup(text: str) -> Iterator[ConfigProblem]:
+    """Find markup that the chat provider does not know; the first of each kind."""
+    seen: set[str | None] = {None}
+    for found in _OTHER_MARKUP.finditer(text):
+        if (kind := found.lastgroup) not in seen:
+            seen.add(kind)
+            yield fault(text, found.start(), "other_markup", _MARKUP[str(kind)].format(found[0], found[0][1:]))
 
 
 def wrong_id(target: str, *, to_member: bool) -> Iterator[ConfigProblem]:
@@ -222,7 +256,7 @@ def unknown_tokens(text: str) -> Iterator[ConfigProblem]:
 def tokens_not_substituted(text: str) -> Iterator[ConfigProblem]:
     """Find what was meant as a variable in a text in which none is substituted; each of them once."""
     for found in _each_once(text):
-        message = f"{found[0]} is not substituted here. It is sent unchanged."
+        message = f"{found[0]} is not substituted here, and stays as it is."
         yield fault(text, found.start(), "token_not_substituted", message)
 
 

@@ -59,6 +59,7 @@ DOCS: dict[str, tuple[str, int, Scheme]] = {
     "editor-mistake": ("editor-mistake", 1280, "light"),
     "editor-phone-dark": ("editor", 390, "dark"),
     "editor-preview": ("editor-test", 1280, "light"),
+    "run": ("run", 1280, "light"),
 }
 """The pictures of the docs, by their file names: which page they show, how wide and in which scheme."""
 
@@ -189,7 +190,7 @@ async def take_all(options: argparse.Namespace, axe: str, folder: Path) -> list[
                 store_url = read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url
                 store, port = Store(store_url), free_port()
                 async with store.open():
-                    hook = Sample(webhook_url=url_of(port), webhook_secret="s", channel_id="C00ORDERS")
+                    hook = Sample(webhook_url=url_of(port), webhook_secret="s" * 24, channel_id="C00ORDERS")
                     await load_sample(store, hook)
                 environment = {
                     DATABASE: store_url,

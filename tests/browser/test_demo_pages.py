@@ -48,7 +48,7 @@ async def build_flow(page: Page, demo: Demo) -> None:
 
 
 async def run_flow(page: Page, demo: Demo) -> None:
-    """Run the editor's flow in another tab, as an end user would."""
+    """Run the editor's flow in another tab, see beside it what it does, and follow it to its delivery."""
     widget = await page.context.new_page()
     await widget.goto(f"{demo.host_url}{await page.get_attribute('#run', 'href')}")
     await widget.fill("#user", "user-7")
@@ -56,6 +56,14 @@ async def run_flow(page: Page, demo: Demo) -> None:
     await widget.click("#start")
     await expect(widget.locator("#done")).to_be_visible()
     await expect(widget.locator("#steps")).to_contain_text("Coming up")
+    await expect(widget.locator("#run li li")).to_contain_text(["Coming up", "Webhook", "Chat message"])
+    await expect(widget.locator("#run .badge")).to_have_text(["shown", "delivered", "sent"])
+    async with widget.expect_popup() as opened:
+        await widget.get_by_role("link", name="Webhook: see the delivery").click()
+    delivery = await opened.value
+    await expect(delivery.locator("main")).to_contain_text('{"said": "a <big> lemonade"}')
+    await expect(delivery.locator("ol.attempts")).to_contain_text("200")
+    await delivery.close()
     await widget.close()
 
 
@@ -69,12 +77,7 @@ async def test_a_flow_with_both_nodes_is_built_run_and_seen(page: Page, demo: De
     await expect(page.locator("#field-webhookHeaders-0-key")).to_have_value("x-user")
 
     await run_flow(page, demo)
-    await expect(page.locator("#runs .run .badge")).to_have_text(["delivered", "sent"])
-    await page.goto(f"{demo.host_url}/deliveries")
-    await expect(page.locator("#rows tr").first).to_have_attribute("data-status", "delivered")
-    await page.locator("#rows tr button").first.click()
-    await expect(page.locator("#detail")).to_contain_text('{"said": "a <big> lemonade"}')
-    await expect(page.locator("#detail")).to_contain_text("Attempt 1: 200")
+    await expect(page.locator("#runs .run .badge")).to_have_text(["shown", "delivered", "sent"])
 
     await page.goto(demo.receiver_url)
     arrival = page.locator("#arrivals details").first
@@ -108,7 +111,7 @@ async def test_a_client_paced_flow_sends_as_the_user_gets_there(page: Page, demo
 
 @pytest.mark.ci
 async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> None:
-    """An operator looks at what is dead, retries all of it with one click, and sees it delivered."""
+    """A member looks at what is dead, on the operator pages, retries all of it, and sees it delivered."""
     headers = {"authorization": f"Bearer {demo.dashboard_token}"}
     async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
         opened = await client.get("/api/flows/order-placed")
@@ -122,18 +125,17 @@ async def test_dead_deliveries_are_retried_together(page: Page, demo: Demo) -> N
         for user in ("u1", "u2"):
             opening = {"userId": user, "content": "x"}
             assert (await client.post("/run/flows/order-placed/open", json=opening)).status_code == 200
-    await sign_in(page, demo.host_url, "/deliveries")
-    await expect(page.locator("#replay")).to_be_hidden()
-    await page.select_option("#status", "dead")
-    await expect(page.locator("#rows tr[data-status=dead]")).to_have_count(2)
-    await page.click("#replay")
-    await expect(page.locator("#notice")).to_contain_text("2 deliveries are tried once more in ten seconds.")
-    await expect(page.locator("#rows tr")).to_have_count(0, timeout=60_000)
-    await page.select_option("#status", "delivered")
-    await expect(page.locator("#rows tr")).to_have_count(2)
-    await page.locator("#rows tr button").first.click()
-    await expect(page.locator("#detail")).to_contain_text("Attempt 1: 500")
-    await expect(page.locator("#detail")).to_contain_text("Attempt 2: 200")
+    await sign_in(page, demo.host_url, "/editor")
+    await page.get_by_role("link", name="Deliveries").click()
+    await page.goto(f"{page.url}?status=dead")
+    await expect(page.locator("tbody tr")).to_have_count(2)
+    await page.get_by_role("link", name="Retry all").click()
+    await page.click("button.primary")
+    await expect(page.locator("h1")).to_contain_text("waiting")
+    await page.goto(f"{demo.host_url}/integrations/webhooks/deliveries")
+    await expect(page.locator("tbody .badge")).to_have_text(["delivered"] * 2)
+    await page.locator("tbody a").first.click()
+    await expect(page.locator("ol.attempts > li")).to_contain_text(["500", "200"])
 
 
 @pytest.mark.ci

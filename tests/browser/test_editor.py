@@ -29,15 +29,18 @@ async def follow_runs(page: Page, demo: Demo) -> None:
     async with httpx.AsyncClient(base_url=demo.host_url) as client:
         opening = {"userId": "u1", "content": "x"}
         await client.post("/run/flows/order-placed/open", json=opening)
-        await expect(page.locator("#runs .run .badge")).to_have_text(["delivered", "sent"])
+        await expect(page.locator("#runs .run .badge")).to_have_text(["shown", "delivered", "sent"])
         await page.fill("#field-webhookUrl", f"{demo.receiver_url}/hooks/fail-first/9/x")
         await page.uncheck("#field-webhookRetryOnFailure")
         await page.keyboard.press("Control+s")
         await expect(page.locator("#status")).to_have_text("Saved")
         await client.post("/run/flows/order-placed/open", json=opening)
-    await expect(page.locator("#runs .run").first.locator(".badge")).to_have_text(["dead", "sent"])
-    await page.locator("#runs .run").first.get_by_role("link").click()
-    await expect(page.locator("main")).to_contain_text("/hooks/fail-first/9/x")
+    await expect(page.locator("#runs .run").first.locator(".badge")).to_have_text(["shown", "dead", "sent"])
+    async with page.expect_popup() as opened:
+        await page.locator("#runs .run").first.get_by_role("link").click()
+    delivery = await opened.value
+    await expect(delivery.locator("main")).to_contain_text("/hooks/fail-first/9/x")
+    await delivery.close()
 
 
 async def delete_flows(page: Page, demo: Demo) -> None:
@@ -79,7 +82,7 @@ async def leave(page: Page, demo: Demo) -> None:
     await page.locator("[data-type=webhook] .choice").click()
     await expect(page.locator("#field-webhookUrl")).to_have_value("http://127.0.0.1:9/changed")
     for way in (
-        "nav a[href='/deliveries']",
+        "nav a[href='/integrations/webhooks/deliveries']",
         "#flows li:not(:has([aria-current=true])) button",
         "#new-flow",
         ".top button",
@@ -115,7 +118,7 @@ async def leave(page: Page, demo: Demo) -> None:
     await expect(page.locator("#field-webhookUrl")).to_have_value("http://127.0.0.1:9/changed")
     await page.fill("#flow-name", "Renamed")
     await page.fill("#flow-name", "Order placed")
-    await page.click("nav a[href='/deliveries']")  # taken back: nothing is asked
+    await page.click("nav a[href='/integrations/webhooks/deliveries']")  # taken back: nothing is asked
     await page.wait_for_url("**/deliveries")
     assert browser_asked == ["beforeunload"] * 2
     page.remove_listener("dialog", dismiss)
@@ -135,6 +138,13 @@ async def test_a_node_is_edited_tried_and_followed_and_no_change_is_lost(page: P
     await page.fill("#sample-content", "two <pizzas>")
     await expect(page.locator("#preview")).to_contain_text("To #orders")
     await expect(page.locator("#preview blockquote")).to_have_text("New order from *zoe*: two &lt;pizzas&gt;")
+    await page.fill("#field-chatChannelId", "gen")
+    await page.keyboard.press("Tab")  # before the list is there: the only match is taken
+    await expect(page.locator("#field-chatChannelId")).to_have_value("#general")
+    await page.fill("#field-chatChannelId", "orders")
+    await expect(page.locator("#field-chatChannelId-choices li")).to_have_text(["#orders"])
+    await page.keyboard.press("Tab")
+    await expect(page.locator("#field-chatChannelId")).to_have_value("#orders")
     await page.fill("#field-chatChannelId", "gen")
     await expect(page.locator("#field-chatChannelId-choices li")).to_have_text(["#general"])
     await page.keyboard.press("ArrowDown")
@@ -186,7 +196,6 @@ CUT_OFF = """() => {
 async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, axe: str) -> None:
     """Wide and on a phone, light and dark: axe finds nothing, nothing is cut off, and no text widens the page."""
     await connect(page, demo)
-    await page.goto(f"{demo.host_url}/editor?flow=order-placed")
     wrong: list[tuple[str, ...]] = []
 
     async def look(name: str, width: int, scheme: str) -> None:
@@ -194,6 +203,13 @@ async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, ax
         assert await page.evaluate(CUT_OFF) == [], (name, width)
         wrong.extend((name, str(width), scheme, *each) for each in await violations(page, axe))
 
+    await page.goto(f"{demo.host_url}/run/order-placed?author")
+    await page.click("#start")
+    await expect(page.locator("#run .badge")).to_have_count(3)
+    for width, height in SIZES:
+        await page.set_viewport_size({"width": width, "height": height})
+        await look("run", width, "as it is")
+    await page.goto(f"{demo.host_url}/editor?flow=order-placed")
     for width, height in SIZES:
         for scheme in SCHEMES:
             await page.set_viewport_size({"width": width, "height": height})

@@ -63,6 +63,7 @@ VALUES = [
 TEXTS = [
     Mistake(" ", "The message is empty"),
     Mistake("Hello\nby {content}", "{content} is not a variable: write {{content}}"),
+    Mistake("**Hello**, @channel", "write *text*"),
 ]
 CHANNELS = [
     Mistake("C0FOREIGN", "The channel does not exist"),
@@ -133,12 +134,12 @@ async def open_what_a_form_cannot_write(page: Page, demo: Demo) -> None:
         "kind": "single_shot",
         "items": [{"id": "w", "kind": "action", "type": "webhook", "config": config}],
     }
-    headers = {"authorization": f"Bearer {demo.dashboard_token}"}
+    headers = {"authorization": f"Bearer {demo.dashboard_token}", "if-none-match": "*"}
     async with httpx.AsyncClient(base_url=demo.host_url, headers=headers) as client:
-        saved = (await client.post("/api/flows", json=body)).json()
+        saved = (await client.put("/api/flows/imported", json=body)).json()
     assert {problem["nodeId"] for problem in saved["problems"]} == {"w"}
     page.once("dialog", lambda asked: asked.accept())
-    await page.goto(f"{demo.host_url}/editor?flow={saved['data']['id']}")
+    await page.goto(f"{demo.host_url}/editor?flow=imported")
     await expect(page.locator("[data-type=webhook] .problem.error")).to_contain_text("127.0.0.1")
     await page.click("#run")
     await expect(page.locator("dialog.question")).to_contain_text("Webhook will not run: Requests to 127.0.0.1")
@@ -185,7 +186,11 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     )  # nothing is told of what nobody has filled in yet
     await page.click("#field-webhookHeaders-add")
     await write(page, VALUE, "1")
-    secrets = [Mistake("s ", "contains a space, a line break"), Mistake('"s"', "with a quote")]
+    secrets = [
+        Mistake("s" * 9 + " " + "s" * 9, "contains a space, a line break"),
+        Mistake('"s"', "with a quote"),
+        Mistake("s", "fewer than 16"),
+    ]
     await try_all(page, {URL: URLS, BODY: BODIES, KEY: KEYS, SECRET: secrets})
     await write(page, KEY, "x-a")
     await try_all(page, {METHOD: METHODS, VALUE: VALUES})
@@ -206,7 +211,7 @@ async def test_every_mistake_is_told_at_its_field_before_saving(page: Page, demo
     await page.locator("#field-webhookBody-error .link").click()
     await page.keyboard.type("X")
     await expect(page.locator("#field-webhookBody")).to_contain_text('"user": X{{userId}')
-    for field, text in ((URL, FINE), (BODY, '{"user": {{userId}}}'), (SECRET, "s")):
+    for field, text in ((URL, FINE), (BODY, '{"user": {{userId}}}'), (SECRET, "s" * 16)):
         await write(page, field, text)
     await expect(page.locator(".form .problem")).to_have_count(0)
     assert await page.get_attribute("#field-webhookUrl", "aria-invalid") == "false"

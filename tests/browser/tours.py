@@ -43,15 +43,15 @@ async def tour_of_operators(camera: Camera, url: str, ids: Sequence[str]) -> Non
     """
     page, root = camera.page, url + PAGES
     await camera.visit(url, {"sign-in": PAGES, "host-login": "/login"})
-    await sign_in(page, url, "/deliveries")
+    await sign_in(page, url, "/editor")
     pages = operator_pages((), None)
     await camera.visit(root, {f"{name}-ada": pages[name] for name in OF_A_DASHBOARD})
     await page.context.clear_cookies()
-    await sign_in(page, url, "/deliveries", "olive")
+    await sign_in(page, url, "/editor", "olive")
     await page.goto(f"{root}/actions")
     link = await page.locator("tbody a").first.get_attribute("href") if ids else None
     await camera.visit(root, operator_pages(ids, None if link is None else link.rpartition("/")[2]))
-    await camera.visit(url, {"host-deliveries": "/deliveries", "host-connections": "/connections"})
+    await camera.visit(url, {"host-connections": "/connections"})
     for name, reason, said in (
         ("paused", "their certificate is broken", "their certificate is broken"),
         ("replaced", "another reason", "another reason"),
@@ -109,8 +109,13 @@ async def _write(camera: Camera, demo: Demo) -> None:
             await rewrite(page, "webhook", "webhookUrl", f"{demo.receiver_url}/hooks/{path}")
             await save(page)
             await client.post("/run/flows/order-placed/open", json={"userId": "u1", "content": "x"})
-    await expect(page.locator("#runs .run")).to_have_count(2)
-    await expect(page.locator("#runs .run").first.locator(".badge").first).to_have_text("retrying")
+    await page.goto(f"{demo.host_url}/run/order-placed?author")
+    await page.click("#start")
+    await expect(page.locator("#run [data-status=retrying]")).to_be_visible()
+    await camera.take("run")
+    await _open_flow(page, demo)
+    await expect(page.locator("#runs .run")).to_have_count(3)
+    await expect(page.locator("#runs .run").first.locator("[data-status=retrying]")).to_be_visible()
     await camera.take("editor-runs")
     await _open_flow(page, demo)
     await camera.take("editor-flow")

@@ -101,7 +101,7 @@ def config(name: str, breaks: str, change: str) -> Fault:
 def opening(name: str, breaks: str, user: str = "data.user_id", content: str = "data.content") -> Fault:
     """Return a host that changes user or content when a flow is opened."""
     call = "walker.open(flow, data.user_id, data.content)"
-    return Fault(name, breaks, "reference", "widget.py", call, f"walker.open(flow, {user}, {content})")
+    return Fault(name, breaks, "reference", "api.py", call, f"walker.open(flow, {user}, {content})")
 
 
 def app(name: str, breaks: str, change: str) -> Fault:
@@ -169,7 +169,7 @@ CHANGES = [
     (r" \+ 1\b", " + 2"), (r"\b0\b", "1"), (r"^(\s+)await (?!.*[(\[{]$).*$", r"\1pass"), (r"=organization_id\b", "=None"),
     (r"\.lower\(\)", ".upper()"), (r'"(\w+)_id"', r'"\1"'), (r"\bin \{", "not in {"), (r"\[\*(\w+)", r"[*list(\1)[:1]"),
 ]  # fmt: skip
-DRAWN_FROM = ("host.py", "walker.py", "store.py", "api.py", "app.py", "widget.py")
+DRAWN_FROM = ("host.py", "walker.py", "store.py", "api.py", "app.py")
 
 
 def drawn(seed: int, count: int) -> Iterator[Fault]:
@@ -233,20 +233,20 @@ DRAWN = [
     Fault("drawn-02", "Nobody can sign in: every token is taken for an old one.", "reference", "store.py", '        return found if found is not None and found["expires_at"] > time.time() else None\n', '        return found if found is None and found["expires_at"] > time.time() else None\n', ""),
     Fault("drawn-03", "`agents_using` returns no agent of the organization.", "reference", "host.py", "        own = await self.store.find(tables.agents, organization_id=organization_id)\n", "        own = await self.store.find(tables.agents, organization_id=None)\n", ""),
     Fault("drawn-04", "A halt does not end a run that another request has moved; a run that is not halted moves twice.", "reference", "store.py", "        if not halted:\n", "        if halted:\n", ""),
-    Fault("drawn-05", "No flow can be opened.", "reference", "widget.py", "    if flow is None:\n", "    if flow is not None:\n", ""),
+    Fault("drawn-05", "No flow can be opened.", "reference", "api.py", "    if flow is None:\n", "    if flow is not None:\n", ""),
     Fault("drawn-06", "", "reference", "store.py", '        items: ``{"id", "kind": "step", "title", "text"}`` or ``{"id", "kind": "action", "type", "config", "name"?}``.\n', '        items: ``{"id", "kind": "step", "title", "text"}`` and ``{"id", "kind": "action", "type", "config", "name"?}``.\n', "a docstring"),
     Fault("drawn-07", "Flows have no organization: nothing can be seeded.", "reference", "store.py", '    Column("organization_id", String, index=True),\n', '    Column("organization", String, index=True),\n', ""),
     Fault("drawn-08", "A run that was halted when it was opened is said to go on.", "reference", "walker.py", "                return Turn(run.session, None, shown, done=True)\n", "                return Turn(run.session, None, shown, done=False)\n", ""),
     Fault("drawn-09", "A turn shows the step before the one that the run has reached.", "reference", "walker.py", "        return _turn(await self._store.run(run.session) or run)\n", "        return _turn(await self._store.run(run.session) and run)\n", ""),
     Fault("drawn-10", "", "reference", "store.py", "            return True\n", "            return False\n", "the answer of a save without a version, which only the sample data and the kit's own driver use, and neither reads"),
-    Fault("drawn-11", "Seeding again fails: the tables have no primary key.", "reference", "store.py", '    return Table(name, metadata, Column("id", String, primary_key=True), *columns)\n', '    return Table(name, metadata, Column("id", String, primary_key=False), *columns)\n', ""),
+    Fault("drawn-11", "Seeding again fails: the tables have no primary key.", "reference", "store.py", '    return Table(name, metadata, Column("id", String, primary_key=True), *made)\n', '    return Table(name, metadata, Column("id", String, primary_key=False), *made)\n', ""),
     Fault("drawn-12", "", "reference", "walker.py", "        await self._store.add_results(run.id, advanced.results)\n", "        pass\n", "results of deferred nodes are kept for the author's own page, which the contract does not ask for"),
     Fault("drawn-13", "", "reference", "app.py", "                await load_sample(host.store, sample)\n", "                pass\n", "sample data are not loaded in a run of the kit"),
     Fault("drawn-14", "A run moves all other runs in place of itself.", "reference", "store.py", "        moved = update(runs).where(runs.c.id == run.id)\n", "        moved = update(runs).where(runs.c.id != run.id)\n", ""),
     Fault("drawn-15", "`agents_using` finds no flow, so no agent.", "reference", "host.py", "            for flow in await self.store.find(tables.flows, organization_id=organization_id)\n", "            for flow in await self.store.find(tables.flows, organization_id=None)\n", ""),
     Fault("drawn-16", "", "reference", "api.py", '    return Response(answer, status_code=201 if over is None else 200, headers={"ETag": _etag(flow)})\n', '    return Response(answer, status_code=201 if over is not None else 200, headers={"ETag": _etag(flow)})\n', "201 and 200 of the host's own route are swapped; the contract says nothing of it"),
     Fault("drawn-17", "", "reference", "walker.py", "            await self._store.add_results(run.id, [result], transaction)\n", "            pass\n", "results of nodes are kept for the author's own page, which the contract does not ask for"),
-    Fault("drawn-18", "No flow with more or fewer than one item can be saved.", "reference", "api.py", '    if len({item["id"] for item in change.items}) != len(change.items):\n', '    if len({item["id"] for item in change.items}) == len(change.items):\n', ""),
+    Fault("drawn-18", "No flow with more or fewer than one item can be saved.", "reference", "api.py", '    if len({item["id"] for item in data.items}) != len(data.items):\n', '    if len({item["id"] for item in data.items}) == len(data.items):\n', ""),
     Fault("drawn-19", "A run begins at its second step, so the nodes before the first two steps are never run.", "reference", "walker.py", "            position=0 if begins_with_step else -1,\n", "            position=1 if begins_with_step else -1,\n", ""),
     Fault("drawn-20", "", "reference", "app.py", "        database: a SQLite file, or the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin\n", "        database: a SQLite file, and the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin\n", "a docstring"),
 ]  # fmt: skip

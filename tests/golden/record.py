@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import httpx
 
@@ -219,8 +220,9 @@ async def _open(client: httpx.AsyncClient, kind: str, config: dict[str, Any]) ->
     """Save a flow with one node, open it, and give the node's results."""
     item = {"id": "the-node", "kind": "action", "type": kind, "config": config}
     flow = {"name": kind, "agentId": "acme-support", "kind": "single_shot", "items": [item]}
-    saved = await client.post("/api/flows", json=flow)
-    flow_id = saved.raise_for_status().json()["data"]["id"]
+    flow_id = uuid4().hex
+    saved = await client.put(f"/api/flows/{flow_id}", json=flow, headers={"if-none-match": "*"})
+    saved.raise_for_status()
     opened = await client.post(
         f"/run/flows/{flow_id}/open", json={"userId": "u<1>", "content": 'say "hi" & go'}
     )

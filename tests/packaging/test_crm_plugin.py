@@ -47,8 +47,8 @@ async def main():
             pages = [(await client.get(types["crm_upsert"]["pickers"]["list"], params=given)).json()
                      for given in ({}, {"cursor": "2"}, {"search": "lead"})]
             flow = {"name": "F", "agentId": "acme-support", "kind": "client_paced", "items": ITEMS}
-            made_flow = await client.post("/api/flows", json=flow)
-            opened = (await client.post(f"/run/flows/{made_flow.json()['data']['id']}/open", json={})).json()
+            await client.put("/api/flows/f", json=flow, headers={"if-none-match": "*"})
+            opened = (await client.post("/run/flows/f/open", json={})).json()
         problems = [one.code for one in await made.actions.check(draft)]
         preview = await made.actions.preview(draft, walk)
     print(json.dumps([sorted(types), pages, problems, preview.headers[0].value]))

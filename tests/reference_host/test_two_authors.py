@@ -10,11 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.reference_host.test_reference_host import Running, running
+from tests.reference_host.test_reference_host import NEW, Running, running
 from tests.rings import sampled
 
 PATH = "/api/flows/order-placed"
-NEW = {"if-none-match": "*"}
 
 
 @pytest.fixture
@@ -101,7 +100,6 @@ async def test_a_flow_that_somebody_else_has_changed_is_not_deleted(run: Running
     ("method", "path", "fields"),
     [
         ("PUT", PATH, "name, agentId, kind and items"),
-        ("POST", "/api/flows", "name, agentId, kind and items"),
         ("POST", "/login", "userId"),
         ("POST", "/run/flows/order-placed/open", "userId and content"),
         ("POST", "/run/sessions/none/next", "from"),

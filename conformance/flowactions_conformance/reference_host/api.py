@@ -1,4 +1,4 @@
-"""The host's own routes: the dashboard's API and the pages."""
+"""The host's own routes: the dashboard's API, the end user's, and the pages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from litestar.exceptions import (
     PermissionDeniedException,
 )
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import FromPath, HeaderParameter, JSONBody
+from litestar.params import FromPath, FromQuery, HeaderParameter, JSONBody
 from litestar.response import File, Redirect
 from litestar.static_files import create_static_files_router
 from msgspec import Meta
@@ -30,8 +30,7 @@ from flowactions_conformance.reference_host import store as tables
 from flowactions_conformance.reference_host.host import SESSION_COOKIE, ReferenceHost
 from flowactions_conformance.reference_host.refusals import FIELDS, HANDLERS
 from flowactions_conformance.reference_host.store import Flow, Store
-from flowactions_conformance.reference_host.walker import Walker
-from flowactions_conformance.reference_host.widget import next_step, open_flow
+from flowactions_conformance.reference_host.walker import Turn, Walker
 from flowactions_hookspecs import (
     DashboardPrincipal,
     ExperienceTriggerRef,
@@ -58,8 +57,6 @@ IfMatch = Annotated[
     str | None, HeaderParameter(name="If-Match", description="The ETag of the flow that was changed.")
 ]
 IfNoneMatch = Annotated[str | None, HeaderParameter(name="If-None-Match", description="`*`: the flow is new.")]
-
-FLOW_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class FlowChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -137,17 +134,6 @@ async def list_flows(person: Person, store: NamedDependency[Store]) -> Data:
     return _data([{wire: row[name] for wire, name in names.items()} for row in rows])
 
 
-@post("/flows")
-async def create_flow(
-    author: Person,
-    store: NamedDependency[Store],
-    actions: NamedDependency[FlowActions],
-    data: JSONBody[FlowChange],
-) -> Response[Data]:
-    """Make a flow under an id of the server's."""
-    return await _save(store, actions, author, uuid4().hex, data, over=None)
-
-
 @get("/flows/{flow_id:str}", raises=[NotFoundException])
 async def show_flow(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Response[Data]:
     """Show a flow; its ETag names the version."""
@@ -170,12 +156,33 @@ async def save_flow(
     A change of somebody else is never replaced unseen: `If-Match` names the version that was changed, `If-None-Match: *` says
     that the flow is new. If another version is there, the answer is 412 with that version.
     """
-    if if_none_match != "*":
-        over = await _matching(store, author, flow_id, if_match)
-        return await _save(store, actions, author, flow_id, data, over=over)
-    if not FLOW_ID.fullmatch(flow_id):
+    over = None if if_none_match == "*" else await _matching(store, author, flow_id, if_match)
+    if over is None and not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", flow_id):
         raise ClientException("The id of a flow has 1 to 64 letters, digits, - and _.")
-    return await _save(store, actions, author, flow_id, data, over=None)
+    own_agents = await store.find(tables.agents, organization_id=author.organization_id)
+    if data.agent_id not in {row["id"] for row in own_agents}:
+        raise ClientException(FIELDS["agentId"])
+    for number, item in enumerate(data.items, start=1):
+        wrong = _wrong(item)
+        if wrong:
+            raise ClientException(f"Item {number} of the flow: {wrong}")
+    if len({item["id"] for item in data.items}) != len(data.items):
+        raise ClientException("Two items have the same id. Give one of them another.")
+    flow = Flow(
+        id=flow_id,
+        organization_id=author.organization_id,
+        agent_id=data.agent_id,
+        name=data.name,
+        kind=data.kind,
+        items=data.items,
+        saved_by=author.user_id,
+    )
+    if not await store.save_flow(flow, over=over):
+        raise await _changed(store, author, flow_id)
+    # A flow may be saved with problems, as authors do before they are done. The editor says that it is a draft then, and
+    # what will not run.
+    answer = {**_data(_shown(flow)), "problems": await _problems(actions, flow)}
+    return Response(answer, status_code=201 if over is None else 200, headers={"ETag": _etag(flow)})
 
 
 @delete("/flows/{flow_id:str}", raises=[NotFoundException])
@@ -189,8 +196,10 @@ async def delete_flow(
 
 
 @get("/flows/{flow_id:str}/runs", raises=[NotFoundException])
-async def list_runs(person: Person, store: NamedDependency[Store], flow_id: FromPath[str]) -> Data:
-    """Show a flow's author what came of the newest runs."""
+async def list_runs(
+    person: Person, store: NamedDependency[Store], flow_id: FromPath[str], session: FromQuery[str] = ""
+) -> Data:
+    """Show a flow's author what came of the newest runs, or of the one that has this session."""
     await _own_flow(store, person, flow_id)
     return _data(
         [
@@ -199,9 +208,15 @@ async def list_runs(person: Person, store: NamedDependency[Store], flow_id: From
                 "userId": run.user_id,
                 "content": run.content,
                 "openedAt": run.opened_at,
+                "kind": run.flow.kind,
+                "position": run.position,
+                "items": [
+                    {name: item[name] for name in ("id", "kind", "type", "name", "title") if name in item}
+                    for item in run.flow.items
+                ],
                 "results": results,
             }
-            for run, results in await store.recent_runs(flow_id)
+            for run, results in await store.recent_runs(flow_id, session)
         ]
     )
 
@@ -240,16 +255,52 @@ async def home() -> Redirect:
     return Redirect("/editor")
 
 
-@get(["/editor", "/deliveries", "/connections", "/login"])
+@get(["/editor", "/connections", "/login", "/run/{flow_id:str}"])
 async def page(request: Request[Any, Any, Any]) -> File:
-    """Give a page of the dashboard."""
-    return _page(request.url.path.strip("/"))
+    """Give a page: of the dashboard, or the end user's, which reads the flow from its address."""
+    name = request.url.path.split("/")[1]
+    return File(PAGES / f"{name}.html", content_disposition_type="inline", media_type="text/html")
 
 
-@get("/run/{flow_id:str}")
-async def widget(flow_id: FromPath[str]) -> File:  # noqa: ARG001  the page reads it from its address
-    """Give the end user's page."""
-    return _page("run")
+class Opening(msgspec.Struct, rename="camel"):
+    """The end user opens a flow."""
+
+    user_id: Annotated[str, Meta(max_length=200)] = ""
+    content: Annotated[str, Meta(max_length=10_000)] = ""
+
+
+class Onward(msgspec.Struct):
+    """The end user goes on from the step that the browser shows."""
+
+    from_step: str | None = msgspec.field(name="from", default=None)
+
+
+@post("/flows/{flow_id:str}/open", status_code=200, raises=[NotFoundException])
+async def open_flow(
+    store: NamedDependency[Store],
+    walker: NamedDependency[Walker],
+    flow_id: FromPath[str],
+    data: JSONBody[Opening],
+) -> dict[str, Turn]:
+    """Open a flow in the end user's widget."""
+    flow = await store.flow(flow_id)
+    if flow is None:
+        raise NotFoundException("No flow has this id.")
+    return {"data": await walker.open(flow, data.user_id, data.content)}
+
+
+@post("/sessions/{session:str}/next", status_code=200, raises=[NotFoundException])
+async def next_step(
+    store: NamedDependency[Store],
+    walker: NamedDependency[Walker],
+    session: FromPath[str],
+    data: JSONBody[Onward],
+) -> dict[str, Turn]:
+    """Go to the next step: ``flow.next``."""
+    run = await store.run(session)
+    if run is None:
+        raise NotFoundException("No session has this id.")
+    return {"data": await walker.next(run, data.from_step)}
 
 
 def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> list[Router]:
@@ -275,49 +326,22 @@ def own_routes(host: ReferenceHost, actions: FlowActions, walker: Walker) -> lis
         return Provide(lambda: value, sync_to_thread=False)
 
     shared = {"store": given(host.store), "actions": given(actions), "walker": given(walker)}
-    dashboard = [
-        list_people,
-        me,
-        node_types,
-        list_agents,
-        list_flows,
-        create_flow,
-        show_flow,
-        save_flow,
-        delete_flow,
-        list_runs,
-        fire,
+    dashboard = [list_people, me, node_types, list_agents, list_flows]
+    dashboard += [show_flow, save_flow, delete_flow, list_runs, fire]
+    signed_in = {"person": Provide(person), "author": Provide(author)}
+    routers = [
+        Router("/api", route_handlers=own(*dashboard), dependencies=signed_in),
+        Router("/run", route_handlers=own(open_flow, next_step)),
+        Router("/", route_handlers=own(home, page, sign_in, sign_out), include_in_schema=False),
     ]
     return [
-        Router(
-            "/api",
-            route_handlers=own(*dashboard),
-            dependencies={**shared, "person": Provide(person), "author": Provide(author)},
-            exception_handlers=HANDLERS,
-        ),
-        Router(
-            "/run",
-            route_handlers=own(open_flow, next_step),
-            dependencies=shared,
-            exception_handlers=HANDLERS,
-        ),
-        Router(
-            "/",
-            route_handlers=own(home, page, widget, sign_in, sign_out),
-            dependencies=shared,
-            exception_handlers=HANDLERS,
-            include_in_schema=False,
-        ),
+        Router("/", route_handlers=routers, dependencies=shared, exception_handlers=HANDLERS),
         create_static_files_router("/static", [PAGES], include_in_schema=False),
     ]
 
 
 def _data(value: object) -> Data:
     return {"data": value}
-
-
-def _page(name: str) -> File:
-    return File(PAGES / f"{name}.html", content_disposition_type="inline", media_type="text/html")
 
 
 async def _own_flow(store: Store, person: DashboardPrincipal, flow_id: str) -> Flow:
@@ -366,41 +390,6 @@ async def _changed(store: Store, author: DashboardPrincipal, flow_id: str) -> HT
         headers={"ETag": _etag(flow)},
         extra={"flow": _shown(flow), "savedBy": saved_by},
     )
-
-
-async def _save(
-    store: Store,
-    actions: FlowActions,
-    author: DashboardPrincipal,
-    flow_id: str,
-    change: FlowChange,
-    *,
-    over: str | None,
-) -> Response[Data]:
-    own_agents = await store.find(tables.agents, organization_id=author.organization_id)
-    if change.agent_id not in {row["id"] for row in own_agents}:
-        raise ClientException(FIELDS["agentId"])
-    for number, item in enumerate(change.items, start=1):
-        wrong = _wrong(item)
-        if wrong:
-            raise ClientException(f"Item {number} of the flow: {wrong}")
-    if len({item["id"] for item in change.items}) != len(change.items):
-        raise ClientException("Two items have the same id. Give one of them another.")
-    flow = Flow(
-        id=flow_id,
-        organization_id=author.organization_id,
-        agent_id=change.agent_id,
-        name=change.name,
-        kind=change.kind,
-        items=change.items,
-        saved_by=author.user_id,
-    )
-    if not await store.save_flow(flow, over=over):
-        raise await _changed(store, author, flow_id)
-    # A flow may be saved with problems, as authors do before they are done. The editor says that it is a draft then, and
-    # what will not run.
-    answer = {**_data(_shown(flow)), "problems": await _problems(actions, flow)}
-    return Response(answer, status_code=201 if over is None else 200, headers={"ETag": _etag(flow)})
 
 
 async def _problems(actions: FlowActions, flow: Flow) -> list[dict[str, Any]]:

@@ -23,24 +23,23 @@ FIELDS: Final = {
 """Field of a body → what belongs there."""
 
 
-def _on_input(request: Request[Any, Any, Any], exc: ValidationException) -> Response[Any]:
-    """Answer which field is wrong, and what belongs there."""
-    first = exc.extra[0] if isinstance(exc.extra, list) and exc.extra else {}
-    named = re.search(r"field `([^`]{1,80})", first.get("message", ""))
-    field = named[1] if named else re.split(r"[.\[]", first.get("key", ""))[0]
-    detail = _wanted(request)
-    if field in FIELDS:
-        detail = FIELDS[field]
-    elif named:
-        detail = f"The field {field!r} is not known. Leave it out. {detail}"
-    return _answer(detail, extra=[{"key": field}])
-
-
-def _on_refusal(request: Request[Any, Any, Any], exc: ClientException) -> Response[Any]:
-    """Answer a body that is not JSON; what the host itself refuses keeps its words."""
-    if not isinstance(exc.__cause__, SerializationException):
+def _refuse(request: Request[Any, Any, Any], exc: ClientException) -> Response[Any]:
+    """Answer which field is wrong and what belongs there, or what a route takes; what the host refuses keeps its words."""
+    detail, more = _wanted(request), {}
+    if isinstance(exc, ValidationException):
+        first = exc.extra[0] if isinstance(exc.extra, list) and exc.extra else {}
+        named = re.search(r"field `([^`]{1,80})", first.get("message", ""))
+        field = named[1] if named else re.split(r"[.\[]", first.get("key", ""))[0]
+        if field in FIELDS:
+            detail = FIELDS[field]
+        elif named:
+            detail = f"The field {field!r} is not known. Leave it out. {detail}"
+        more = {"extra": [{"key": field}]}
+    elif isinstance(exc.__cause__, SerializationException):
+        detail = f"The body is not valid JSON. {detail}"
+    else:
         return create_exception_response(request, exc)
-    return _answer(f"The body is not valid JSON. {_wanted(request)}")
+    return Response({"status_code": 400, "detail": detail, **more}, status_code=400)
 
 
 def _wanted(request: Request[Any, Any, Any]) -> str:
@@ -48,17 +47,8 @@ def _wanted(request: Request[Any, Any, Any]) -> str:
     data = request.route_handler.parsed_data_field
     if data is None:
         return "The path or a header of the request cannot be read."
-    fields = [each.encode_name for each in msgspec.structs.fields(data.annotation)]
-    *others, last = fields
-    return (
-        f"Send a JSON object with {', '.join(others)} and {last}."
-        if others
-        else f"Send a JSON object with {last}."
-    )
+    *others, last = (each.encode_name for each in msgspec.structs.fields(data.annotation))
+    return f"Send a JSON object with {' and '.join(filter(None, (', '.join(others), last)))}."
 
 
-def _answer(detail: str, **more: Any) -> Response[Any]:
-    return Response({"status_code": 400, "detail": detail, **more}, status_code=400)
-
-
-HANDLERS: Final[ExceptionHandlersMap] = {ValidationException: _on_input, ClientException: _on_refusal}
+HANDLERS: Final[ExceptionHandlersMap] = {ClientException: _refuse}

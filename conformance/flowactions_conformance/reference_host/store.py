@@ -41,52 +41,35 @@ ANY_VERSION: Final = "*"
 """Whatever version of a flow is there, or none."""
 
 
-def _table(name: str, *columns: Column[Any]) -> Table:
-    return Table(name, metadata, Column("id", String, primary_key=True), *columns)
+def _table(name: str, *columns: str | Column[Any]) -> Table:
+    """Make a table; a column that is named only is a text."""
+    made = (Column(each, String) if isinstance(each, str) else each for each in columns)
+    return Table(name, metadata, Column("id", String, primary_key=True), *made)
 
 
-organizations = _table("organizations", Column("name", String))
-people = _table(
-    "people",
-    Column("name", String),
-    Column("organization_id", String),
-    Column("may_change", Boolean, default=True),
-)
+organizations = _table("organizations", "name")
+people = _table("people", "name", "organization_id", Column("may_change", Boolean, default=True))
 # Those of them who operate the host.
 operators = _table("operators")
-agents = _table("agents", Column("name", String), Column("organization_id", String))
+agents = _table("agents", "name", "organization_id")
 tokens = _table(
-    "tokens",
-    Column("kind", String),
-    Column("organization_id", String),
-    Column("person_id", String),
-    Column("agent_ids", JSON),
-    Column("expires_at", Float),
+    "tokens", "kind", "organization_id", "person_id", Column("agent_ids", JSON), Column("expires_at", Float)
 )
 flows = _table(
     "flows",
     Column("organization_id", String, index=True),
-    Column("agent_id", String),
-    Column("name", String),
-    Column("kind", String),
     Column("items", JSON),
-    Column("version", String),
-    Column("saved_by", String),
+    *("agent_id", "name", "kind", "version", "saved_by"),
 )
 experiences = _table(
-    "experiences",
-    Column("organization_id", String),
-    Column("agent_id", String),
-    Column("triggers", JSON),
-    Column("node_triggers", JSON),
+    "experiences", "organization_id", "agent_id", Column("triggers", JSON), Column("node_triggers", JSON)
 )
 runs = _table(
     "runs",
     Column("session", String, unique=True),
     Column("flow", JSON),
     Column("flow_id", String, index=True),
-    Column("user_id", String),
-    Column("content", String),
+    *("user_id", "content"),
     Column("opened_at", Float),
     Column("position", Integer),
     Column("done", Boolean),
@@ -169,13 +152,9 @@ class Store:
         finally:
             await self.engine.dispose()
 
-    def transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """Begin a transaction, which commits when its block ends."""
-        return self._writing()
-
     @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[AsyncConnection]:
-        """Do what `transaction` does; the driver replaces that one to have the next run's commit fail."""
+    async def transaction(self) -> AsyncIterator[AsyncConnection]:
+        """Begin a transaction, which commits when its block ends."""
         async with self._turns, self.engine.begin() as connection:
             yield connection
 
@@ -185,7 +164,7 @@ class Store:
         if connection is not None:
             yield connection
             return
-        async with self._writing() as own:
+        async with self.transaction() as own:
             yield own
 
     async def put(self, table: Table, connection: AsyncConnection | None = None, **values: Any) -> None:
@@ -196,11 +175,6 @@ class Store:
 
     def _insert(self, table: Table) -> Any:
         return (sqlite if self.engine.dialect.name == "sqlite" else postgresql).insert(table)
-
-    async def remove(self, table: Table, row_id: str) -> None:
-        """Delete a row."""
-        async with self._writing() as connection:
-            await connection.execute(delete(table).where(table.c.id == row_id))
 
     async def find(self, table: Table, **equal: Any) -> Sequence[Mapping[str, Any]]:
         """Return the rows whose columns have these values."""
@@ -250,13 +224,13 @@ class Store:
             statement: Insert | Update = self._insert(flows).values(values).on_conflict_do_nothing()
         else:
             statement = update(flows).where(flows.c.id == flow.id, flows.c.version == over).values(values)
-        async with self._writing() as connection:
+        async with self.transaction() as connection:
             return (await connection.execute(statement)).rowcount == 1
 
     async def delete_flow(self, flow_id: str, version: str) -> bool:
         """Delete a flow with its runs, so that a session that is under way ends; return whether it had this version."""
         own = select(runs.c.id).where(runs.c.flow_id == flow_id)
-        async with self._writing() as connection:
+        async with self.transaction() as connection:
             deleted = delete(flows).where(flows.c.id == flow_id, flows.c.version == version)
             if (await connection.execute(deleted)).rowcount != 1:
                 return False
@@ -299,9 +273,11 @@ class Store:
             async with self._within(connection) as within:
                 await within.execute(insert(results), rows)
 
-    async def recent_runs(self, flow_id: str) -> list[tuple[Run, list[dict[str, Any]]]]:
-        """Return a flow's newest runs with the results of their nodes."""
+    async def recent_runs(self, flow_id: str, session: str) -> list[tuple[Run, list[dict[str, Any]]]]:
+        """Return a flow's newest runs, or the one of a session, with the results of their nodes."""
         query = select(runs).where(runs.c.flow_id == flow_id).order_by(runs.c.opened_at.desc()).limit(20)
+        if session:
+            query = query.where(runs.c.session == session)
         async with self.engine.connect() as connection:
             found = [_run(dict(row)) for row in (await connection.execute(query)).mappings()]
         return [(run, [row["result"] for row in await self.find(results, run_id=run.id)]) for run in found]

@@ -90,6 +90,10 @@ def member(written: str, code: str = "", said: str = "") -> Input:
     return Input("chatUserId", written, code, said, others={"chatActionType": "dm"})
 
 
+def markup(written: str, said: str, column: int) -> Input:
+    return Input("chatMessageText", written, "other_markup", said, (1, column))
+
+
 VARIABLES_ARE = "The variables are {{userId}} and {{content}}."
 MUST_BE_JSON = "The body must be JSON"
 
@@ -120,7 +124,7 @@ WRONG = [
     url("https://192.88.98.1\\hooks", "blocked_url", "a backslash", "\\"),
     url("https://example..com/", "blocked_url", "not a host name", "example"),
     url(f"{URL}/{{userId}}", "token_not_substituted", "{userId} is not substituted", "{", error=False),
-    url(f"{URL}/{{{{user.id}}}}", "token_not_substituted", "It is sent unchanged", "{{", error=False),
+    url(f"{URL}/{{{{user.id}}}}", "token_not_substituted", "and stays as it is.", "{{", error=False),
     *(
         url(
             f"{URL}/a{unseen}b?c",
@@ -188,7 +192,7 @@ WRONG = [
     value("X-Note", "x" * 8193, "headers_too_large", "larger than 8 KB")._replace(error=True),
     value("Authorization", "Bearer 5f1c0a9be2d74", "token_in_clear", "Sign the requests instead", "5f1c"),
     value("X-Api-Key", "5f1c0a9be2d74", "token_in_clear", "This looks like a token", "5f1c"),
-    value("Cookie", "session=5f1c0a9be2d74", "token_in_clear", "This looks like a token", "session"),
+    value("Cookie", "theme=dark; connect.sid=5f1c0a9be2d74", "token_in_clear", "looks like a token", "5f1c"),
     value("X-Note", "by ghp_abcdefghijklmnopqrstuv", "token_in_clear", "This looks like a token", "ghp_"),
     value("X-Note", f"whsec_{B64}", "token_in_clear", "Sign the requests instead", "whsec_"),
     Input(
@@ -199,13 +203,15 @@ WRONG = [
         others={"webhookHeaders": [{"key": "X-Other", "value": "1"}, {"key": "x-other", "value": "2"}]},
     ),
     Input("webhookMethod", "P OST", "invalid_method", "POST is used"),
-    secret(" s3cret", "secret_has_spaces", "contains a space, a line break"),
-    secret("s3 cret", "secret_has_spaces", "contains a space"),
-    secret("s3cret\u200b", "secret_has_spaces", "invisible character"),
+    secret(f" {B64}", "secret_has_spaces", "contains a space, a line break"),
+    secret(f"s3 {B64}", "secret_has_spaces", "contains a space"),
+    secret(f"{B64}\u200b", "secret_has_spaces", "invisible character"),
     secret('"s3cret"', "secret_has_quotes", "begins or ends with a quote"),
     secret('s3cret"', "secret_has_quotes", "begins or ends with a quote"),
     secret("“s3cret", "secret_has_quotes", "begins or ends with a quote"),
-    secret("s3cret\u2800key", "secret_has_spaces", "invisible character"),
+    secret(f"s3cret\u2800{B64}", "secret_has_spaces", "invisible character"),
+    secret("hunter2", "secret_too_short", "fewer than 16 characters can be guessed"),
+    secret("0123456789abcde", "secret_too_short", "Use a longer one"),
     *(
         secret(written, "secret_not_base64", "libraries refuse it. Copy it again")
         for written in (
@@ -218,7 +224,7 @@ WRONG = [
         )
     ),
     secret("********", "secret_is_hidden", "Copy the secret itself"),
-    secret("{{userId}}", "token_not_substituted", "{{userId}} is not substituted here"),
+    secret(f"{{{{userId}}}}{B64}", "token_not_substituted", "{{userId}} is not substituted here"),
     Input("chatChannelId", "", "missing_target", "Choose a channel", error=True),
     Input("chatChannelId", "#general", "not_an_id", "This is no id"),
     Input("chatChannelId", "general", "not_an_id", "This is no id"),
@@ -237,6 +243,16 @@ WRONG = [
     Input("chatMessageText", "x" * 4001, "text_cut", "cut at 4000 characters"),
     Input("chatMessageText", "Hello {{name}}", "unknown_token", VARIABLES_ARE, (1, 7)),
     Input("chatMessageText", "Hello\n{userId}", "unknown_token", "write {{userId}}", (2, 1)),
+    markup("**New order** from {{userId}}", "This is not bold here: write *text*.", 1),
+    markup("By **{{userId}}**: **{{content}}**", "This is not bold here", 4),
+    markup("See [order 7](https://example.com/7?a=b)", "write <https://example.com|text>", 5),
+    markup("Mail [Ada](mailto:ada@example.com).", "This is not a link here", 6),
+    markup("@channel: an order", "@channel notifies nobody: write <!channel>.", 1),
+    markup("**Bold _and_ {{content}}**", "This is not bold here", 1),
+    markup("• one\n• two @everyone!", "@everyone notifies nobody: write <!everyone>.", 11)._replace(
+        place=(2, 7)
+    ),
+    markup("Ask @here.", "@here notifies nobody: write <!here>.", 5),
 ]
 RIGHT = [
     url(URL),
@@ -259,6 +275,7 @@ RIGHT = [
             "null",
             '{"a": null, "b": [], "c": {}, "d": -1.5E+10, "e": "%userId%"}',
             '  {"a": "{{content}} ({{userId}})"}  ',
+            '{"query": "mutation { add(user: \\"{{userId}}\\") { id } }", "home": "${HOME}", "first": "{0}"}',
         )
     ),
     Input("webhookBody", "", others={"webhookMethod": "GET"}),
@@ -270,10 +287,14 @@ RIGHT = [
     value("Idempotency-Key", "order-2026-0001"),
     value("X-Sort-Key", "created-at"),
     value("X-Empty", ""),
+    value("traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+    value("X-Signature-Version", "sha256-hmac"),
+    value("Cookie", "residence=de-berlin-12; author=grace-hopper; session={{content}}"),
     secret("s3cret-with-'quote'-inside"),
     secret(f"whsec_{B64}"),
     secret("whsec_c2VjcmV0IQ"),
-    secret("elm_whskey"),
+    secret("••••••••"),
+    secret("elm_whskey-on-the-rocks"),
     secret(B64),
     secret("p@ss/word+with=signs%20"),
     Input("webhookMethod", " patch "),
@@ -284,6 +305,10 @@ RIGHT = [
     member("W0GRACE"),
     Input("chatMessageText", "*New*: {{content}} <https://example.com|see> & bye"),
     Input("chatMessageText", "{{userId}} wrote: “{{content}}” {not a variable}"),
+    Input("chatMessageText", "<!channel> *{{userId}}* <mailto:ada@example.com|@here> `**x** @channel`"),
+    Input("chatMessageText", "2**10 = 1024, a ** b, ****, f(**kwargs, **more), [1](2), [x](#y)"),
+    Input("chatMessageText", "me@here.example, @channels, ada@channel, ops/@everyone, @here-and-now"),
+    Input("chatMessageText", "```\n**{{content}}** [a](https://example.com)\n```"),
 ]
 
 

@@ -43,7 +43,7 @@ export function relative(time) {
 /** Put the keys of the page's header in place: navigation, who is signed in, sign out. */
 export function header(me, signOut) {
   const here = location.pathname;
-  const links = [["/editor", "Editor"], ["/deliveries", "Deliveries"], ["/connections", "Connections"], ["/integrations/webhooks", "Operator pages"]];
+  const links = [["/editor", "Editor"], ["/connections", "Connections"], ["/integrations/webhooks/deliveries", "Deliveries"]];
   $("header.top").replaceChildren(
     h("a", { class: "skip", href: "#main" }, "Skip to content"),
     h("strong", {}, "Reference host"),
@@ -51,4 +51,17 @@ export function header(me, signOut) {
     h("span", { class: "who" }, `${me.userName}, ${me.organizationName}`),
     h("button", { class: "quiet small", click: signOut }, "Sign out"),
   );
+}
+
+/** Replace children by new ones, unless they are the same; what had the focus has it again. */
+export function replaceKeepingFocus(element, children) {
+  const same = children.length === element.children.length && children.every((child, index) => child.isEqualNode(element.children[index]));
+  if (same) return;
+  const active = element.contains(document.activeElement) ? document.activeElement : null;
+  const key = active && (active.dataset.key ?? active.getAttribute("href"));
+  element.replaceChildren(...children);
+  if (!key) return;
+  const found = [...element.querySelectorAll("[data-key], [href]")].find((each) => (each.dataset.key ?? each.getAttribute("href")) === key);
+  // At an end of the list, a button is disabled that was just pressed.
+  (found?.disabled ? found.parentElement.querySelector("button:enabled") : found)?.focus();
 }

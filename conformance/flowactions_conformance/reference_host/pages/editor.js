@@ -3,9 +3,9 @@
 import { begin, call } from "./api.js";
 import { askAboutConflict, differences } from "./conflict.js";
 import { ask } from "./dialog.js";
-import { $, h } from "./dom.js";
+import { $, h, replaceKeepingFocus } from "./dom.js";
 import { check, draftOf } from "./drafts.js";
-import { STEP, drawItems, drawPalette, nameOf, replaceKeepingFocus } from "./flow-view.js";
+import { STEP, drawItems, drawPalette, nameOf } from "./flow-view.js";
 import { NodePanel } from "./node-panel.js";
 import { drawRun, readRuns } from "./runs.js";
 import { Settings } from "./settings.js";
@@ -201,12 +201,8 @@ async function drawRuns() {
   const { id } = flow;
   const runs = await readRuns(id);
   if (flow?.id !== id) return;
-  const named = (nodeId) => {
-    const item = flow.items.find((one) => one.id === nodeId);
-    return item ? nameOf(item, types) : "a removed node";
-  };
   $("#no-runs").hidden = runs.length > 0;
-  replaceKeepingFocus($("#runs"), runs.map((run) => drawRun(run, named)));
+  replaceKeepingFocus($("#runs"), runs.map((run, index) => drawRun(run, types, index === 0)));
 }
 
 /** Check the saved nodes, so that each says in the list what keeps it from running. */
@@ -249,7 +245,7 @@ function showSaved() {
   const { etag, body } = saved;
   history.replaceState(null, "", etag ? `?flow=${encodeURIComponent(flow.id)}` : location.pathname);
   $("#flow-title").textContent = body.name;
-  $("#run").href = `/run/${encodeURIComponent(flow.id)}`;
+  $("#run").href = `/run/${encodeURIComponent(flow.id)}?author`;
   $("#delete-flow").textContent = etag ? "Delete" : "Discard";
 }
 

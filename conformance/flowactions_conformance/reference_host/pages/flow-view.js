@@ -1,6 +1,6 @@
 // What is drawn of a flow: the palette of what can be added, and its items in their order.
 
-import { $, h, icon } from "./dom.js";
+import { $, h, icon, replaceKeepingFocus } from "./dom.js";
 
 export const STEP = { type: "step", title: "Content step", description: "Something the end user sees." };
 const STEP_ICON = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round"><rect x="4" y="4" width="16" height="16" rx="3"/><path d="M8 9h8M8 13h8M8 17h4"/></svg>';
@@ -26,14 +26,15 @@ export function summary(item, types) {
 export function drawPalette(types, add) {
   const groups = new Map();
   for (const type of Object.values(types)) groups.set(type.category, [...(groups.get(type.category) ?? []), type]);
-  const choice = (name, svg, title, description, reason) =>
-    h("li", {}, h("button", { class: "choice", "data-testid": `add-${name}`, disabled: Boolean(reason), click: () => add(name) }, icon(svg), h("span", {}, title), h("small", {}, reason ?? description)));
+  const choice = (name, svg, title, reason = null) =>
+    h("li", {}, h("button", { class: "choice", "data-testid": `add-${name}`, disabled: Boolean(reason), click: () => add(name) }, icon(svg), h("span", {}, title), reason && h("small", {}, reason)));
   $("#palette").replaceChildren(
-    h("ul", { class: "plain" }, choice("step", STEP_ICON, STEP.title, STEP.description)),
+    h("ul", { class: "plain" }, choice(STEP.type, STEP_ICON, STEP.title)),
     ...[...groups].flatMap(([category, members]) => [
       h("h3", {}, category),
-      h("ul", { class: "plain" }, ...members.map((type) => choice(type.name, type.icon, type.title, type.description, type.available ? null : (type.unavailableReason ?? "Not available.")))),
+      h("ul", { class: "plain" }, ...members.map((type) => choice(type.name, type.icon, type.title, type.available ? null : (type.unavailableReason ?? "Not available.")))),
     ]),
+    h("details", {}, h("summary", { class: "help" }, "What they do"), ...[STEP, ...Object.values(types)].map(({ title, description }) => h("p", { class: "help" }, h("strong", {}, title), `: ${description}`))),
   );
 }
 
@@ -61,7 +62,8 @@ export function drawItems(view) {
         "button",
         { class: "choice", "data-key": item.id, "aria-current": String(item === view.selected), click: () => view.select(item) },
         icon(item.kind === "step" ? STEP_ICON : (types[item.type]?.icon ?? "")),
-        h("span", {}, name, view.unsaved(item) ? h("em", { class: "unsaved" }, "not saved") : null),
+        h("span", {}, name),
+        view.unsaved(item) ? h("em", { class: "unsaved" }, "not saved") : null,
         h("small", {}, summary(item, types)),
       ),
       h("div", { class: "moves" }, move(-1, "↑", "Move up"), button(icon(COPY_ICON), "Copy", () => view.copy(item)), move(1, "↓", "Move down"), button("×", "Remove", () => view.remove(item))),
@@ -69,17 +71,4 @@ export function drawItems(view) {
     );
   });
   replaceKeepingFocus($("#items"), drawn);
-}
-
-/** Replace children by new ones, unless they are the same; what had the focus has it again. */
-export function replaceKeepingFocus(element, children) {
-  const same = children.length === element.children.length && children.every((child, index) => child.isEqualNode(element.children[index]));
-  if (same) return;
-  const active = element.contains(document.activeElement) ? document.activeElement : null;
-  const key = active && (active.dataset.key ?? active.getAttribute("href"));
-  element.replaceChildren(...children);
-  if (!key) return;
-  const found = [...element.querySelectorAll("[data-key], [href]")].find((each) => (each.dataset.key ?? each.getAttribute("href")) === key);
-  // At an end of the list, a button is disabled that was just pressed.
-  (found?.disabled ? found.parentElement.querySelector("button:enabled") : found)?.focus();
 }

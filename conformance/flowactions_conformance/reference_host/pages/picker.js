@@ -70,12 +70,22 @@ export function picker(route, attributes, value, set) {
 
   const typed = () => (input.value.trim() === chosen.label ? null : input.value.trim());
 
-  /** Take what was typed: a name of the list, or an id. */
+  /** Find what was typed among choices: by its name or id, or as the only one that was found by it. */
+  const meant = (text, found, only) => found.find(({ id, label }) => id === text || label === text) ?? (only && found.length === 1 ? found[0] : undefined);
+
+  /** Take what was typed: a choice, or an id until the list has come. */
   function commit() {
-    const text = input.value.trim();
-    if (text === chosen.label) return;
-    const known = choices.find(({ id, label }) => id === text || label === text);
+    const text = typed();
+    if (text === null) return;
+    const known = meant(text, choices, text && searched === text);
     choose(known ?? { id: text, label: text, note: null });
+    if (text && !known) settle(text).catch(() => {});
+  }
+
+  async function settle(text) {
+    const { data, nextCursor } = await page(route, text.slice(0, 100));
+    const found = meant(text, data, !nextCursor);
+    if (found && chosen.id === text && typed() === null) choose(found);
   }
 
   /** Show the name of the id that was saved. */
@@ -135,7 +145,6 @@ export function picker(route, attributes, value, set) {
     if (event.key === "Enter") {
       event.preventDefault();
       if (active >= 0) choose(choices[active]);
-      else if (typed() && !list.hidden && choices.length === 1 && searched === typed()) choose(choices[0]);
       else commit();
       return close();
     }

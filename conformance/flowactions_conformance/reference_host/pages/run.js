@@ -1,8 +1,11 @@
 // The end user's widget: it shows steps and asks for the next one. Of action nodes it never learns anything.
+// Beside it, the flow's author, who comes from the editor, reads in the dashboard's API what the flow did.
 
-import { call } from "./api.js";
-import { $, h } from "./dom.js";
+import { begin, call } from "./api.js";
+import { $, h, replaceKeepingFocus } from "./dom.js";
+import { drawRun, readRuns } from "./runs.js";
 
+const FOLLOW_MS = 1000;
 const flowId = decodeURIComponent(location.pathname.split("/").pop());
 let turn = null;
 let asked = 0; // how often the same step was asked for
@@ -46,5 +49,19 @@ async function next() {
   if (stays && asked < 40) setTimeout(next, 500);
 }
 
+/** Show the author what the run did so far. */
+async function follow(types) {
+  if (!turn || document.hidden) return;
+  const runs = await readRuns(flowId, turn.session);
+  $("#not-yet").hidden = true;
+  replaceKeepingFocus($("#run"), runs.map((run) => drawRun(run, types, true)));
+}
+
 $("#next").addEventListener("click", next);
 $("#again").addEventListener("click", () => location.reload());
+if (new URLSearchParams(location.search).has("author")) {
+  await begin();
+  for (const hidden of ["header", "#walk"]) $(hidden).hidden = false;
+  const types = Object.fromEntries((await call("/api/node-types")).data.map((type) => [type.name, type]));
+  setInterval(() => follow(types).catch(() => {}), FOLLOW_MS);
+}

@@ -3,7 +3,7 @@
 // choices (oneOf of const and title), arrays of objects, and fields that depend on another's value.
 
 import { controlFor, goTo } from "./controls.js";
-import { h } from "./dom.js";
+import { h, replaceKeepingFocus } from "./dom.js";
 import { pieceAt } from "./places.js";
 import { chips, insertInto } from "./templates.js";
 
@@ -129,13 +129,13 @@ export class SchemaForm {
       const message = by.get(name)?.length === 0 ? mistake(schema, this.config[name], required.has(name)) : "";
       if (message) by.get(name).push({ severity: "error", message });
     }
-    draw(this.whole, whole.map((problem) => note(problem, [problem.path.length ? `${problem.path[0]}: ` : "", problem.message].join(""))));
+    replaceKeepingFocus(this.whole, whole.map((problem) => note(problem, [problem.path.length ? `${problem.path[0]}: ` : "", problem.message].join(""))));
     for (const [key, { error, control, name }] of this.places) {
       const told = this.all || this.left.has(name) ? by.get(key) : [];
       const invalid = told.some(({ severity }) => severity === "error");
       if (control.input.matches("input, select, textarea, [role=textbox]")) control.input.setAttribute("aria-invalid", String(invalid));
       control.mark?.(told.filter(({ line }) => line).map(({ line, column }) => [line, column]));
-      draw(error, told.map((problem) => this.told(problem, control)));
+      replaceKeepingFocus(error, told.map((problem) => this.told(problem, control)));
     }
   }
 
@@ -231,12 +231,6 @@ function excerpt(text, line, column) {
 
 function note({ severity }, ...content) {
   return h("p", { class: severity === "error" ? "problem error" : "problem warning" }, ...content);
-}
-
-/** Replace what is shown, unless it is the same: what is announced once is not announced again. */
-function draw(element, children) {
-  const same = children.length === element.children.length && children.every((child, index) => child.isEqualNode(element.children[index]));
-  if (!same) element.replaceChildren(...children);
 }
 
 function clean(attributes) {
