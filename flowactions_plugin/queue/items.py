@@ -38,7 +38,7 @@ RATE_BYTES: Final = 32 * 1024
 
 _GIVEN: Final = (*(name for name in NewDelivery.__struct_fields__ if name != "body"), "flow_id", "node_id")
 _TYPES: Final[Mapping[str, type[Any]]] = {
-    **dict.fromkeys((*_GIVEN, "body", "token", "caller"), Text),
+    **dict.fromkeys((*_GIVEN, "body", "token", "caller", "key"), Text),
     "lane": BigInteger,
     "max_attempts": Integer,
 }
@@ -103,8 +103,6 @@ def is_one_statement(database: Database, items: Sequence[Item]) -> bool:
         return False
     if not any(each.key for each in items):
         return True
-    if any(each.key and each.key.key != each.row.get("idempotency_key") for each in items):
-        return False  # what is sent again has its own key, and the row that of the first one
     return database.sql.is_server and all(each.size <= MOST_CLAIMED_BYTES for each in items)
 
 
@@ -251,8 +249,9 @@ def _given(sql: Dialect, item: Item) -> dict[str, Any] | None:
         if body is None:
             return None
     token = None if item.claim is None else item.claim.token
-    caller = None if item.key is None else item.key.caller
-    return {**{name: item.row.get(name) for name in _GIVEN}, "body": body, "token": token, "caller": caller}
+    # What is sent again has a key of its own, and in its row that of the first one.
+    key = {} if item.key is None else {"caller": item.key.caller, "key": item.key.key}
+    return {**{name: item.row.get(name) for name in _GIVEN}, "body": body, "token": token, **key}
 
 
 def _enqueuing(sql: Dialect) -> Executable:
@@ -277,8 +276,8 @@ def _enqueuing_keyed(sql: Dialect, keys: IdempotencyKeys, lease_seconds: float, 
     used = keys.using(sql, lock_ms).returning(*KEY_COLUMNS).cte("used")
 
     def is_its_key(of: FromClause) -> ColumnElement[bool]:
-        place = ("organization_id", "caller", "idempotency_key")
-        return and_(*(used.c[name] == of.c[name] for name in place))
+        places = (("organization_id", "organization_id"), ("caller", "caller"), ("idempotency_key", "key"))
+        return and_(*(used.c[name] == of.c[given] for name, given in places))
 
     rows = rows.select_from(row.outerjoin(used, is_its_key(row)))
     rows = rows.where(used.c.delivery_id.is_(None) | (used.c.delivery_id == row.c.id))

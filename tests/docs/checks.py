@@ -37,16 +37,14 @@ def _lines() -> Iterator[str]:
 
 
 def _row(check: Check) -> str:
-    notes = [] if (check.level, check.since) == ("must", "1.0") else [check.level, _since(check)]
+    notes = [] if check.since == "1.0" else [f"since contract {check.since}" if check.since else "provisional"]
+    if check.covers:
+        notes.append(f"draws {', '.join(sorted(check.covers))}")
     if check.served not in {"no", "shared"}:
         notes.append(f"already served: only if the driver has `{check.served}`")
     note = f" ({'; '.join(notes)})" if notes else ""
     mark = " ¹" if check.served == "no" else ""
     return f'| <a id="{check.id.lower()}"></a>{check.id}{mark} | {_cell(check.title)}{note} | {_cell(check.clause)} |'
-
-
-def _since(check: Check) -> str:
-    return f"since contract {check.since}" if check.since else "provisional"
 
 
 def _cell(text: str) -> str:
