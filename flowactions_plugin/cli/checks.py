@@ -14,7 +14,7 @@ from flowactions_plugin.chat.service import Chat, build_chat, keys_of
 from flowactions_plugin.chat.store import ACTIVE, ASKED_AGAIN, ConnectionStore, troubled
 from flowactions_plugin.chat.tokens import reseal, usable_token
 from flowactions_plugin.cli.context import CommandContext
-from flowactions_plugin.cli.frame import summary
+from flowactions_plugin.cli.output import summary
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress.attempt import Progress, Request
 from flowactions_plugin.egress.destination import parse_destination

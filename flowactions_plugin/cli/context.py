@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from flowactions_hookspecs import FlowActionsError, Host
 from flowactions_hookspecs.host_check import check_host
-from flowactions_plugin.cli.frame import summary
+from flowactions_plugin.cli.output import summary
 from flowactions_plugin.errors import CannotRun, SchemaOutdated
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations.port import Operations

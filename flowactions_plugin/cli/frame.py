@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from flowactions_plugin.cli.output import status
+from flowactions_plugin.cli.output import status, summary
 
 if TYPE_CHECKING:
     from flowactions_hookspecs import FlowActionsError
@@ -161,17 +161,3 @@ def _advice(exc: FlowActionsError) -> tuple[str, int]:
     return said, CANNOT_RUN if isinstance(exc, unrunnable) and not isinstance(
         exc, errors.SetChanged
     ) else FAILED
-
-
-def summary(exc: BaseException) -> str:
-    """Return an error's type and location, without its message, which may hold a secret."""
-    import traceback
-
-    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
-    position = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
-    if position is None and frames:
-        position = (frames[-1].filename, frames[-1].lineno)
-    what = type(exc).__name__
-    if isinstance(exc, ModuleNotFoundError):
-        what += f" of {exc.name!r}"
-    return f"{what} in {position[0]}, line {position[1]}; --log-level debug shows more" if position else what

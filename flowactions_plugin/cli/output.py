@@ -122,3 +122,17 @@ def duration(seconds: float) -> str:
         elif parts:
             break
     return " ".join(parts[:2])
+
+
+def summary(exc: BaseException) -> str:
+    """Return an error's type and location, without its message, which may hold a secret."""
+    import traceback
+
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if not frame.filename.startswith("<")]
+    position = (exc.filename, exc.lineno) if isinstance(exc, SyntaxError) else None
+    if position is None and frames:
+        position = (frames[-1].filename, frames[-1].lineno)
+    what = type(exc).__name__
+    if isinstance(exc, ModuleNotFoundError):
+        what += f" of {exc.name!r}"
+    return f"{what} in {position[0]}, line {position[1]}; --log-level debug shows more" if position else what

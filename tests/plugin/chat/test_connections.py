@@ -290,6 +290,7 @@ class TestKeys:
     ) -> None:
         """It changes nothing."""
         monkeypatch.setenv("FLOWACTIONS_DATABASE_URL", f"sqlite:///{tmp_path / 'f.db'}")
+        assert await asyncio.to_thread(main, ["migrate"]) == 0
         assert await asyncio.to_thread(main, ["reseal"]) == 1
         assert "FLOWACTIONS_ENCRYPTION_KEYS" in capsys.readouterr().err
 

@@ -101,11 +101,11 @@ MALFORMED = [
                 "http://exa％6dple.com/ http://。/ http://-example.com http://example..com http://.example.com "
                 "http://aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.com"
             ),
-            "The URL holds a space, a control character or a backslash.": (
+            "The URL contains a space, a control character or a backslash.": (
                 "http://127.0.0.1:{port}\\@example.com http://example.com\\@127.0.0.1:{port}/ http://example.com\\..\\ "
                 "http:\\\\127.0.0.1:{port}/ http:/\\127.0.0.1:{port}/"
             ),
-            "The URL may not hold a user name or password.": (
+            "The URL may not contain a user name or password.": (
                 "http://user@example.com http://user:pw@example.com http://@127.0.0.1:{port}/ "
                 "http://:@127.0.0.1:{port}/ http://example.com@127.0.0.1:{port}/ "
                 "http://example.com:80@127.0.0.1:{port}/ http://example.com%2f@127.0.0.1:{port}/"
@@ -138,7 +138,7 @@ MALFORMED = [
     ("The URL's host is not a host name.", f"http://{'a.' * 127}com"),
     ("The URL's host is not an international name", f"http://{'é.' * 120}com/"),
     *(
-        ("The URL holds a space, a control character or a backslash.", url)
+        ("The URL contains a space, a control character or a backslash.", url)
         for url in (
             *(f"{start}127.0.0.1:{{port}}/" for start in (" http://", "\nhttp://", "http://\t", "ht\ntp://")),
             *(f"http://example.com{end}" for end in ("/a b", "/\r\nx", "/\x00", "\t", "/\ud800", "/\u2028")),

@@ -113,8 +113,7 @@ async def test_the_command_names_flows_and_nodes(queue: Queue, database_url: str
     await fill(queue)
     asked = partial(
         command,
-        "outbox",
-        "stats",
+        "status",
         "--organization",
         "acme",
         cwd=tmp_path,

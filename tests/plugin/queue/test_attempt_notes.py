@@ -38,7 +38,9 @@ async def test_each_attempt_says_what_was_noted_of_it(
     database_url: str, delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one that delivers, too, which has no error; the last error of a webhook is an error only."""
-    monkeypatch.setattr(pool, "IDLE_SECONDS", 300.0)  # however long a busy machine takes from one to the next
+    monkeypatch.setattr(
+        pool, "idle_seconds", lambda _head: 300.0
+    )  # however long a busy machine takes from one to the next
     settings = development(database_url, FLOWACTIONS_DELIVERY=delivery, FLOWACTIONS_TICK_SECONDS="0.05")
     host = SmallHost(settings)
     actions = FlowActions.load(host)
