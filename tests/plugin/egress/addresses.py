@@ -105,7 +105,7 @@ MALFORMED = [
                 "http://127.0.0.1:{port}\\@example.com http://example.com\\@127.0.0.1:{port}/ http://example.com\\..\\ "
                 "http:\\\\127.0.0.1:{port}/ http:/\\127.0.0.1:{port}/"
             ),
-            "The URL may not contain a user name or password.": (
+            "The URL must not contain a user name or password.": (
                 "http://user@example.com http://user:pw@example.com http://@127.0.0.1:{port}/ "
                 "http://:@127.0.0.1:{port}/ http://example.com@127.0.0.1:{port}/ "
                 "http://example.com:80@127.0.0.1:{port}/ http://example.com%2f@127.0.0.1:{port}/"
