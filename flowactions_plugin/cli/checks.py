@@ -99,7 +99,7 @@ async def check_egress(checks: Checks, context: CommandContext, url: str, name: 
     host, addresses = destination.host, [destination.host]
     if not is_address(host):
         if settings.egress_resolve == "proxy":
-            words = f"{host} would be sent to {way}, which resolves and judges its addresses"
+            words = f"{host} would be sent {way}, which resolves and judges its addresses"
             checks.add(name, "ok", words)
             return
         try:
@@ -119,7 +119,7 @@ async def check_egress(checks: Checks, context: CommandContext, url: str, name: 
                 advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
             checks.add(name, "failed", f"{host} at {address} would be refused: {exc}", advice)
             return
-    words = f"{host} at {', '.join(addresses)} would be sent to {way}; port {destination.port}"
+    words = f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}"
     checks.add(name, "ok", words)
 
 

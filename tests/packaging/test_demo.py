@@ -78,7 +78,7 @@ def test_it_prints_pages_that_work_and_stops_when_asked(tmp_path: Path) -> None:
         assert lines[0].startswith("Starting ")
         pages, _, command = "".join(lines).partition("Trigger")
         urls = re.findall(r"http://127\.0\.0\.1:\d+/\S*", pages)
-        assert len(urls) == 9
+        assert len(urls) == 8
         for url in urls:
             assert httpx.get(url, timeout=SAFETY_SECONDS, follow_redirects=True).status_code == 200
         program, _, url, *rest = shlex.split(

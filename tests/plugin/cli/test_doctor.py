@@ -206,7 +206,7 @@ async def test_what_would_happen_to_a_url(tmp_path: Path) -> None:
     assert "link-local and metadata" in said[0]
     assert "FLOWACTIONS_ENVIRONMENT=development" in said[1]
     assert "must start with http" in said[2]
-    assert "would be sent to directly" in said[3]
+    assert "would be sent directly" in said[3]
 
 
 @pytest.mark.parametrize(
