@@ -206,7 +206,7 @@ async def _transactions(checks: Checks, context: CommandContext) -> None:
 
 async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:
     """Tell the findings of the overview, those on deliveries last; return the verdict, ``None``: the database cannot be asked."""
-    insights = Insights.of(context.database, context.settings)
+    insights = context.insights
     try:
         overview = await insights.overview(Scope(), NODES_JUDGED)
         about = {each.about for each in overview.findings}

@@ -116,7 +116,7 @@ class Receiver(ThreadingTCPServer):
     ) -> None:
         self.secret, self.status, self.forward_to = secret, status, forward_to
         self._show, self._left = show, count
-        self._seen: set[str | None] = {None}
+        self._seen: set[str] = set()
         self._lock = threading.Lock()
         self.all_verified = True
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -136,8 +136,9 @@ class Receiver(ThreadingTCPServer):
         with self._lock:
             if self._left == 0:
                 return
-            received.repeated = received.event_id in self._seen - {None}
-            self._seen.add(received.event_id)
+            if received.event_id is not None:
+                received.repeated = received.event_id in self._seen
+                self._seen.add(received.event_id)
             self.all_verified &= received.verified == "verified"
             self._show(received)
             if self._left is not None:

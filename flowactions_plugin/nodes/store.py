@@ -178,10 +178,8 @@ class DeferredStore:
         async with self._database.write(transaction) as connection:
             if found.state is None:
                 # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
-                first = (
-                    *_waiting(step),
-                    deferred.c.id == found.first,
-                )  # waits no longer, if it has run meanwhile
+                # It waits no longer, if it has run meanwhile.
+                first = (*_waiting(step), deferred.c.id == found.first)
                 gate = select(deferred.c.holds).where(*first, not_(self._is_leased()), not_(_is_halted(step)))
                 locked = await connection.execute(gate.with_for_update(skip_locked=True, of=deferred))
                 if (holds := locked.scalar_one_or_none()) is None:

@@ -287,7 +287,7 @@ class ActionStore:
         return len(found), any(row.claimed for row in found)
 
     def results(self, connection: Connection, ids: Sequence[str], action_id: str) -> dict[str, Result]:
-        """Return what came of rows that an action has made due."""
+        """Return the results of rows that an action has made due."""
         query = select(outbox.c.id, outbox.c.status, outbox.c.error_class).where(
             self._id_in_params(), outbox.c.action_id == action_id
         )

@@ -1,4 +1,4 @@
-"""*Find*: what a text names, whether it is an id, a key, a destination or an organization; and what was looked for in vain."""
+"""*Find*: looks up what a text names: an id, a key, a destination or an organization; and lists what was not found."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ WHERE rowid IN (
     WHERE oldest.rowid IN ({_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")})
       AND (asked.probe OR {_UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
-"""Claim the oldest rows of all lanes of ``asked``, of each as many, on SQLite."""
+"""Claim the oldest rows of all lanes of ``asked``, the same number of each, on SQLite."""
 
 ASKED: Final = {
     "lane": "bigint",

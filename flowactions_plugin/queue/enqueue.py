@@ -315,7 +315,7 @@ class Outbox:
             elif is_one_statement(self.database, group.items):
                 claimed = await waiting_for_keys(self.database.in_transaction(write, group.deadline))
             else:
-                claimed = await self._write_keyed(group, write)
+                claimed = await self._write_in_transaction(group, write)
         except Exception as exc:
             if not (isinstance(exc, StorageUnavailable) and exc.may_be_written):
                 claimed = ()
@@ -328,7 +328,7 @@ class Outbox:
                 claimant.take(reserved, claimed)
 
     @repeated
-    async def _write_keyed(
+    async def _write_in_transaction(
         self, group: Group[Item], write: Callable[[Connection], Collection[str | None]]
     ) -> Collection[str | None]:
         """Write a group in a transaction of several statements."""

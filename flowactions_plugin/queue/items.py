@@ -123,7 +123,7 @@ def write_items(
         connection: of a transaction, or one that commits each statement if it takes only one.
         items: what is written; `Item.first` is set.
         lease_seconds: how long the claims of those hold that have one.
-        lock_ms: how long one statement with keys waits for a lock; 0: as long as the caller.
+        lock_ms: milliseconds that a statement with keys waits for a lock; 0: no limit of its own.
 
     Returns:
         The tokens of the rows that are claimed.
@@ -232,7 +232,8 @@ def _write_keyed(
     uses = _uses(items)
     keys = uses[0][0].keys
     statement = database.built(_enqueuing_keyed, keys, lease_seconds, lock_ms)
-    given = {"rows": database.sql.json_rows([_given(database.sql, each) or {} for each in items])}
+    rows = [_given(database.sql, each) for each in items]  # none is missing: PostgreSQL takes any body
+    given = {"rows": database.sql.json_rows(rows)}  # type: ignore[arg-type]
     written = {row.id: row for row in connection.execute(statement, {**given, **keys.given(uses)})}
     for each in items:
         row = written[each.row["id"]]
@@ -271,7 +272,7 @@ def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
 
 
 def _enqueuing_keyed(sql: Dialect, keys: IdempotencyKeys, lease_seconds: float, lock_ms: int) -> Executable:
-    """Build the same for rows with keys, which it uses: of each row, its id, the first use of its key, and its token are returned."""
+    """Build the statement that uses the keys of rows and enqueues these; it returns each row's id, first use of its key, and token."""
     names, rows, row = _claimed_rows(sql, lease_seconds)
     used = keys.using(sql, lock_ms).returning(*KEY_COLUMNS).cte("used")
 

@@ -118,7 +118,7 @@ class IdempotencyKeys:
 
         Args:
             sql: of the database.
-            lock_ms: how long it waits for a lock, on PostgreSQL, and its transaction afterwards; 0: without a limit.
+            lock_ms: milliseconds that it, and then its transaction, waits for a lock on PostgreSQL; 0: no limit.
         """
         now = sql.now()
         given = sql.values_table(

@@ -144,7 +144,7 @@ class Worker:
                 async with self.probes.none():
                     await self._executor.execute_alone(delivery)
                     await self._completer.flush()
-            # A round that this process has survived says that the next may come: a tenth of the time is for them.
+            # This process has survived the round, so the next one comes sooner: rounds take a tenth of the time.
             pause = min(pause, 9 * (clock() - began))
         self._quarantine_at = clock() + pause
 

@@ -24,7 +24,7 @@ from flowactions_conformance.kit.probing.control import LASTING, Control, Event
 from flowactions_conformance.variables import DESK
 
 HAND_OVER_SECONDS: Final = 30.0
-"""Until `serve-env` has answered what was under way, which takes five seconds at the most, or another run has ended."""
+"""How long a run waits for `serve-env`, which may still answer requests (at most 5 s) or serve another run."""
 Run = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Report = tuple[float, dict[str, Any]]
 """One of the probe's, with the time at which it came."""
@@ -80,7 +80,7 @@ async def desk(path: Path) -> AsyncIterator[asyncio.Queue[Run]]:
 
 
 async def hand_over(run: Run, control: Control, ports: Sequence[socket.socket]) -> None:
-    """Give the unused ports to a run, and wait until it has ended; the control learns what the run is told."""
+    """Give the unused ports to a run, and wait until it ends; the control keeps the reports that the run sends back."""
     reader, writer = run
     # A run that is killed may leave half of a line.
     with suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Runs checks over one host and says what came of each: the one way that all commands and test suites use."""
+"""Runs checks over one host and returns the result of each: the one way that all commands and test suites use."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ async def run_checks(
 
     Raises:
         LookupError: there is no check of a name in ``ids``.
-        BaselineInvalid: there is none of a name in ``baseline``.
+        BaselineInvalid: ``baseline`` names a check that does not exist, or gives no reason.
     """
     chosen = list(ids)
     checks: Sequence[Check] = select(chosen) if chosen else all_checks()

@@ -177,7 +177,7 @@ class Session(Bench):
         Args:
             beside: a host whose state and databases this one shares: one more process of the same host, or the same
                 host after it was stopped or killed.
-            child: whether it is a process of its own, whatever the others are.
+            child: whether to start it in a process of its own, even if the other hosts share one.
             chat: whether the settings of chat are given.
             settings: further ones.
 

@@ -199,7 +199,7 @@ async def delete_flow(
 async def list_runs(
     person: Person, store: NamedDependency[Store], flow_id: FromPath[str], session: FromQuery[str] = ""
 ) -> Data:
-    """Show a flow's author what came of the newest runs, or of the one that has this session."""
+    """Show a flow's author the results of the newest runs, or of the run with this session."""
     await _own_flow(store, person, flow_id)
     return _data(
         [
@@ -270,7 +270,7 @@ class Opening(msgspec.Struct, rename="camel"):
 
 
 class Onward(msgspec.Struct):
-    """The end user goes on from the step that the browser shows."""
+    """The end user asks for the step that follows the one in the browser."""
 
     from_step: str | None = msgspec.field(name="from", default=None)
 

@@ -25,11 +25,11 @@ class AlteredActions:
         return walk
 
     def result(self, result: NodeResult) -> NodeResult:
-        """Alters what came of a node."""
+        """Alters the result of a node."""
         return result
 
     def advanced(self, advanced: Advanced) -> Advanced:
-        """Alters what came of a step."""
+        """Alters the result of a step."""
         return advanced
 
     async def reach(self, walk: Walk, node: Node, transaction: AsyncConnection | None = None) -> NodeResult:

@@ -337,7 +337,7 @@ class TestTypesNotOffered:
 
 class TestRecovery:
     async def test_the_host_is_told_what_recovery_ran(self, run: Paced) -> None:
-        """With the walk as recorded, the step and what came of it; a halt is remembered for the next advance."""
+        """With the walk as recorded, the step and its result; a halt is remembered for the next advance."""
         for step, halts, state in (("s", False, "done"), (None, True, "halted")):
             walk = a_walk(visit="3")
             await run.record(walk, "a", step=step)

@@ -222,7 +222,7 @@ async def does_not_trust_the_client(trial: Trial) -> None:
     ),
 )
 async def runs_are_apart(trial: Trial) -> None:
-    """Several runs of a flow at once, also of one user, do not affect each other; an eager flow beside them stays eager."""
+    """Several runs of a flow, also of one user, do not affect each other. An eager flow beside them stays eager."""
     paced = trial.flow(
         trial.step("a"), trial.probe("node"), trial.step("b"), trial.probe("end"), pacing="deferred"
     )

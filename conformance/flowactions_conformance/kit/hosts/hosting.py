@@ -110,7 +110,7 @@ class Running(ABC):
         """Stop it as a server does on SIGTERM.
 
         Args:
-            judged: whether anybody asks what came of it; else it is ended at its limit, also on a slow machine.
+            judged: whether the result is used. If not, the host is ended at the limit, also on a slow machine.
 
         Raises:
             DriverFault: it did not end in time.

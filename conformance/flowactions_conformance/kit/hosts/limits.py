@@ -113,7 +113,7 @@ class Patience:
             what: a key of `SECONDS`.
             at_least: seconds to wait for what the plugin itself does only after a lease has ended.
             hung: whether the host has hung before.
-            judged: whether anybody asks what came; else the limit is the same on a slow machine.
+            judged: whether the result is used. If not, the limit is not longer on a slow machine.
 
         Raises:
             Late: it did not come, and the machine is fast.

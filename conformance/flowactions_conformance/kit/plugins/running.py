@@ -1,4 +1,4 @@
-"""Runs the checks of a plugin, and says what came of each."""
+"""Runs the checks of a plugin, and returns the result of each."""
 
 from __future__ import annotations
 
