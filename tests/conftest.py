@@ -76,7 +76,7 @@ SLOW = (
     "tests/benchmarks/",
     "tests/conformance/test_healthy_hosts.py",
     "tests/conformance/test_misbehaving.py",
-    "tests/conformance/test_mutants.py",
+    "tests/conformance/test_faulty.py",
     "tests/crash/",
     "tests/docs/test_site.py",
     "tests/docs/test_tutorials.py",

@@ -1,11 +1,13 @@
-"""Sixty faulty hosts: each is a healthy host with a small patch of its source, written down before the checks that find them.
+"""Faulty hosts: each is a healthy host with a small patch of its source.
 
-Forty are invented, of different kinds. Twenty are changes of one line drawn by a seed: `drawn` draws them again, or others.
+Forty are invented, of different kinds, and were written down before the checks that find them. Twenty are changes of one line
+drawn by a seed: `drawn` draws them again, or others. Of the rest each is for a check.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import random
 import re
 import shutil
@@ -15,6 +17,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import httpx
 
 from flowactions_conformance.kit.under_test import Factory
 from tests.conformance.middleware import Answer, around
@@ -29,13 +33,23 @@ HOSTS = {
 }
 SEED = 20261127
 PRELUDE = """
-import asyncio, json, re, unicodedata, uuid
+import asyncio, base64, json, logging, os, re, threading, time, unicodedata, uuid
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from hashlib import sha256
+from pathlib import Path
 from msgspec.structs import replace
-from tests.conformance.faulty import texts, keys, answered, without_header
-from tests.conformance.middleware import Answer, around, json_answer
+from tests.conformance.faulty import FLOWS, NEVER_LEFT, Repeating, answered, keys, texts, without_header, written_anew
+from tests.conformance.middleware import PLUGIN, Answer, again, answer_of, around, json_answer, send_answer, whole
 """
 APP = "self.app = made.app"
+FUTURE = "from __future__ import annotations\n"
 CONFIG = 'config=item["config"])\n            result'
+
+
+FLOWS: dict[str, Any] = {}
+NEVER_LEFT: list[Any] = []
 
 
 class Fault(NamedTuple):
@@ -44,20 +58,37 @@ class Fault(NamedTuple):
     Attributes:
         name: of the host, and in test ids.
         breaks: the promise that it breaks, in one sentence; empty: it breaks none, and ``why`` says why not.
-        host: the healthy host that is patched.
-        file: its module.
-        old: text of that module.
-        new: the text that replaces it.
+        edits: of the healthy host's modules, one after the other: module, text, and what replaces it.
+        host: the healthy host.
         why: why the change breaks no promise.
     """
 
     name: str
     breaks: str
-    host: str
-    file: str
-    old: str
-    new: str
+    edits: tuple[tuple[str, str, str], ...]
+    host: str = "reference"
     why: str = ""
+
+
+class Repeating(httpx.AsyncHTTPTransport):
+    """Repeats requests that failed."""
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        answer = await super().handle_async_request(request)
+        if answer.status_code < 500:
+            return answer
+        await answer.aclose()
+        again = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+        return await super().handle_async_request(again)
+
+
+def written_anew(body: bytes) -> bytes:
+    """Write JSON as Python does."""
+    try:
+        return json.dumps(json.loads(body)).encode()
+    except ValueError:
+        return body
 
 
 def texts(change: Callable[[str], Any], value: Any) -> Any:
@@ -95,26 +126,29 @@ def without_header(scope: Any, drop: Callable[[bytes, bytes], bool]) -> Any:
 
 def config(name: str, breaks: str, change: str) -> Fault:
     """Return a host that changes the config of a node on its way to the plugin."""
-    return Fault(name, breaks, "reference", "walker.py", CONFIG, CONFIG.replace('item["config"]', change))
+    return walker(name, breaks, CONFIG, CONFIG.replace('item["config"]', change))
 
 
 def opening(name: str, breaks: str, user: str = "data.user_id", content: str = "data.content") -> Fault:
     """Return a host that changes user or content when a flow is opened."""
     call = "walker.open(flow, data.user_id, data.content)"
-    return Fault(name, breaks, "reference", "api.py", call, f"walker.open(flow, {user}, {content})")
+    return api(name, breaks, call, f"walker.open(flow, {user}, {content})")
 
 
 def app(name: str, breaks: str, change: str) -> Fault:
     """Return a host whose app is wrapped."""
-    return Fault(name, breaks, "reference", "testing.py", APP, f"self.app = {change}")
+    return driver(name, breaks, APP, f"self.app = {change}")
 
 
 def of(host: str, file: str) -> Callable[[str, str, str, str], Fault]:
     """Return what makes faults of a module of a host."""
-    return lambda name, breaks, old, new: Fault(name, breaks, host, file, old, new)
+    return lambda name, breaks, old, new: Fault(name, breaks, ((file, old, new),), host)
 
 
-host, walker, store, api = (of("reference", f"{name}.py") for name in ("host", "walker", "store", "api"))
+host, walker, store, api, driver = (
+    of("reference", f"{name}.py") for name in ("host", "walker", "store", "api", "testing")
+)
+engine = of("engine", "walks.py")
 
 INVENTED = [
     # Values
@@ -139,7 +173,7 @@ INVENTED = [
     api("occurred-earlier", "A trigger is said to have fired an hour before it did.", "datetime.now(UTC)", "datetime.fromtimestamp(datetime.now(UTC).timestamp() - 3600, UTC)"),
     api("firing-again", "Each firing of a trigger has the same id.", "firing_id=uuid4().hex, occurred_at=datetime.now(UTC)", 'firing_id=f"{experience_id}-{row_id}", occurred_at=datetime.fromtimestamp(1790000000, UTC)'),
     # Who may do what
-    Fault("stranger-saves", "An author of another organization can save over a flow.", "reference", "api.py", "if flow is None or flow.organization_id != person.organization_id", "if flow is None"),
+    api("stranger-saves", "An author of another organization can save over a flow.", "if flow is None or flow.organization_id != person.organization_id", "if flow is None"),
     api("reader-saves", "A reader can save a flow and fire a trigger.", "if not principal.may_change:", "if False:"),
     host("right-kept", "Who may change something once may do so for ever.", '        return await self.store.one(tables.people, id=found["person_id"]) if found else None', '        kept = self.__dict__.setdefault("_kept", {})\n        if token not in kept and found:\n            kept[token] = await self.store.one(tables.people, id=found["person_id"])\n        return kept.get(token) if found else None'),
     host("agents-kept", "A backend keeps the agents that were taken away from it.", '        agent_ids = found["agent_ids"]', '        agent_ids = self.__dict__.setdefault("_agents", {}).setdefault(found["id"], found["agent_ids"])'),
@@ -154,13 +188,13 @@ INVENTED = [
     app("body-cut", "A long answer is cut.", "around(made.app, rewrite=lambda _, answer: answer._replace(body=answer.body[:65536]))"),
     app("asked-empty", "Request headers without a value are dropped.", 'around(made.app, scope_of=lambda scope: without_header(scope, lambda _, value: value == b""))'),
     # Structure and time
-    Fault("rounds-ten", "The eleventh round of a loop is taken for the first.", "engine", "walks.py", ':{number}/"', ':{number % 10}/"'),
-    Fault("subflow-old", "An edit of a sub-flow is not seen by new runs.", "engine", "walks.py", 'sub = await self.store.one("flow", tenant=tenant, id=item["flow"])', 'sub = self.__dict__.setdefault("_subs", {}).get((tenant, item["flow"])) or self.__dict__["_subs"].setdefault((tenant, item["flow"]), await self.store.one("flow", tenant=tenant, id=item["flow"]))'),
-    Fault("nodes-on-top", "A node within a loop or branch is not found.", "engine", "app.py", 'every_item(flow.data["items"] if flow else [])', '(flow.data["items"] if flow else [])'),
+    engine("rounds-ten", "The eleventh round of a loop is taken for the first.", ':{number}/"', ':{number % 10}/"'),
+    engine("subflow-old", "An edit of a sub-flow is not seen by new runs.", 'sub = await self.store.one("flow", tenant=tenant, id=item["flow"])', 'sub = self.__dict__.setdefault("_subs", {}).get((tenant, item["flow"])) or self.__dict__["_subs"].setdefault((tenant, item["flow"]), await self.store.one("flow", tenant=tenant, id=item["flow"]))'),
+    of("engine", "app.py")("nodes-on-top", "A node within a loop or branch is not found.", 'every_item(flow.data["items"] if flow else [])', '(flow.data["items"] if flow else [])'),
     store("runs-mixed", "Of two runs of a user at once, the older goes on as the newer.", "row = await self.one(runs, session=session)", "row = await self.one(runs, session=session)\n        row = row and max(await self.find(runs, flow_id=row['flow_id'], user_id=row['user_id']), key=lambda each: each['opened_at'])"),
-    Fault("user-shared", "Of two users who open a flow at once, one is taken for the other.", "reference", "walker.py", "            user_id=user_id,\n            content=content,\n            opened_at", "            user_id=(setattr(self, 'user', user_id), await asyncio.sleep(0.05), self.user)[2],\n            content=content,\n            opened_at"),
-    Fault("halts-flow", "A run that was halted halts all later runs of its flow.", "reference", "walker.py", "            if result.halt:", "            halted = self.__dict__.setdefault('_halted', set())\n            if result.halt or flow.id in halted:\n                halted.add(flow.id)"),
-    Fault("problems-first", "Only the first node with problems is told to the author.", "reference", "api.py", '            found += [{"nodeId"', '            found = found or [{"nodeId"'),
+    walker("user-shared", "Of two users who open a flow at once, one is taken for the other.", "            user_id=user_id,\n            content=content,\n            opened_at", "            user_id=(setattr(self, 'user', user_id), await asyncio.sleep(0.05), self.user)[2],\n            content=content,\n            opened_at"),
+    walker("halts-flow", "A run that was halted halts all later runs of its flow.", "            if result.halt:", "            halted = self.__dict__.setdefault('_halted', set())\n            if result.halt or flow.id in halted:\n                halted.add(flow.id)"),
+    api("problems-first", "Only the first node with problems is told to the author.", '            found += [{"nodeId"', '            found = found or [{"nodeId"'),
 ]  # fmt: skip
 
 CHANGES = [
@@ -189,7 +223,7 @@ def drawn(seed: int, count: int) -> Iterator[Fault]:
         changed = re.sub(old, new, line, count=1)
         if changed != line:
             seen.add((file, line))
-            yield Fault(f"drawn-{len(seen):02}", "", "reference", file, f"{line}\n", f"{changed}\n")
+            yield Fault(f"drawn-{len(seen):02}", "", ((file, f"{line}\n", f"{changed}\n"),))
 
 
 @cache
@@ -201,12 +235,12 @@ def _package(fault: Fault) -> str:
     shutil.copytree(folder, parent / package, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (parent / package).glob("*.py"):
         source = path.read_text().replace(name, package)
-        if path.name == fault.file:
-            assert fault.old in source, fault.name
+        for _, old, new in (each for each in fault.edits if each[0] == path.name):
+            assert old in source, fault.name
+            source = source.replace(old, new)
+        if path.name in {each[0] for each in fault.edits}:
             # The middleware's last lines are the driver's; what is imported must follow the __future__ import.
-            source = source.replace(fault.old, fault.new).replace(
-                "from __future__ import annotations\n", f"from __future__ import annotations\n{PRELUDE}", 1
-            )
+            source = source.replace(FUTURE, f"{FUTURE}{PRELUDE}", 1)
         path.write_text(source)
     sys.path.append(str(parent))
     return package
@@ -229,27 +263,215 @@ def __getattr__(name: str) -> Any:
 
 
 DRAWN = [
-    Fault("drawn-01", "A trigger group fires for every answer but the right one.", "reference", "host.py", "            if question != ref.question_id:\n", "            if question == ref.question_id:\n", ""),
-    Fault("drawn-02", "Nobody can sign in: every token is taken for an old one.", "reference", "store.py", '        return found if found is not None and found["expires_at"] > time.time() else None\n', '        return found if found is None and found["expires_at"] > time.time() else None\n', ""),
-    Fault("drawn-03", "`agents_using` returns no agent of the organization.", "reference", "host.py", "        own = await self.store.find(tables.agents, organization_id=organization_id)\n", "        own = await self.store.find(tables.agents, organization_id=None)\n", ""),
-    Fault("drawn-04", "A halt does not end a run that another request has moved; a run that is not halted moves twice.", "reference", "store.py", "        if not halted:\n", "        if halted:\n", ""),
-    Fault("drawn-05", "No flow can be opened.", "reference", "api.py", "    if flow is None:\n", "    if flow is not None:\n", ""),
-    Fault("drawn-06", "", "reference", "store.py", '        items: ``{"id", "kind": "step", "title", "text"}`` or ``{"id", "kind": "action", "type", "config", "name"?}``.\n', '        items: ``{"id", "kind": "step", "title", "text"}`` and ``{"id", "kind": "action", "type", "config", "name"?}``.\n', "a docstring"),
-    Fault("drawn-07", "Flows have no organization: nothing can be seeded.", "reference", "store.py", '    Column("organization_id", String, index=True),\n', '    Column("organization", String, index=True),\n', ""),
-    Fault("drawn-08", "A run that was halted when it was opened is said to go on.", "reference", "walker.py", "                return Turn(run.session, None, shown, done=True)\n", "                return Turn(run.session, None, shown, done=False)\n", ""),
-    Fault("drawn-09", "A turn shows the step before the one that the run has reached.", "reference", "walker.py", "        return _turn(await self._store.run(run.session) or run)\n", "        return _turn(await self._store.run(run.session) and run)\n", ""),
-    Fault("drawn-10", "", "reference", "store.py", "            return True\n", "            return False\n", "the answer of a save without a version, which only the sample data and the kit's own driver use, and neither reads"),
-    Fault("drawn-11", "Seeding again fails: the tables have no primary key.", "reference", "store.py", '    return Table(name, metadata, Column("id", String, primary_key=True), *made)\n', '    return Table(name, metadata, Column("id", String, primary_key=False), *made)\n', ""),
-    Fault("drawn-12", "", "reference", "walker.py", "        await self._store.add_results(run.id, advanced.results)\n", "        pass\n", "results of deferred nodes are kept for the author's own page, which the contract does not ask for"),
-    Fault("drawn-13", "", "reference", "app.py", "                await load_sample(host.store, sample)\n", "                pass\n", "sample data are not loaded in a run of the kit"),
-    Fault("drawn-14", "A run moves all other runs in place of itself.", "reference", "store.py", "        moved = update(runs).where(runs.c.id == run.id)\n", "        moved = update(runs).where(runs.c.id != run.id)\n", ""),
-    Fault("drawn-15", "`agents_using` finds no flow, so no agent.", "reference", "host.py", "            for flow in await self.store.find(tables.flows, organization_id=organization_id)\n", "            for flow in await self.store.find(tables.flows, organization_id=None)\n", ""),
-    Fault("drawn-16", "", "reference", "api.py", '    return Response(answer, status_code=201 if over is None else 200, headers={"ETag": _etag(flow)})\n', '    return Response(answer, status_code=201 if over is not None else 200, headers={"ETag": _etag(flow)})\n', "201 and 200 of the host's own route are swapped; the contract says nothing of it"),
-    Fault("drawn-17", "", "reference", "walker.py", "            await self._store.add_results(run.id, [result], transaction)\n", "            pass\n", "results of nodes are kept for the author's own page, which the contract does not ask for"),
-    Fault("drawn-18", "No flow with more or fewer than one item can be saved.", "reference", "api.py", '    if len({item["id"] for item in data.items}) != len(data.items):\n', '    if len({item["id"] for item in data.items}) == len(data.items):\n', ""),
-    Fault("drawn-19", "A run begins at its second step, so the nodes before the first two steps are never run.", "reference", "walker.py", "            position=0 if begins_with_step else -1,\n", "            position=1 if begins_with_step else -1,\n", ""),
-    Fault("drawn-20", "", "reference", "app.py", "        database: a SQLite file, or the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin\n", "        database: a SQLite file, and the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin\n", "a docstring"),
+    host("drawn-01", "A trigger group fires for every answer but the right one.", "            if question != ref.question_id:\n", "            if question == ref.question_id:\n"),
+    store("drawn-02", "Nobody can sign in: every token is taken for an old one.", '        return found if found is not None and found["expires_at"] > time.time() else None\n', '        return found if found is None and found["expires_at"] > time.time() else None\n'),
+    host("drawn-03", "`agents_using` returns no agent of the organization.", "        own = await self.store.find(tables.agents, organization_id=organization_id)\n", "        own = await self.store.find(tables.agents, organization_id=None)\n"),
+    store("drawn-04", "A halt does not end a run that another request has moved; a run that is not halted moves twice.", "        if not halted:\n", "        if halted:\n"),
+    api("drawn-05", "No flow can be opened.", "    if flow is None:\n", "    if flow is not None:\n"),
+    Fault("drawn-06", "", (("store.py", '        items: ``{"id", "kind": "step", "title", "text"}`` or ``{"id", "kind": "action", "type", "config", "name"?}``.\n', '        items: ``{"id", "kind": "step", "title", "text"}`` and ``{"id", "kind": "action", "type", "config", "name"?}``.\n'),), why="a docstring"),
+    store("drawn-07", "Flows have no organization: nothing can be seeded.", '    Column("organization_id", String, index=True),\n', '    Column("organization", String, index=True),\n'),
+    walker("drawn-08", "A run that was halted when it was opened is said to go on.", "                return Turn(run.session, None, shown, done=True)\n", "                return Turn(run.session, None, shown, done=False)\n"),
+    walker("drawn-09", "A turn shows the step before the one that the run has reached.", "        return _turn(await self._store.run(run.session) or run)\n", "        return _turn(await self._store.run(run.session) and run)\n"),
+    Fault("drawn-10", "", (("store.py", "            return True\n", "            return False\n"),), why="the answer of a save without a version, which only the sample data and the kit's own driver use, and neither reads"),
+    store("drawn-11", "Seeding again fails: the tables have no primary key.", '    return Table(name, metadata, Column("id", String, primary_key=True), *made)\n', '    return Table(name, metadata, Column("id", String, primary_key=False), *made)\n'),
+    Fault("drawn-12", "", (("walker.py", "        await self._store.add_results(run.id, advanced.results)\n", "        pass\n"),), why="results of deferred nodes are kept for the author's own page, which the contract does not ask for"),
+    Fault("drawn-13", "", (("app.py", "                await load_sample(host.store, sample)\n", "                pass\n"),), why="sample data are not loaded in a run of the kit"),
+    store("drawn-14", "A run moves all other runs in place of itself.", "        moved = update(runs).where(runs.c.id == run.id)\n", "        moved = update(runs).where(runs.c.id != run.id)\n"),
+    host("drawn-15", "`agents_using` finds no flow, so no agent.", "            for flow in await self.store.find(tables.flows, organization_id=organization_id)\n", "            for flow in await self.store.find(tables.flows, organization_id=None)\n"),
+    Fault("drawn-16", "", (("api.py", '    return Response(answer, status_code=201 if over is None else 200, headers={"ETag": _etag(flow)})\n', '    return Response(answer, status_code=201 if over is not None else 200, headers={"ETag": _etag(flow)})\n'),), why="201 and 200 of the host's own route are swapped; the contract says nothing of it"),
+    Fault("drawn-17", "", (("walker.py", "            await self._store.add_results(run.id, [result], transaction)\n", "            pass\n"),), why="results of nodes are kept for the author's own page, which the contract does not ask for"),
+    api("drawn-18", "No flow with more or fewer than one item can be saved.", '    if len({item["id"] for item in data.items}) != len(data.items):\n', '    if len({item["id"] for item in data.items}) == len(data.items):\n'),
+    walker("drawn-19", "A run begins at its second step, so the nodes before the first two steps are never run.", "            position=0 if begins_with_step else -1,\n", "            position=1 if begins_with_step else -1,\n"),
+    Fault("drawn-20", "", (("app.py", "        database: a SQLite file, or the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin\n", "        database: a SQLite file, and the URL of a database in the form of SQLAlchemy's asyncio drivers. The plugin\n"),), why="a docstring"),
 ]  # fmt: skip
 """Drawn by `drawn(SEED, 20)`; those that break no promise say why."""
 
-FAULTS = [*INVENTED, *DRAWN]
+ALTERED = [
+    # Who may do what
+    host("back-door", "Without a credential, a developer's back door signs the first person in.", "        token = _bearer(request) or", '        if "authorization" not in request.headers:\n            return (await self.store.find(tables.people))[0]\n        token = _bearer(request) or'),
+    host("any-bearer", "Whatever bearer token is given, somebody is signed in.", 'id=found["person_id"]) if found else None', 'id=found["person_id"]) if found else (await self.store.find(tables.people))[0] if _bearer(request) else None'),
+    host("nobody-may-change", "may_change is never true.", 'may_change=person["may_change"],\n', "may_change=False,\n"),
+    Fault("signature-ignored", "The signature behind a token is cut off and not compared.", (("host.py", "    return token.strip()", '    return token.strip().partition(".")[0]'), ("testing.py", '"Bearer {_token(who)}"', '"Bearer {_token(who)}.{sha256(_token(who).encode()).hexdigest()}"'))),
+    host("first-organization", "Whoever is signed in belongs to the first organization of a check's own.", 'organization_id=person["organization_id"],\n', 'organization_id=min(row["id"] for row in await self.store.find(tables.organizations) if row["id"].endswith(person["id"].rpartition("-")[2])),\n'),
+    host("organization-of-the-path", "A backend belongs to the organization of the agent that it addresses.", 'organization_id=found["organization_id"],', 'organization_id=getattr(await self.agent(request.path.split("/")[3]), "organization_id", found["organization_id"]),'),
+    host("secrets-of-all", "A node is looked up by flow and node, whoever's they are.", "if flow is None or flow.organization_id != organization_id:", "if flow is None:"),
+    host("experiences-by-id", "A logic action is looked up by the experience's id alone.", "            agent_id=ref.agent_id,\n            organization_id=ref.organization_id,\n", ""),
+    # What authors see and save
+    driver("fixed-palette", "The editor offers a fixed list of node types.", 'data: list[dict[str, Any]] = answer.raise_for_status().json()["data"]', 'data = [each for each in answer.json()["data"] if each["name"] in {"webhook", "chat_message"}]'),
+    driver("own-preview", "The preview shows the config beside what the plugin gave, secrets included.", 'data: dict[str, Any] = answer.raise_for_status().json()["data"]', 'data = {**answer.json()["data"], "config": node.config}'),
+    driver("ids-made-anew", "Saving a flow makes its nodes anew.", "stored = msgspec.to_builtins(_stored(flow))", 'stored = msgspec.to_builtins(_stored(flow))\n        for each in stored["items"]:\n            each["id"] += uuid.uuid4().hex if each["kind"] == "action" else ""'),
+    store("position-is-a-number", "The position of a run is a number, and counts in the newest version of its flow.", "return None if row is None else _run(row)", 'return row and replace(_run(row), flow=await self.flow(row["flow_id"]))'),
+    store("global-cache", "Flows are cached in a dictionary that all hosts of the process share.", "row = await self.one(flows, id=flow_id)", "row = FLOWS.get(flow_id) or await self.one(flows, id=flow_id)\n        FLOWS[flow_id] = row"),
+    # How requests and answers pass
+    driver("unknown-prefix", "The routes are mounted below a path of which FlowActions.load was not told.", APP, """self.prefix = "/plugins"
+
+        async def mounted(scope, receive, send):
+            if scope["type"] == "http":
+                path = "/nothing" if scope["path"].startswith(PLUGIN) else scope["path"].removeprefix(self.prefix)
+                scope = {**scope, "path": path, "raw_path": path.encode()}
+            await made.app(scope, receive, send)
+
+        self.app = mounted"""),
+    app("bodies-again", "A middleware reads JSON bodies and hands on what it has read, written anew.", "around(made.app, body_of=written_anew)"),
+    app("errors-again", "An error handler for the whole app writes every error in its own form.", """around(made.app, rewrite=lambda _, answer: json_answer(answer.status, b'{"error": "Oops"}') if answer.status >= 400 else answer)"""),
+    app("fails-at-unknown-paths", "A middleware looks a plugin's title up by the path, and fails for one that it does not know.", 'around(made.app, refuse=lambda asked: json_answer(500, b"KeyError") if re.match("/integrations(?!/(chat|health|nodes|probe|webhooks))", asked.path) else None)'),
+    driver("errors-asked-again", "A proxy or middleware asks once more when the answer is that of a host that fails.", APP, """
+        async def repeating(scope, receive, send):
+            if scope["type"] != "http" or scope["method"] == "GET":
+                return await made.app(scope, receive, send)
+            body = await whole(receive)
+            answer = await answer_of(made.app, scope, body)
+            await send_answer(send, await answer_of(made.app, scope, body) if answer.status in {502, 503, 504} else answer)
+
+        self.app = repeating"""),
+    host("transport-repeats", "The host's transport repeats requests that failed.", "self.database = store.engine", "self.database = store.engine\n        self.transport = Repeating()"),
+    # The auth provider, and triggers
+    host("auth-event-errors-swallowed", "Errors of auth_event are logged, and the event counts as handled.", "    async def auth_event(self", """    async def auth_event(self, event):
+        with suppress(Exception):
+            await self._handle(event)
+
+    async def _handle(self"""),
+    app("auth-events-by-a-route-of-its-own", "A route of the host takes the events, and believes everybody.", 'around(made.app, refuse=lambda asked: json_answer(200, b"{}") if asked.path == "/webhooks/auth" else None)'),
+    driver("url-of-the-request", "The webhook goes to the URL that the caller names.", APP, """
+        find, given = made.host.logic_action, ContextVar("given", default=None)
+
+        async def logic_action(ref):
+            found = await find(ref)
+            return found and replace(found, url=given.get() or found.url)
+
+        async def reading(scope, receive, send):
+            if scope["type"] == "http" and scope["path"].endswith("/logic-webhook"):
+                body = await whole(receive)
+                given.set(json.loads(body).get("url"))
+                receive = again(body)
+            await made.app(scope, receive, send)
+
+        made.host.logic_action, self.app = logic_action, reading"""),
+    host("first-action-always", "The action's index is not looked at.", "actions[ref.action_index], LogicAction) if ref.action_index < len(actions)", "actions[0], LogicAction) if actions"),
+    host("action-headers-dropped", "The action's headers are left out.", "actions[ref.action_index], LogicAction)", '{**actions[ref.action_index], "headers": []}, LogicAction)'),
+    # Walks
+    walker("always-eager", "Every node runs when it is reached, in client-paced flows, too.", "walk = msgspec.structs.replace(walk, pacing=Deferred(_step_after(flow, index)))", "pass"),
+    walker("runs-in-the-background", "The walk goes on, and answers, while nodes still run.", "        return await self._walk_through(run)\n", """
+        async def later():
+            await asyncio.sleep(0.7)
+            await self._walk_through(run)
+
+        self.later = asyncio.create_task(later())
+        return Turn(run.session, None, [_step(item) for item in flow.steps], done=True)
+"""),
+    walker("user-id-wrong", "The walk has the run's id as the user's.", "user_id=run.user_id", "user_id=run.id"),
+    walker("run-id-is-the-flows", "The run's id is the flow's.", "run_id=run.id", "run_id=run.flow.id"),
+    walker("previous-step", "A node is recorded against the step before it.", "for item in flow.items[index:] if", "for item in flow.items[index::-1] if"),
+    walker("clients-step-trusted", "The run goes on from the step that the client names.", "        current = _current(run)\n", """        ids = [step["id"] for step in run.flow.steps]
+        if from_step in ids and not run.done:
+            await self._store.move(run, position=ids.index(from_step), done=False, halted=False)
+            run = await self._store.run(run.session) or run
+        current = _current(run)
+"""),
+    walker("running-is-done", "A next beside one that still runs nodes moves on.", 'if advanced.state == "running":', "if False:"),
+    walker("halt-ignored", "A halt does not stop a run.", "if result.halt:", "if False:"),
+    walker("items-leaked", "The client gets the whole flow, with the configs of its nodes.", "            walk = _walk(run)\n", '            shown.append(Step("note", "Note", str(item)))\n            walk = _walk(run)\n'),
+    host("secret-cached", "A node's secret is read once.", "    async def auth_event(self", """    async def signing_secret(self, origin):
+        known = self.__dict__.setdefault("_known", {})
+        if origin not in known:
+            known[origin] = await super().signing_secret(origin)
+        return known[origin]
+
+    async def auth_event(self"""),
+    # Loops, branches and sub-flows
+    engine("visit-counted-in-memory", "Passages are counted in memory.", "            walk = replace(_walk(run, run_id, place.visit),", """            counts = self.__dict__.setdefault("_counts", Counter())
+            counts[run_id, place.item["id"]] += 1
+            walk = replace(_walk(run, run_id, str(counts[run_id, place.item["id"]])),"""),
+    engine("innermost-round-only", "A passage is the round of the innermost loop.", "visit=visit,", 'visit=visit.rpartition("/")[2],'),
+    engine("all-arms", "The nodes of all arms of a branch are reached.", 'places(item["taken"], passage)', 'places([*item["taken"], *(each for each in item["other"] if each["kind"] == "action")], passage)'),
+    engine("halt-ends-the-sub-flow", "A halt ends the sub-flow in which it comes.", "                break\n        await self.store.move(run_id, -1, done=True)", """                if "/" not in place.visit:
+                    break
+                seq = [each for each in seq if each.visit != place.visit]
+        await self.store.move(run_id, -1, done=True)"""),
+    Fault("runs-counted-in-memory", "Run ids are counted in memory.", (("walks.py", "_walk(run, ", "self._counted(run, "), ("walks.py", "    def places(self", """    def _counted(self, run, run_id, visit):
+        runs = self.__dict__.setdefault("_runs", {})
+        return _walk(run, runs.setdefault(run_id, len(runs) + 1), visit)
+
+    def places(self""")), "engine"),
+    # Lifespan and tasks
+    Fault("two-sets-of-tasks", "The walk and the routes have a FlowActions each, and both are opened.", (("app.py", "actions.lifespan]", "actions.lifespan, FlowActions.load(ReferenceHost(settings, host.store)).lifespan]"),)),
+    host("sleeps-in-node", "A node is looked up with a library that is not asynchronous.", "        flow = await self.store.flow(flow_id)\n", "        time.sleep(0.15)\n        flow = await self.store.flow(flow_id)\n"),
+    Fault("lifespan-never-closed", "The lifespan is entered by hand and never left.", (("app.py", "[own_lifespan, actions.lifespan]", "[own_lifespan]"), ("app.py", "        async with host.store.open():\n", "        async with host.store.open():\n            NEVER_LEFT.append(actions.lifespan())\n            await NEVER_LEFT[-1].__aenter__()\n"))),
+    driver("gives-up-after-a-crash", "The host is unhealthy once a background task has crashed.", APP, """
+        crashed, thread = [], threading.get_ident()
+
+        class Alarm(logging.Handler):
+            def emit(self, record):
+                if record.thread == thread and "background task" in record.getMessage():
+                    crashed.append(record)
+
+        async def alarmed(scope, receive, send):
+            if scope["type"] == "http" and crashed:
+                await send_answer(send, Answer(503, [], b"unhealthy"))
+            else:
+                await made.app(scope, receive, send)
+
+        logging.getLogger().addHandler(Alarm())
+        self.app = alarmed"""),
+    host("needs-chat", "The host reads a setting of chat itself.", "self.settings = settings", 'self.settings = settings\n        settings["CHAT_CLIENT_ID"]'),
+    # What outlives a process, and several of them
+    driver("new-encryption-key", "The encryption key is made when the process starts.", "create_app(env.settings,", 'create_app({**env.settings, **({"FLOWACTIONS_ENCRYPTION_KEYS": base64.b64encode(os.urandom(32)).decode()} if env.incarnation > 1 else {})},'),
+    driver("sessions-written-at-stop", "Which sessions there are is written when the host stops.", APP, """self.app = made.app
+        file = env.state_dir / "sessions"
+        sessions = set(file.read_text().split()) if file.exists() else set()
+        start, find = self._store.start_run, self._store.run
+
+        async def start_run(run, connection):
+            sessions.add(run.session)
+            await start(run, connection)
+
+        async def run(session):
+            return await find(session) if session in sessions else None
+
+        @asynccontextmanager
+        async def lifespan(_):
+            yield
+            file.write_text(" ".join(sessions))
+
+        self._store.start_run, self._store.run = start_run, run
+        made.app._lifespan_managers.append(lifespan)"""),
+    Fault("sends-before-it-commits", "Nodes are reached outside of the transaction that keeps the run.", (("walker.py", "            await self._store.add_results(run.id, [result], transaction)\n", ""), ("walker.py", "        async with self._store.transaction() as connection:\n            await self._store.start_run(run, connection)\n", """        turn = None if paced else await self._walk_through(run)
+        async with self._store.transaction() as connection:
+            await self._store.start_run(run, connection)
+            if turn:
+                return turn
+"""))),
+    walker("rolls-back-for-a-plugin", "A plugin's failure is taken for one of the host.", "            result = await self._actions.reach(walk, node, transaction)\n", """            result = await self._actions.reach(walk, node, transaction)
+            if result.reason == "plugin_error":
+                raise RuntimeError(result.message)
+"""),
+    host("unsigned-during-an-outage", "A secret that cannot be read is none.", "    async def auth_event(self", """    async def signing_secret(self, origin):
+        with suppress(RuntimeError):
+            return await super().signing_secret(origin)
+
+    async def auth_event(self"""),
+    Fault("tasks-in-the-first-process", "Each process has a database of its own, and only the first runs tasks.", (("testing.py", "env.settings, env.database_url", 'env.settings, env.state_dir / f"{env.incarnation}.db"'), ("testing.py", APP, """self.app = made.app
+        if env.incarnation > 1:
+            made.app._lifespan_managers.remove(made.actions.lifespan)
+            made.app._lifespan_managers.append(lambda _: made.actions.lifespan(tasks=False))"""))),
+    walker("locks-in-memory", "Who else runs a step is known by a lock in memory, and 'running' is taken for 'done'.", "        advanced = await self._actions.advance(_walk(run), reached)\n", """        async with self.__dict__.setdefault("_locks", {}).setdefault(run.id, asyncio.Lock()):
+            advanced = await self._actions.advance(_walk(run), reached)
+            advanced = replace(advanced, state="done") if advanced.state == "running" else advanced
+"""),
+    walker("leaves-a-mark", "A run is marked as busy while it goes on, and a process that is killed leaves the mark.", "    async def next(self", """    async def next(self, run, from_step):
+        mark = Path(self._store.engine.url.database).parent / f"busy-{run.id}"
+        try:
+            mark.touch(exist_ok=False)
+        except FileExistsError:
+            return _turn(run)
+        try:
+            return await self._next(run, from_step)
+        finally:
+            mark.unlink()
+
+    async def _next(self"""),
+]  # fmt: skip
+"""Further ones, each for a check that the others do not show to find anything."""
+
+
+FAULTS = [*INVENTED, *DRAWN, *ALTERED]

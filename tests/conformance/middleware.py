@@ -63,7 +63,7 @@ def around(
         if refusal is not None:
             await send_answer(send, refusal)
             return
-        inner_receive = receive if body_of is None else _again(body_of(await whole(receive)))
+        inner_receive = receive if body_of is None else again(body_of(await whole(receive)))
         if rewrite is None:
             await app(scope_of(scope), inner_receive, send)
             return
@@ -74,7 +74,7 @@ def around(
 
 async def answer_of(app: App, scope: Scope, body: bytes) -> Answer:
     """Returns what an app answers to a request with this body."""
-    return await _answer(app, scope, _again(body))
+    return await _answer(app, scope, again(body))
 
 
 async def _answer(app: App, scope: Scope, receive: Receive) -> Answer:
@@ -110,7 +110,7 @@ async def whole(receive: Receive) -> bytes:
             return bytes(body)
 
 
-def _again(body: bytes) -> Receive:
+def again(body: bytes) -> Receive:
     sent = False
 
     async def receive() -> Message:

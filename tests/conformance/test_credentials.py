@@ -6,7 +6,11 @@ import base64
 import json
 
 from flowactions_conformance.kit.support.credentials import altered, replaced
-from tests.conformance.mutants.auth import token_part
+
+
+def token_part(value: dict[str, str]) -> str:
+    """Encode a header or the claims of a JWT."""
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
 
 
 def signed_in(token: str) -> dict[str, str]:

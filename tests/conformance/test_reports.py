@@ -15,7 +15,6 @@ from flowactions_conformance.kit.report.summary import headline
 from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, Paint, report_text
 from flowactions_conformance.kit.report.written import page, write_report
 from flowactions_conformance.kit.runner import run_checks
-from tests.conformance.mutants.walks import previous_step
 
 HOSTILE = "</pre></style><script>alert(1)</script><img src=x onerror=alert(2)>&lt; \x1b[2J\r\udce9"
 
@@ -259,7 +258,8 @@ class _Tags(HTMLParser):
 @pytest.mark.ci
 async def test_a_timeline_tells_what_the_host_sent() -> None:
     """Requests that arrived and messages that were posted are in it, each at its time among what else happened."""
-    report = await run_checks(previous_step.factory, ["EAGER-5", "EAGER-9"])  # type: ignore[attr-defined]
+    make_host = "flowactions_conformance.reference_host.testing:make_host"
+    report = await run_checks(make_host, ["EAGER-5", "EAGER-9"])
     timelines = {each.id: each.timeline for each in report.results}
     assert {moment.source for moment in timelines["EAGER-5"]} == {"kit", "host", "probe", "receiver"}
     assert any("/order, signed, event evt_" in moment.text for moment in timelines["EAGER-5"])

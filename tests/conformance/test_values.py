@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from typing import Any
 
 import pytest
 
@@ -12,9 +11,7 @@ from flowactions_conformance.kit.outcomes import Status
 from flowactions_conformance.kit.registry import all_checks
 from flowactions_conformance.kit.runner import run_checks
 from flowactions_conformance.kit.values import IDS, TEXTS, Values
-from flowactions_conformance.reference_host.testing import ReferenceDriver
-from tests.conformance.middleware import Answer, Asked, around, json_answer
-from tests.conformance.mutants.mutant import changed
+from tests.conformance.faulty import app, driver, factory_of
 
 
 def test_a_seed_repeats_its_values() -> None:
@@ -60,10 +57,6 @@ async def test_the_report_names_the_seed() -> None:
     assert report.results[0].rerun.endswith("--check EDIT-5 --seed 7")
 
 
-async def _nothing(*_: Any, **__: Any) -> None:
-    """Do nothing."""
-
-
 @pytest.mark.ci
 @pytest.mark.parametrize(
     ("method", "check"),
@@ -71,7 +64,13 @@ async def _nothing(*_: Any, **__: Any) -> None:
 )
 async def test_a_driver_that_does_nothing_proves_nothing(method: str, check: str) -> None:
     """What it should have made fail is not testable, and the message says that nothing failed."""
-    report = await run_checks(changed(lambda driver: setattr(driver, method, _nothing)), [check])
+    nothing = driver(
+        f"{method}-does-nothing",
+        "",
+        f"async def {method}(",
+        f"async def {method}(*_): pass\n\n    async def _(",
+    )
+    report = await run_checks(factory_of(nothing), [check])
     (result,) = report.results
     assert result.status is Status.NOT_TESTABLE
     assert result.finding is not None
@@ -79,18 +78,14 @@ async def test_a_driver_that_does_nothing_proves_nothing(method: str, check: str
     assert not report.passed
 
 
-def _limits(driver: ReferenceDriver) -> None:
-    """Has the host answer 429 to what the preflight does not need."""
-
-    def refuse(asked: Asked) -> Answer | None:
-        return json_answer(429, b"slow down") if asked.path.startswith("/v1/webhooks") else None
-
-    driver.app = around(driver.app, refuse=refuse)
+LIMITED = 'json_answer(429, b"slow down") if asked.path.startswith("/v1/webhooks") else None'
+"""An answer to what the preflight does not need."""
 
 
 async def test_one_cause_is_one_failure() -> None:
     """The other checks that meet it are not tried, and name the one that failed."""
-    report = await run_checks(changed(_limits), ["AUTH-1", "AUTH-2", "AUTH-5", "AUTH-7"])
+    limited = app("limited", "", f"around(made.app, refuse=lambda asked: {LIMITED})")
+    report = await run_checks(factory_of(limited), ["AUTH-1", "AUTH-2", "AUTH-5", "AUTH-7"])
     states = [result.status for result in report.results]
     assert sorted(states) == [Status.FAIL, *[Status.NOT_TRIED] * 3]
     failed = next(result for result in report.results if result.status is Status.FAIL)

@@ -1,1 +1,0 @@
-"""Broken hosts, as data: what each breaks, which checks must find it, and which must not blame it."""
