@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from litestar import Litestar
@@ -110,55 +109,24 @@ class _Routes:
     """Decides which requests a Litestar app would route to a handler.
 
     Litestar's own router decides. Its refusal takes ten times as long as its acceptance, and a host's own requests also
-    pass here. So requests that cannot match by start of the path, method and number of segments are refused before.
+    pass here. So paths with another start than each of the plugins' are refused before.
     """
 
     def __init__(self, app: Litestar) -> None:
         self._route: Callable[..., Any] = app.asgi_router.handle_routing
-        self._plain: dict[str, set[str]] = {}
-        """Path without parameters → methods."""
-        self._segments: dict[str, set[int]] = {}
-        """Method → how many segments its paths with parameters have."""
-        starts: set[str] = set()
-        open_starts: set[str] = set()
-        for route in app.routes:
-            start = route.path.partition("{")[0]
-            if not isinstance(route, HTTPRoute) or any(
-                each.type is Path for each in route.path_parameters.values()
-            ):
-                open_starts.add(start)
-                continue
-            methods = set(route.methods)
-            if all(_is_added(each) for each in route.route_handlers if "OPTIONS" in each.http_methods):
-                methods.discard("OPTIONS")
-            if route.path_parameters:
-                starts.add(start)
-                for method in methods:
-                    self._segments.setdefault(method, set()).add(len(route.path_components))
-            else:
-                self._plain.setdefault(route.path, set()).update(methods)
-        self._starts = tuple(starts)
-        self._open_starts = tuple(open_starts)
+        self._starts = tuple({route.path.partition("{")[0] for route in app.routes})
 
     def serve(self, path: str, method: str) -> bool:
         """Return whether a plugin's handler answers; the path is decoded, without the root path."""
         if "//" in path or path[-1:] == "/" or path[:1] != "/":
             path = normalize_path(path)
-        if not self._may_serve(path, method):
+        if not path.startswith(self._starts):
             return False
         try:
             handler = self._route(path=path, method=method)[1]
         except HTTPException:  # not found, or another method
             return False
         return method != "OPTIONS" or not _is_added(handler)
-
-    def _may_serve(self, path: str, method: str) -> bool:
-        if path in self._plain:
-            if method in self._plain[path]:
-                return True
-        elif path.startswith(self._starts) and path.count("/") in self._segments.get(method, ()):
-            return True
-        return path.startswith(self._open_starts)
 
 
 def _is_added(handler: Any) -> bool:

@@ -13,7 +13,7 @@ import traceback
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_type_hints
@@ -306,7 +306,13 @@ async def live(
     """
     maker = "make_driver" if listener is None else "make_host"
     try:
-        making = _making(factory, env, maker)
+        making: Any = factory(env)
+        if inspect.iscoroutine(making):
+            making.close()
+        if not hasattr(making, "__aenter__"):
+            raise DriverFault(  # noqa: TRY301
+                f"{maker} must return an async context manager: decorate it with contextlib.asynccontextmanager"
+            )
         host = await making.__aenter__()
     except DriverFault:
         raise
@@ -354,18 +360,3 @@ def load_factory(name: str) -> Factory:
         raise DriverFault(f"{name} is not a function")
     factory: Factory = found
     return factory
-
-
-def _making(factory: Factory, env: Env, maker: str) -> AbstractAsyncContextManager[HostDriver]:
-    try:
-        made: Any = factory(env)
-    except (Exception, SystemExit, KeyboardInterrupt) as exc:
-        raise DriverFault(f"{maker} raised {described(exc)}") from exc
-    if hasattr(made, "__aenter__"):
-        manager: AbstractAsyncContextManager[HostDriver] = made
-        return manager
-    if inspect.iscoroutine(made):
-        made.close()
-    raise DriverFault(
-        f"{maker} must return an async context manager: decorate it with contextlib.asynccontextmanager"
-    )

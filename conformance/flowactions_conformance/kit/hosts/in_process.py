@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from flowactions_conformance.kit.hosts.hosting import About, Running, call_driver, described, live
@@ -22,7 +23,6 @@ from flowactions_conformance.kit.outcomes import DriverFault
 from flowactions_conformance.kit.under_test import Env, Factory, HostDriver
 from flowactions_hookspecs.tasks import is_being_cancelled
 
-_POLL_SECONDS = 0.01
 _LOOKS = 6
 """How often a host's thread is looked at within a second."""
 
@@ -51,13 +51,13 @@ class InProcess(Running):
         self._listener = listener
         self._host: HostDriver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._stopping: asyncio.Event | None = None
-        self._is_asked_to_stop = False
         self._task: asyncio.Task[None] | None = None
-        self._thread: threading.Thread | None = None
-        self._ended = threading.Event()
-        self._starting: asyncio.Future[About] | None = None
-        self._stop_failure: str | None = None
+        self._stopping = asyncio.Event()
+        self._begun: Future[About] = Future()
+        self._ended: Future[str | None] = Future()
+        """With what has failed while it stopped."""
+        # A daemon: a host that blocks its thread for ever must not keep the kit from ending.
+        self._thread = threading.Thread(target=self._main, name="host", daemon=True)
 
     async def start(self) -> None:
         """Start it.
@@ -65,16 +65,12 @@ class InProcess(Running):
         Raises:
             DriverFault: it could not be made or started, or not in time.
         """
-        own_loop = asyncio.get_running_loop()
-        self._starting = starting = own_loop.create_future()
-        # A daemon: a host that blocks its thread for ever must not keep the kit from ending.
-        self._thread = threading.Thread(target=self._main, args=(own_loop,), name="host", daemon=True)
         self._thread.start()
-        await self._started(asyncio.shield(starting))
+        await self._started(asyncio.shield(asyncio.wrap_future(self._begun)))
 
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
-        if self._host is None or self._loop is None or self._ended.is_set():
+        if self._host is None or self._loop is None or self._ended.done():
             raise DriverFault(f"{method}() was called on a host that does not run")
         calling = call_driver(self._host, method, arguments)
         try:
@@ -92,73 +88,52 @@ class InProcess(Running):
 
     async def stop(self, *, judged: bool = True) -> None:
         """See `Running.stop`."""
-        if self._ended.is_set():
+        if self._ended.done():
             return
-        self._is_asked_to_stop = True
-        if self._loop is not None and self._stopping is not None:
+        if self._loop is None:  # its thread has not come so far
+            self._stopping.set()
+        else:
             self._loop.call_soon_threadsafe(self._stopping.set)
-        await self._stopped(self._has_ended(), self._give_up, judged=judged)
-        if self._stop_failure is not None:
-            raise DriverFault(f"the host failed while it stopped: {self._stop_failure}")
-
-    async def _has_ended(self) -> None:
-        while not self._ended.is_set():  # noqa: ASYNC110  set by a thread; waiting in another could not be given up
-            await asyncio.sleep(_POLL_SECONDS)
+        ended = asyncio.shield(asyncio.wrap_future(self._ended))
+        failure = await self._stopped(ended, self._give_up, judged=judged)
+        if failure is not None:
+            raise DriverFault(f"the host failed while it stopped: {failure}")
 
     async def _give_up(self) -> None:
         if self._loop is not None and self._task is not None:
             # A host that waits for ever in make_host, or in its lifespan, ends by this; a blocked one does not.
             self._loop.call_soon_threadsafe(self._task.cancel)
-            await asyncio.to_thread(self._ended.wait, SHORT_SECONDS)
+            await asyncio.wait({asyncio.wrap_future(self._ended)}, timeout=SHORT_SECONDS)
 
     async def kill(self) -> None:
         """See `Running.kill`."""
         raise NotImplementedError("a host in this process cannot be killed")
 
-    def _main(self, own_loop: asyncio.AbstractEventLoop) -> None:
-        def tell(done: Callable[[], None]) -> None:
-            # The kit may have given up on this host and closed its loop.
-            if not own_loop.is_closed():
-                own_loop.call_soon_threadsafe(done)
-
-        started = self._starting
-        assert started is not None  # noqa: S101  set before the thread was started
-
-        def failed(message: str) -> None:
-            if started.done():
-                self._stop_failure = message
-            else:
-                started.set_exception(DriverFault(message))
-
+    def _main(self) -> None:
+        failure = None
         try:
             # Not by the policy of the process: a foreign test suite may have set one.
             with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-                runner.run(self._live(lambda about: tell(lambda: _settle(started, about))))
+                runner.run(self._live())
         except DriverFault as exc:
-            message = str(exc)
-            tell(lambda: failed(message))
+            failure = str(exc)
         except asyncio.CancelledError:
-            tell(lambda: failed("the host was cancelled, because it hung"))
+            failure = "the host was cancelled, because it hung"
         except BaseException as exc:  # noqa: BLE001  whatever it is, it is the host's, and the kit goes on
-            message = f"the host raised {described(exc)}"
-            tell(lambda: failed(message))
-        finally:
-            self._ended.set()
+            failure = f"the host raised {described(exc)}"
+        if failure is not None and not self._begun.done():
+            self._begun.set_exception(DriverFault(failure))
+        self._ended.set_result(failure)
 
-    async def _live(self, started: Callable[[About], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._stopping = asyncio.Event()
-        if self._is_asked_to_stop:  # before its thread had come so far
-            self._stopping.set()
-
-        await live(self._factory, self.env, self._listener, self._serving, started, self.output)
+    async def _live(self) -> None:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        begun = self._begun.set_result
+        await live(self._factory, self.env, self._listener, self._serving, begun, self.output)
         self.left_at = time.monotonic()
 
     async def _serving(self, host: HostDriver, started: Callable[[], None]) -> None:
         self._host = host  # before the kit's thread hears of it: it may call at once
         started()
-        assert self._stopping is not None  # noqa: S101  made by _live
         await self._stopping.wait()
 
     async def _place(self) -> str:
@@ -178,13 +153,8 @@ class InProcess(Running):
 
     def _line(self) -> str:
         """Return the line that the host's thread is at, and nothing where it waits for events."""
-        frame = sys._current_frames().get((self._thread and self._thread.ident) or 0)  # noqa: SLF001  the way to see it
+        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the way to see it
         if frame is None:
             return ""
         last = traceback.extract_stack(frame)[-1]
         return "" if "selectors.py" in last.filename else f"{last.filename}:{last.lineno} in {last.name}"
-
-
-def _settle(started: asyncio.Future[About], about: About) -> None:
-    if not started.done():
-        started.set_result(about)
