@@ -12,7 +12,8 @@ import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault, Workspace, sample_workspace
-from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET, SIGNING_SECRET
+from flowactions_conformance.chat_provider.app import SIGNING_SECRET
+from flowactions_conformance.chat_provider.oauth import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, DashboardPrincipal, FlowActions, Node, NodeResult
 from tests.support import SmallHost, a_walk, development, transport_of

@@ -17,8 +17,9 @@ from flowactions_conformance.chat_provider import (
     Fault,
     sample_workspace,
 )
-from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
+from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
+from flowactions_conformance.chat_provider.oauth import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 
 SCOPES = "chat:write,channels:read,groups:read,users:read,im:write"
@@ -407,13 +408,11 @@ class TestLifecycle:
         @post("/events")
         async def events(request: Request[Any, Any, Any]) -> None:
             body, stamp = await request.body(), int(request.headers["x-slack-request-timestamp"])
-            assert request.headers["x-slack-signature"] == signature("s3cret", stamp, body)
+            assert request.headers["x-slack-signature"] == signature(SIGNING_SECRET, stamp, body)
             seen.append(await request.json())
 
         async with serve(Litestar([events])) as url:
-            provider = FakeChatProvider(
-                events_url=f"{url}/events", signing_secret="s3cret", clock=lambda: 1_700_000_000.9
-            )
+            provider = FakeChatProvider(events_url=f"{url}/events", clock=lambda: 1_700_000_000.9)
             workspace = provider.state.workspaces[0]
             token = provider.state.add_token(workspace)
             await provider.revoke(token)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -32,17 +31,14 @@ from flowactions_conformance.chat_provider.state import (
 
 PAGES = Path(__file__).parent / "pages"
 JSON_TYPE = "application/json;charset=utf-8"
-CLIENT_ID = "fake-client-id"
-CLIENT_SECRET = "fake-client-secret"  # noqa: S105  guards nothing
 SIGNING_SECRET = "fake-signing-secret"  # noqa: S105  guards nothing
-CLIENT = oauth.OAuthClient(CLIENT_ID, CLIENT_SECRET)
 
 
 def settings_of(url: str) -> dict[str, str]:
     """Return the settings of a host that uses the provider at this URL."""
     return {
-        "CHAT_CLIENT_ID": CLIENT_ID,
-        "CHAT_CLIENT_SECRET": CLIENT_SECRET,
+        "CHAT_CLIENT_ID": oauth.CLIENT_ID,
+        "CHAT_CLIENT_SECRET": oauth.CLIENT_SECRET,
         "CHAT_SIGNING_SECRET": SIGNING_SECRET,
         "CHAT_API_URL": f"{url}/api/",
         "CHAT_AUTHORIZE_URL": f"{url}/oauth/v2/authorize",
@@ -55,7 +51,6 @@ class FakeChatProvider:
     Args:
         workspaces: a small sample workspace by default.
         events_url: the URL that receives lifecycle events; ``None``: none are sent.
-        signing_secret: signs the events.
         clock: Unix seconds.
 
     Attributes:
@@ -70,15 +65,12 @@ class FakeChatProvider:
         workspaces: Sequence[Workspace] | None = None,
         *,
         events_url: str | None = None,
-        signing_secret: str = SIGNING_SECRET,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.state = State(workspaces or [sample_workspace()], clock)
         self.events_url = events_url
         self.faults: defaultdict[str, deque[Fault]] = defaultdict(deque)
         self.calls: list[str] = []
-        self._signing_secret = signing_secret
-        self._clock = clock
         self.app = self._app()
 
     @property
@@ -103,15 +95,7 @@ class FakeChatProvider:
 
     async def _send(self, workspace: Workspace, event: dict[str, Any]) -> None:
         if self.events_url is not None:
-            event_id = f"Ev{secrets.token_hex(5).upper()}"
-            await send_event(
-                self.events_url,
-                self._signing_secret,
-                self._clock(),
-                team_id=workspace.id,
-                event_id=event_id,
-                event=event,
-            )
+            await send_event(self.events_url, SIGNING_SECRET, self.state.now(), workspace.id, event)
 
     async def _call(self, request: Request[Any, Any, Any], method_name: str) -> Any:
         """Answer one call of the Web API."""
@@ -130,7 +114,7 @@ class FakeChatProvider:
         if method_name == "oauth.v2.access":
             if is_json:
                 return _json(refusal("invalid_arguments"))
-            return _json(oauth.exchange(self.state, CLIENT, authorization, await _form(request)))
+            return _json(oauth.exchange(self.state, authorization, await _form(request)))
         token = self.state.token(value)
         method = METHODS.get(method_name)
         if method is None or token is None or token.dead is not None:
@@ -161,11 +145,11 @@ class FakeChatProvider:
 
         @get("/oauth/v2/authorize")
         async def consent(request: Request[Any, Any, Any]) -> Response[Any]:
-            return oauth.consent(self.state, CLIENT, dict(request.query_params.items()))
+            return oauth.consent(self.state, dict(request.query_params.items()))
 
         @post("/oauth/v2/authorize")
         async def decide(request: Request[Any, Any, Any]) -> Response[Any]:
-            return oauth.decide(self.state, CLIENT, await _form(request))
+            return oauth.decide(self.state, await _form(request))
 
         @get("/inspect/messages")
         async def inspect() -> dict[str, list[Message]]:

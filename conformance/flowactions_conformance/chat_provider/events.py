@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import secrets
 from typing import Any
 
 import httpx
@@ -15,10 +16,8 @@ def signature(secret: str, timestamp: int, body: bytes) -> str:
     return f"v0={hmac.new(secret.encode(), signed, 'sha256').hexdigest()}"
 
 
-async def send_event(
-    url: str, secret: str, now: float, *, team_id: str, event_id: str, event: dict[str, Any]
-) -> int:
-    """Deliver an event once; returns the status of the answer.
+async def send_event(url: str, secret: str, now: int, team_id: str, event: dict[str, Any]) -> int:
+    """Deliver an event once; return the status of the answer.
 
     Raises:
         httpx.HTTPError: nobody answered within three seconds.
@@ -28,15 +27,14 @@ async def send_event(
         "team_id": team_id,
         "api_app_id": "A0FAKE",
         "event": event,
-        "event_id": event_id,
-        "event_time": int(now),
+        "event_id": f"Ev{secrets.token_hex(5).upper()}",
+        "event_time": now,
     }
     body = json.dumps(wrapper).encode()
     headers = {
         "content-type": "application/json",
-        "x-slack-request-timestamp": str(int(now)),
-        "x-slack-signature": signature(secret, int(now), body),
+        "x-slack-request-timestamp": str(now),
+        "x-slack-signature": signature(secret, now, body),
     }
     async with httpx.AsyncClient(timeout=3, trust_env=False) as client:
-        answer = await client.post(url, content=body, headers=headers)
-    return answer.status_code
+        return (await client.post(url, content=body, headers=headers)).status_code

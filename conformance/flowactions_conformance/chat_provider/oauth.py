@@ -7,7 +7,7 @@ import html
 import string
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlencode
 
 from litestar import MediaType, Response
@@ -19,16 +19,13 @@ from flowactions_conformance.chat_provider.state import State
 CONSENT_PAGE = Path(__file__).parent / "pages" / "consent.html"
 
 
-class OAuthClient(NamedTuple):
-    """The app that may be installed."""
-
-    client_id: str
-    client_secret: str
+CLIENT_ID = "fake-client-id"
+CLIENT_SECRET = "fake-client-secret"  # noqa: S105  guards nothing
 
 
-def consent(state: State, client: OAuthClient, query: Mapping[str, str]) -> Response[Any]:
+def consent(state: State, query: Mapping[str, str]) -> Response[Any]:
     """Ask a user to install the app in a workspace."""
-    problem = _problem(client, query)
+    problem = _problem(query)
     if problem is not None:
         return problem
     page = string.Template(CONSENT_PAGE.read_text(encoding="utf-8"))
@@ -44,9 +41,9 @@ def consent(state: State, client: OAuthClient, query: Mapping[str, str]) -> Resp
     return Response(page.substitute(options=options, scopes=scopes, hidden=hidden), media_type=MediaType.HTML)
 
 
-def decide(state: State, client: OAuthClient, form: Mapping[str, str]) -> Response[Any]:
+def decide(state: State, form: Mapping[str, str]) -> Response[Any]:
     """Redirect the user back with a code, or with the reason for its absence."""
-    problem = _problem(client, form)
+    problem = _problem(form)
     if problem is not None:
         return problem
     redirect_uri = form["redirect_uri"]
@@ -60,19 +57,18 @@ def decide(state: State, client: OAuthClient, form: Mapping[str, str]) -> Respon
     return Redirect(f"{redirect_uri}{separator}{urlencode(answer)}", status_code=303)
 
 
-def exchange(state: State, client: OAuthClient, authorization: str, form: Mapping[str, str]) -> dict[str, Any]:
+def exchange(state: State, authorization: str, form: Mapping[str, str]) -> dict[str, Any]:
     """Answer ``oauth.v2.access``: a bot token for a code, once.
 
     Args:
         state: the provider's state.
-        client: the app.
         authorization: the header's value; the client's id and secret may be there or in the form.
         form: the request's fields.
     """
     given = _basic(authorization) or (form.get("client_id"), form.get("client_secret"))
-    if given[0] != client.client_id:
+    if given[0] != CLIENT_ID:
         return refusal("invalid_client_id")
-    if given[1] != client.client_secret:
+    if given[1] != CLIENT_SECRET:
         return refusal("bad_client_secret")
     code = state.pop_code(form.get("code", ""))
     if code is None:
@@ -93,9 +89,9 @@ def exchange(state: State, client: OAuthClient, authorization: str, form: Mappin
     }
 
 
-def _problem(client: OAuthClient, query: Mapping[str, str]) -> Response[str] | None:
+def _problem(query: Mapping[str, str]) -> Response[str] | None:
     """Refuse requests that cannot be answered with a redirect."""
-    if query.get("client_id") != client.client_id:
+    if query.get("client_id") != CLIENT_ID:
         return Response("Unknown client_id.", status_code=400, media_type=MediaType.TEXT)
     if not query.get("redirect_uri", "").startswith(("http://", "https://")):
         return Response("A redirect_uri is needed.", status_code=400, media_type=MediaType.TEXT)

@@ -217,23 +217,9 @@ class Trial(Parts):
         headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         **sending: Any,
     ) -> httpx.Response:
-        """Send a request to a route of the plugin, below the host's prefix; redirects are not followed."""
+        """Send a request to a route of the plugin below the host's prefix, or to a whole URL; redirects are not followed."""
         host = host or self.host
-        url = f"{host.url}{host.prefix}{path}"
-        return await self.request_url(method, url, who=who, host=host, headers=headers, **sending)
-
-    async def request_url(
-        self,
-        method: str,
-        url: str,
-        *,
-        who: Login | None = None,
-        host: Host | None = None,
-        headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
-        **sending: Any,
-    ) -> httpx.Response:
-        """Send a request to any address of the host; redirects are not followed."""
-        host = host or self.host
+        url = path if path.startswith(host.url) else f"{host.url}{host.prefix}{path}"
         path = url.removeprefix(host.url)
         own: dict[str, str] = {} if who is None else await self.call("headers", who, host=host)
         if ROUTES in path:

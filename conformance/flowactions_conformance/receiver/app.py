@@ -63,7 +63,6 @@ class Receiver:
 
     Args:
         secret: the signing secret.
-        clock: Unix seconds.
         on_arrival: called with each request once it is recorded.
 
     Attributes:
@@ -74,12 +73,10 @@ class Receiver:
     def __init__(
         self,
         secret: str,
-        clock: Callable[[], float] = time.time,
         on_arrival: Callable[[Arrival], None] = lambda _: None,
     ) -> None:
         self._secret = secret
         self._on_arrival = on_arrival
-        self._clock = clock
         self._seen: Counter[str] = Counter()
         self._total = 0
         self.arrivals: deque[Arrival] = deque(maxlen=KEPT_ARRIVALS)
@@ -92,7 +89,7 @@ class Receiver:
         by_name = dict(headers)
         event_id = by_name.get("x-service-webhook-id", "")
         seen = self._count(event_id)
-        now = self._clock()
+        now = time.time()
         self._total += 1
         arrival = Arrival(
             number=self._total,

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_conformance.chat_provider import Fault
-from flowactions_conformance.chat_provider.app import CLIENT_ID, CLIENT_SECRET
+from flowactions_conformance.chat_provider.oauth import CLIENT_ID, CLIENT_SECRET
 from flowactions_hookspecs import DashboardPrincipal, FlowActions
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.settings.model import read_settings

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from flowactions_conformance.chat_provider import FakeChatProvider, Fault
-from flowactions_conformance.chat_provider.app import CLIENT_SECRET
+from flowactions_conformance.chat_provider.oauth import CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.failures import ChatRefused

@@ -92,15 +92,11 @@ async def test_what_the_manifest_names_is_what_a_running_host_uses(sqlite_url: s
             subscribed = manifest["settings"]["event_subscriptions"]
             assert await challenged(client, subscribed["request_url"]) == {"challenge": "c4ll"}
             assert len(subscribed["bot_events"]) == 2
-            for number, kind in enumerate((*OTHER_EVENTS, *subscribed["bot_events"])):
+            for kind in (*OTHER_EVENTS, *subscribed["bot_events"]):
                 assert await browser.status() == "active"
+                event = {"type": kind, "tokens": {"oauth": [], "bot": [bot]}}
                 answered = await send_event(
-                    subscribed["request_url"],
-                    SIGNING_SECRET,
-                    time.time(),
-                    team_id=team,
-                    event_id=f"Ev{number}",
-                    event={"type": kind, "tokens": {"oauth": [], "bot": [bot]}},
+                    subscribed["request_url"], SIGNING_SECRET, int(time.time()), team, event
                 )
                 assert answered == 200
                 if kind in subscribed["bot_events"]:

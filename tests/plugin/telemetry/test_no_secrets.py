@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import select, text
 
 from flowactions_conformance.chat_provider import FakeChatProvider, sample_workspace
-from flowactions_conformance.chat_provider.app import CLIENT_SECRET, SIGNING_SECRET
+from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
+from flowactions_conformance.chat_provider.oauth import CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, ApiPrincipal, FlowActions, LogicAction, Node
 from flowactions_plugin.storage.schema import metadata

@@ -129,8 +129,7 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
     for name, expected in ((NODE, {200}), ("chat_message", {200, 409})):
         entry = await evidence.shown(trial, name)
         for field, path in (entry.get("pickers") or {}).items():
-            url = f"{trial.host.url}{path}"
-            answer = await trial.request_url("GET", url, who=trial.author)
+            answer = await trial.request("GET", f"{trial.host.url}{path}", who=trial.author)
             trial.expect(
                 answer.status_code in expected,
                 f"the picker of {name}.{field} does not answer at {path}, where the palette has it",

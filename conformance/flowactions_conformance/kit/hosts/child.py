@@ -15,7 +15,7 @@ from contextlib import suppress
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, Call, Reply, Start
 from flowactions_conformance.kit.hosts.hosting import call_driver, live, load_factory, types_of
 from flowactions_conformance.kit.hosts.output import LogLines, Output, encodable
 from flowactions_conformance.kit.outcomes import DriverFault
@@ -105,15 +105,13 @@ class Child:
 
 
 def _inherited(descriptor: int) -> socket.socket:
-    listener = socket.socket(fileno=descriptor)
-    listener.set_inheritable(False)
-    return listener
+    connection = socket.socket(fileno=descriptor)
+    connection.set_inheritable(False)
+    return connection
 
 
 async def _main() -> int:
-    port, _, word = os.environ.pop(PARENT).partition(":")
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(port), limit=LINE_LIMIT)
-    writer.write(f"{word}\n".encode())
+    reader, writer = await asyncio.open_connection(sock=_inherited(int(sys.argv[1])), limit=LINE_LIMIT)
     # The one type that JSON does not have is the path of the state folder.
     start = msgspec.json.decode(await reader.readline(), type=Start, dec_hook=lambda kind, text: kind(text))
     sys.path[:0] = [folder for folder in start.path if folder not in sys.path]

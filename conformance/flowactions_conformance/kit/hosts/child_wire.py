@@ -1,4 +1,4 @@
-"""What a parent and the child process in which a host runs tell each other: lines of JSON over loopback."""
+"""What a parent and the child process in which a host runs tell each other: lines of JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any, Final
 from flowactions_conformance.kit.under_test import Env, Wire
 
 LINE_LIMIT: Final = 64 * 1024 * 1024
-PARENT: Final = "FLOWACTIONS_CONFORMANCE_PARENT"
-"""``<port>:<word>``: where the child finds its parent, and how it shows that it is the child."""
 LEFT: Final = -1
 """The number of the reply that tells when the block of ``make_host`` had ended, in monotonic seconds."""
 

@@ -1,6 +1,6 @@
 """Runs a host in a child process, which can be killed: the parent's side.
 
-They talk in lines of JSON over a loopback connection, so that what the host prints disturbs nothing.
+They talk in lines of JSON over a connection of their own, so that what the host prints disturbs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, PARENT, Call, Reply, Start
+from flowactions_conformance.kit.hosts.child_wire import LEFT, LINE_LIMIT, Call, Reply, Start
 from flowactions_conformance.kit.hosts.hosting import About, Running, types_of
 from flowactions_conformance.kit.hosts.limits import Patience
 from flowactions_conformance.kit.hosts.output import Output
@@ -48,7 +48,6 @@ class ChildProcess(Running):
         output: Output,
     ) -> None:
         super().__init__(env, patience, output)
-        self._disconnected = asyncio.Event()
         self._start = Start(
             factory=factory,
             env=env,
@@ -60,7 +59,6 @@ class ChildProcess(Running):
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._reading: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Start it.
@@ -68,44 +66,29 @@ class ChildProcess(Running):
         Raises:
             DriverFault: it could not be made or started, or not in time.
         """
-        word = secrets.token_hex(16)
-        ready = asyncio.get_running_loop().create_future()
-        self._waiting[0] = ready
-
-        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            if (await reader.readline()).strip().decode() != word:
-                writer.close()
-                return
-            self._writer = writer
-            writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
-            # A child that ends before it has read all resets the connection.
-            with suppress(ConnectionError):
-                await self._read_replies(reader)
-            if self._process is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(1):
-                        await self._process.wait()
-            self._lost()
-            self._disconnected.set()
-
-        self._server = await asyncio.start_server(connected, "127.0.0.1", 0, limit=LINE_LIMIT)
-        port = self._server.sockets[0].getsockname()[1]
+        ready = self._waiting[0] = asyncio.get_running_loop().create_future()
+        ours, theirs = socket.socketpair()
+        reader, self._writer = await asyncio.open_connection(sock=ours, limit=LINE_LIMIT)
+        self._writer.write(msgspec.json.encode(self._start, enc_hook=str) + b"\n")
         # A pipe of its own: with asyncio's, wait() would also wait for every grandchild that keeps it open.
         reading, writing = os.pipe()
-        self._process = await asyncio.create_subprocess_exec(
+        self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "flowactions_conformance.kit.hosts.child",
-            env={**os.environ, PARENT: f"{port}:{word}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            str(theirs.fileno()),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=writing,
             stderr=writing,
-            pass_fds=[self._listener.fileno()],
+            pass_fds=[theirs.fileno(), self._listener.fileno()],
             start_new_session=True,  # so that what the host starts can be ended with it
         )
         os.close(writing)
+        theirs.close()
         self._listener.close()
-        self._reading.append(asyncio.create_task(self._read_output(reading)))
+        reads = self._read_output(reading), self._read_replies(reader, process)
+        self._reading = [asyncio.create_task(each) for each in reads]
         try:
             await self._started(self._about(ready))
         except (DriverFault, NothingKnown):
@@ -115,14 +98,20 @@ class ChildProcess(Running):
     async def _about(self, ready: asyncio.Future[Reply]) -> About:
         return msgspec.convert(_value(await ready), About)
 
-    async def _read_replies(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            reply = msgspec.json.decode(line, type=Reply)
-            if reply.number == LEFT:
-                self.left_at = reply.value
-            waiting = self._waiting.pop(reply.number, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(reply)
+    async def _read_replies(self, reader: asyncio.StreamReader, process: asyncio.subprocess.Process) -> None:
+        # A child that ends before it has read all resets the connection.
+        with suppress(ConnectionError):
+            while line := await reader.readline():
+                reply = msgspec.json.decode(line, type=Reply)
+                if reply.number == LEFT:
+                    self.left_at = reply.value
+                waiting = self._waiting.pop(reply.number, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(reply)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await process.wait()
+        self._lost()
 
     async def call(self, method: str, *arguments: object) -> Any:
         """See `Running.call`."""
@@ -150,7 +139,7 @@ class ChildProcess(Running):
 
     async def _has_ended(self, process: asyncio.subprocess.Process) -> int:
         status = await process.wait()
-        await self._disconnected.wait()
+        await asyncio.wait({self._reading[1]})
         return status
 
     async def kill(self) -> None:
@@ -169,8 +158,6 @@ class ChildProcess(Running):
                 os.killpg(self._process.pid, signal.SIGKILL)
         if self._writer is not None:
             self._writer.close()
-        if self._server is not None:
-            self._server.close()
         for task in self._reading:
             # What a grandchild of the host keeps open is not waited for.
             with suppress(TimeoutError):
