@@ -51,7 +51,9 @@ README = [
 """Those of the README's ring: each check that is not long, once."""
 
 CI = [
-    Combination("reference", "postgresql", ("DURABILITY-3", "SCALE-2", *sorted(LONG))),
+    Combination(
+        "reference", "postgresql", ("EAGER", "HALT", "PACING", "DURABILITY-3", "SCALE-2", *sorted(LONG))
+    ),
     Combination("fastapi", "sqlite", ("PACING-2", "PACING-4", "TASK-3")),
     Combination("odd", "sqlite", ("HTTP", "PACING-2", "PACING-4", "PACING-6", "PACING-11")),
     Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "PACING-5")),

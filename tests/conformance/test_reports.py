@@ -12,7 +12,7 @@ import pytest
 from flowactions_conformance.kit.outcomes import CheckResult, Finding, Moment, Report, Status
 from flowactions_conformance.kit.registry import PROFILES
 from flowactions_conformance.kit.report.summary import headline
-from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, Paint, report_text
+from flowactions_conformance.kit.report.terminal import SHOWN_MOMENTS, coloured, report_text
 from flowactions_conformance.kit.report.written import page, write_report
 from flowactions_conformance.kit.runner import run_checks
 
@@ -191,8 +191,8 @@ class TestTerminal:
         hostile = a_report(a_result("EAGER-1", Status.FAIL, title=HOSTILE), host=HOSTILE, output=HOSTILE)
         plain = report_text(hostile)
         assert not {each for each in plain if each != "\n" and not each.isprintable()}
-        assert "\x1b[1;31mFAIL" in report_text(hostile, Paint(colours=True))
-        assert "\x1b[2J" not in report_text(hostile, Paint(colours=True))
+        assert "\x1b[1;31mFAIL" in report_text(hostile, coloured)
+        assert "\x1b[2J" not in report_text(hostile, coloured)
 
 
 class TestFiles:

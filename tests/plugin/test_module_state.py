@@ -89,7 +89,6 @@ REASONS: Mapping[str, str] = {
     "flowactions_conformance.kit.tested:distribution_of": "caches what is installed",
     "flowactions_conformance.kit.probing.plugin:NO_TLS": "is not changed",
     "flowactions_conformance.kit.probing.plugin:_unique": "caches an id for each process: hosts of one process have the same",
-    "flowactions_conformance.kit.report.terminal:PLAIN": "is not changed",
     "flowactions_conformance.serving:NO_TIMEOUT": "is not changed",
     "flowactions_conformance.serving:NO_TLS": "is not changed",
 }

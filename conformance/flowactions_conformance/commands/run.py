@@ -23,7 +23,7 @@ from flowactions_conformance.kit.hosts.output import Output
 from flowactions_conformance.kit.outcomes import CheckResult, DriverFault, Report, Status
 from flowactions_conformance.kit.registry import all_checks, select
 from flowactions_conformance.kit.report.summary import ATTENTION
-from flowactions_conformance.kit.report.terminal import Paint, report_text
+from flowactions_conformance.kit.report.terminal import Paint, coloured, plain, report_text
 from flowactions_conformance.kit.report.written import write_report
 from flowactions_conformance.kit.runner import run_checks
 
@@ -69,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
 
 def paint_for(out: TextIO) -> Paint:
     """Return colours for a terminal, and none for a file or a pipe."""
-    return Paint(colours=out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+    has_them = out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return coloured if has_them else plain
 
 
 def _report(options: argparse.Namespace, progress: Progress) -> Report:

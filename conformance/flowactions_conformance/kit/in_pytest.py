@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from hashlib import sha256
@@ -32,77 +32,46 @@ class ConformanceWarning(pytest.PytestWarning):
     """The host does not do what the contract will require."""
 
 
-class Suite:
-    """The run of one class of tests.
+def _in_one_process(path: Path, run: Callable[[], Report]) -> Report:
+    """Have one of xdist's processes run the checks, and the others wait for its report."""
+    with path.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        written = file.read()
+        if written:
+            return msgspec.json.decode(written, type=Report)
+        report = run()
+        file.write(msgspec.json.encode(encodable(msgspec.to_builtins(report))))
+        return report
 
-    Args:
-        name: of the factory, for its file.
-        run: runs the checks of these ids.
 
-    Attributes:
-        report: of the run; ``None`` before.
-        told_by: the check whose test has said why nothing ran.
-    """
+def _in_thread(run: Callable[[], Coroutine[Any, Any, Report]]) -> Report:
+    """Run the checks in an event loop and a thread of the kit's own, whatever the project has set for its tests."""
+    loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Report]]] = Future()
+    ended: Future[Report] = Future()
 
-    def __init__(self, name: str, run: Callable[[Iterable[str]], Any]) -> None:
-        self.report: Report | None = None
-        self.told_by: str | None = None
-        self._name = name
-        self._run = run
+    async def running() -> Report:
+        task = asyncio.create_task(run())
+        loops.set_result((asyncio.get_running_loop(), task))
+        return await task
 
-    def report_for(self, request: pytest.FixtureRequest) -> Report:
-        """Return the report. The first test runs the checks of all tests that are selected."""
-        if self.report is None:
-            items = (item for item in request.session.items if isinstance(item, pytest.Function))
-            checks: Any = [item.callspec.params["check"] for item in items if item.cls is request.cls]
-            ids = [check.id for check in checks]
-            if hasattr(request.config, "workerinput"):
-                self.report = self._in_one_process(ids, request.getfixturevalue("tmp_path_factory"))
-            else:
-                self.report = self._in_thread(ids)
-        return self.report
+    def main() -> None:
+        try:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                ended.set_result(runner.run(running()))
+        except BaseException as exc:  # noqa: BLE001  whoever waits must hear of it
+            ended.set_exception(exc)
 
-    def _in_one_process(self, ids: Sequence[str], folders: pytest.TempPathFactory) -> Report:
-        """Have one of xdist's processes run the checks, and the others wait for its report."""
-        digest = sha256(f"{self._name} {ids}".encode()).hexdigest()
-        path = folders.getbasetemp().parent / f"flowactions-{digest[:16]}.json"
-        with path.open("a+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(0)
-            written = file.read()
-            if written:
-                return msgspec.json.decode(written, type=Report)
-            report = self._in_thread(ids)
-            file.write(msgspec.json.encode(encodable(msgspec.to_builtins(report))))
-            return report
-
-    def _in_thread(self, ids: Sequence[str]) -> Report:
-        """Run the checks in an event loop and a thread of the kit's own, whatever the project has set for its tests."""
-        loops: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Report]]] = Future()
-        ended: Future[Report] = Future()
-
-        async def running() -> Report:
-            task: asyncio.Task[Report] = asyncio.ensure_future(self._run(ids))
-            loops.set_result((asyncio.get_running_loop(), task))
-            return await task
-
-        def main() -> None:
-            try:
-                with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
-                    ended.set_result(runner.run(running()))
-            except BaseException as exc:  # noqa: BLE001  whoever waits must hear of it
-                ended.set_exception(exc)
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a project's filters must not reach the host's threads
-            Thread(target=main, name="flowactions-conformance", daemon=True).start()
-            try:
-                return ended.result()
-            except KeyboardInterrupt:
-                loop, task = loops.result()
-                loop.call_soon_threadsafe(task.cancel)
-                ended.result(CLOSE_SECONDS)
-                raise
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a project's filters must not reach the host's threads
+        Thread(target=main, name="flowactions-conformance", daemon=True).start()
+        try:
+            return ended.result()
+        except KeyboardInterrupt:
+            loop, task = loops.result()
+            loop.call_soon_threadsafe(task.cancel)
+            ended.result(CLOSE_SECONDS)
+            raise
 
 
 def conformance_suite(
@@ -144,20 +113,33 @@ def conformance_suite(
             write_report(ended, report)
         return ended
 
-    own = Suite(f"{make_host} {database}", run)
+    reports: list[Report] = []
+    told_by: list[str] = []
 
     class Conformance:
         """The checks of the flowactions conformance kit."""
 
         __test__ = True  # whatever a project's patterns are
-        suite = own
 
         @pytest.fixture
         def report(self, request: pytest.FixtureRequest, check: Check) -> Report:
-            """Return the report of the run."""
-            ended = own.report_for(request)
-            refuse_without_host(own, ended, check.id)
-            return ended
+            """Return the report. The first test runs the checks of all tests that are selected, and says why none could be."""
+            if not reports:
+                items = (item for item in request.session.items if isinstance(item, pytest.Function))
+                checks: Any = [item.callspec.params["check"] for item in items if item.cls is request.cls]
+                ids = [each.id for each in checks]
+                running = partial(_in_thread, partial(run, ids))
+                if hasattr(request.config, "workerinput"):
+                    digest = sha256(f"{make_host} {database} {ids}".encode()).hexdigest()
+                    folder = request.getfixturevalue("tmp_path_factory").getbasetemp().parent
+                    running = partial(_in_one_process, folder / f"flowactions-{digest[:16]}.json", running)
+                reports.append(running())
+            if (error := reports[0].error) is not None:
+                told_by.append(check.id)
+                is_first = told_by[0] == check.id
+                said = printable(error.message) if is_first else f"the host did not start, as {told_by[0]} says"
+                pytest.fail(said, pytrace=False)
+            return reports[0]
 
         @pytest.mark.parametrize("check", known, ids=lambda check: check.name)
         def test(self, check: Check, report: Report, request: pytest.FixtureRequest) -> None:
@@ -174,16 +156,6 @@ def conformance_suite(
 
 
 conformance_suite.__test__ = False  # type: ignore[attr-defined]  # whatever a project's patterns are
-
-
-def refuse_without_host(suite: Suite, report: Report, check: str) -> None:
-    """Fail a test if no check ran: the first one says all of it, each after it where to read it."""
-    if report.error is None:
-        return
-    suite.told_by = suite.told_by or check
-    if suite.told_by == check:
-        pytest.fail(printable(report.error.message), pytrace=False)
-    pytest.fail(f"the host did not start, as {suite.told_by} says", pytrace=False)
 
 
 def conclude(

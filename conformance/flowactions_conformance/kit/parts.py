@@ -108,8 +108,8 @@ class Parts:
         """Return a content step."""
         return Step(id=self.id(name), text=f"Text of {name}")
 
-    def flow(self, *items: Item, pacing: str | None = None, name: str = "flow") -> Flow:
-        """Return a flow of this check's agent."""
+    def flow(self, *items: Item, pacing: str | None = None, name: str = "flow", **of: str) -> Flow:
+        """Return a flow of this check's agent, or of another ``organization`` or ``agent``."""
         return msgspec.convert(
             {
                 "id": self.id(name),
@@ -118,6 +118,7 @@ class Parts:
                 "agent": self.agent,
                 "pacing": pacing or self.pacing,
                 "items": msgspec.to_builtins([self._placed(item) for item in items]),
+                **of,
             },
             Flow,
         )

@@ -163,12 +163,11 @@ class Trial(Parts):
 
     # What a check does to the host
 
-    async def seed(self, *flows: Flow, world: World | None = None, host: Host | None = None) -> None:
+    async def seed(self, *flows: Flow, world: World | None = None) -> None:
         """Has the host make this check's organization, agent, author and flows, or another world."""
         world = world or self.world(*flows)
         self.note("kit", f"seed {len(world.flows)} flows")
-        found: Mapping[str, str] = await self.call("seed", world, host=host)
-        self.ids.update(found)
+        self.ids.update(await self.call("seed", world))
 
     async def call(self, method: str, *arguments: object, host: Host | None = None) -> Any:
         """Call a method of the host's driver.
@@ -189,13 +188,11 @@ class Trial(Parts):
                 raise _limited(str(exc)) from None
             raise
 
-    async def open(
-        self, flow: Flow, user: str | None = None, content: str = "content", host: Host | None = None
-    ) -> Turn:
+    async def open(self, flow: Flow, user: str | None = None, content: str = "content") -> Turn:
         """Open a flow as an end user."""
         self.note("kit", f"open {flow.id}")
         user = self.id("user") if user is None else user
-        turn: Turn = await self.call("open", self.of_host(flow.id), user, content, host=host)
+        turn: Turn = await self.call("open", self.of_host(flow.id), user, content)
         self.note("host", f"answers step {turn.step_id}, done {turn.done}, halted {turn.halted}")
         return turn
 
@@ -244,7 +241,7 @@ class Trial(Parts):
         self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
         return answer
 
-    async def enqueue(self, name: str, host: Host | None = None, **fields: object) -> dict[str, Any]:
+    async def enqueue(self, name: str, **fields: object) -> dict[str, Any]:
         """Has the probe enqueue a webhook that goes to `hook` of that name."""
         body = {
             "organization_id": self.of_host(self.organization),
@@ -252,7 +249,7 @@ class Trial(Parts):
             "entity": self.id(name),
             **fields,
         }
-        answer = await self.request("POST", f"{ROUTES}/enqueue", json=body, host=host)
+        answer = await self.request("POST", f"{ROUTES}/enqueue", json=body)
         self.expect(
             answer.status_code == 200,
             "the plugin could not enqueue a webhook",
@@ -272,19 +269,19 @@ class Trial(Parts):
             self._host = host
         return host
 
-    async def stop(self, host: Host | None = None) -> None:
-        """Stop a host as its server does on SIGTERM.
+    async def stop(self) -> None:
+        """Stop the host as its server does on SIGTERM.
 
         Raises:
             DriverFault: it did not stop, or failed while it did.
         """
         self.note("kit", "stop the host")
-        await (host or self.host).running.stop()
+        await self.host.running.stop()
 
-    async def kill(self, host: Host | None = None) -> None:
-        """End a host's process with SIGKILL."""
+    async def kill(self) -> None:
+        """End the host's process with SIGKILL."""
         self.note("kit", "kill the host's process")
-        await (host or self.host).running.kill()
+        await self.host.running.kill()
 
     def open_gate(self, name: str) -> None:
         """Open a gate for the probe nodes that wait there."""
@@ -375,7 +372,7 @@ class Trial(Parts):
         )
         return self.arrivals(name)
 
-    async def nothing_more_is_sent(self, host: Host | None = None) -> None:
+    async def nothing_more_is_sent(self) -> None:
         """Wait until everything that was queued before has been sent.
 
         Two webhooks are enqueued one after the other and awaited: rows are sent oldest first, and ticks do not
@@ -383,7 +380,7 @@ class Trial(Parts):
         """
         for number in (1, 2):
             name = f"sentinel-{number}-{secrets.token_hex(3)}"
-            await self.enqueue(name, host=host)
+            await self.enqueue(name)
             await self.until_arrived(name)
 
     def _reported(self, event: Event) -> None:

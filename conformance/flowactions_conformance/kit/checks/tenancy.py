@@ -55,15 +55,9 @@ class Pair:
 
     def flow(self, node: Action, *, other: bool) -> Flow:
         """Return a flow of one of the two."""
-        trial = self.trial
-        return Flow(
-            id=trial.id("other-flow" if other else "flow"),
-            name="Flow",
-            organization=self.other if other else trial.organization,
-            agent=self.other_agent if other else trial.agent,
-            pacing="eager",
-            items=(node,),
-        )
+        if other:
+            return self.trial.flow(node, name="other-flow", organization=self.other, agent=self.other_agent)
+        return self.trial.flow(node)
 
     def world(self, *flows: Flow, agents: tuple[Agent, ...] = (), logins: tuple[Login, ...] = ()) -> World:
         """Return both organizations with these flows."""
@@ -151,14 +145,7 @@ async def the_card_names_own_agents(trial: Trial) -> None:
     )
     idle = Agent(id=trial.id("idle"), name="Idle", organization=trial.organization)
     other_chat = Action(id=trial.id("other-chat"), type=chat.type, config=chat.config)
-    webhooks = Flow(
-        id=trial.id("idle-flow"),
-        name="Idle",
-        organization=trial.organization,
-        agent=idle.id,
-        pacing="eager",
-        items=(trial.webhook("idle"),),
-    )
+    webhooks = trial.flow(trial.webhook("idle"), name="idle-flow", agent=idle.id)
     flows = (pair.flow(chat, other=False), pair.flow(other_chat, other=True), webhooks)
     await trial.seed(world=pair.world(*flows, agents=(idle,)))
     await connect(trial, trial.author)

@@ -85,11 +85,9 @@ class Tried:
         """Return the node as its author has it in the editor."""
         return NodeDraft(organization_id=ORGANIZATION, agent_id=AGENT, node=self.node(config))
 
-    async def advanced(self, walk: Walk, config: Mapping[str, Any] | None = None) -> NodeResult:
+    async def advanced(self, walk: Walk) -> NodeResult:
         """Record the node in a client-paced walk, advance to its step, and return the result."""
-        recorded = await self.actions.reach(
-            msgspec.structs.replace(walk, pacing=Deferred(STEP)), self.node(config)
-        )
+        recorded = await self.actions.reach(msgspec.structs.replace(walk, pacing=Deferred(STEP)), self.node())
         expect(
             recorded.status == "recorded",
             "the node is not recorded in a client-paced walk",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
 from flowactions_conformance.kit.outcomes import CheckResult, Report, Status
 from flowactions_conformance.kit.report.summary import (
@@ -31,22 +31,18 @@ STATE_WORDS: Final = {
 }
 
 
-class Paint:
-    """Colours, or none.
-
-    Args:
-        colours: whether there are any.
-    """
-
-    def __init__(self, *, colours: bool = False) -> None:
-        self._colours = colours
-
-    def __call__(self, text: str, *codes: str) -> str:
-        """Return the text in colour."""
-        return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if self._colours and codes else text
+Paint: TypeAlias = Callable[..., str]
+"""Gives a text and the codes of its colours for a terminal, or for what is none."""
 
 
-PLAIN: Final = Paint()
+def coloured(text: str, *codes: str) -> str:
+    """Return the text in colour."""
+    return f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes else text
+
+
+def plain(text: str, *_: str) -> str:
+    """Return the text as it is."""
+    return text
 
 
 def printable(text: str) -> str:
@@ -58,7 +54,7 @@ def printable(text: str) -> str:
     )
 
 
-def report_text(report: Report, paint: Paint = PLAIN) -> str:
+def report_text(report: Report, paint: Paint = plain) -> str:
     """Return the whole report."""
     return "\n".join(_lines(report, paint)) + "\n"
 
@@ -93,7 +89,7 @@ def _lines(report: Report, paint: Paint) -> Iterator[str]:
         yield f"Not claimed, and so not proved: {', '.join(unclaimed)}"
 
 
-def result_lines(result: CheckResult, paint: Paint = PLAIN) -> Iterator[str]:
+def result_lines(result: CheckResult, paint: Paint = plain) -> Iterator[str]:
     """Return all that is known of a check that did not simply pass."""
     provisional = "" if result.since else ", provisional: it will be required by a later contract"
     word = f"{result.status.name.replace('_', ' ')}  {result.id}"
