@@ -13,7 +13,7 @@ import msgspec
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return, without_attempt
 from flowactions_plugin.queue.delivery_telemetry import log_dead, log_lost
-from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
+from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
 from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
@@ -24,6 +24,9 @@ LINGER_SECONDS: Final = 0.005
 """How long an outcome waits for others, so that one statement writes them all."""
 
 BATCH: Final = 500
+
+MOST_TELLING: Final = 10
+"""How many batches of ends the host may be told of at once, before the next batch of outcomes is written."""
 
 PURGED: Final = "purged"
 """The reason of a delivery whose organization was purged while it was claimed."""
@@ -55,7 +58,8 @@ class Completer:
     ) -> None:
         self._store = store
         self._observers = observers
-        self._host = HostNotifier(delivery_finished)
+        self._delivery_finished = delivery_finished
+        self._telling: set[asyncio.Future[Any]] = set()
         self._completions: list[Completion] = []
         self._returns: list[Return] = []
         self._writing = asyncio.Lock()
@@ -112,7 +116,8 @@ class Completer:
     async def flush(self) -> None:
         """Write everything that waits, and wait until the host was notified."""
         await self.write()
-        await self._host.drain()
+        if self._telling:
+            await asyncio.wait(self._telling)
 
     async def write(self) -> None:
         """Write everything that waits."""
@@ -160,7 +165,17 @@ class Completer:
                 log_dead(done.delivery.id, done.delivery.destination, failure_reason(done.outcome))
         for observe in self._observers if written else ():
             observe(written)
-        await self._host.notify([*ended, *(each for each in written if each.change.status in FINISHED)])
+        await self._tell([*ended, *(each for each in written if each.change.status in FINISHED)])
+
+    async def _tell(self, ended: Sequence[Completion]) -> None:
+        """Begin to notify the host; wait only while too many batches are pending."""
+        if self._delivery_finished is None or not ended:
+            return
+        while len(self._telling) >= MOST_TELLING:
+            await asyncio.wait(self._telling, return_when=asyncio.FIRST_COMPLETED)
+        calls = asyncio.gather(*(tell_host(self._delivery_finished, each) for each in ended))
+        self._telling.add(calls)
+        calls.add_done_callback(self._telling.discard)
 
     def _linger(self) -> None:
         if self._lingering is None:

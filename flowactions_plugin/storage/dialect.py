@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 from sqlalchemy import ClauseElement, ColumnElement, FromClause, Table, literal
@@ -43,8 +43,7 @@ class Dialect(ABC):
 
     def compiled(self, statement: ClauseElement, paramstyle: str) -> SQLCompiler:
         """Return a statement as text for drivers of the DB-API with one of `PARAMSTYLES`."""
-        made: Any = statement.compile(dialect=self.made_by(paramstyle=paramstyle))
-        return made
+        return cast("SQLCompiler", statement.compile(dialect=self.made_by(paramstyle=paramstyle)))
 
     @abstractmethod
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
