@@ -5,7 +5,6 @@ FlowActionsError (of the contract)
 │   └── SchemaOutdated     its tables are of an earlier release; the message says what to do
 ├── SchemaNewer            the database's tables are of a later release; commands that change them refuse
 ├── StorageMisplaced       the database cannot be where the settings say; the message says why
-├── RowInvalid             a value of one row cannot be stored; other rows are not affected
 ├── SealBroken             a sealed secret cannot be opened
 ├── NotConfigured          a setting is missing; the message names it
 ├── HostFailed             a method or object of the host failed or has the wrong type; the message names it
@@ -78,10 +77,6 @@ class SchemaNewer(FlowActionsError):
 
 class StorageMisplaced(FlowActionsError):
     """The database cannot be where the settings say."""
-
-
-class RowInvalid(FlowActionsError):
-    """A value of a row cannot be stored."""
 
 
 class EgressRefused(FlowActionsError):

@@ -77,7 +77,7 @@ class Gauges:
         load = self._load()
         own = [
             Reading(names.IN_FLIGHT, load.in_flight),
-            Reading(names.LIMITED, len(load.limits.limited().destinations)),
+            Reading(names.LIMITED, len(load.limits.limited())),
         ]
         if self._timer() - self._read_at > STALE_SECONDS:
             return own

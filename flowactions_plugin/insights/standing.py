@@ -34,7 +34,6 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.insights.verdict import Share
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
-from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
@@ -183,7 +182,7 @@ def workers_of(connection: Connection, now: int) -> tuple[list[Worker], dict[str
 def _limited_of(text: Any) -> Mapping[str, int]:
     """Return what a worker has written; nothing, where no worker of this release can have written it."""
     try:
-        return msgspec.json.decode(text, type=Limited).destinations
+        return msgspec.json.decode(text, type=dict[str, int])
     except (msgspec.DecodeError, UnicodeError, TypeError):
         return {}
 

@@ -24,7 +24,7 @@ from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavaila
 from flowactions_plugin.host_answers import ask, failing
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, api_key
+from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Connection, Transaction
 from flowactions_plugin.storage.outages import answer_to
@@ -90,7 +90,7 @@ class LogicActions:
             StorageUnavailable: the database failed; nothing was written.
         """
         database = self._outbox.database
-        use = api_key(self._keys, ref.organization_id, ref.agent_id, key)
+        use = KeyUse(self._keys, ref.organization_id, f"api:{ref.agent_id}", key)
 
         def count(connection: Connection) -> None:
             wait_ms = self._calls.count(connection, ref.organization_id, ref.agent_id)

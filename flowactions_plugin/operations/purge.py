@@ -18,7 +18,7 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.operations.changes import WITHDRAWN_SECONDS
 from flowactions_plugin.operators.audit import PURGE, Entry, recording
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.limits import PURGED
+from flowactions_plugin.queue.lanes import PURGED
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (

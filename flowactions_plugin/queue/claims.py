@@ -20,7 +20,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import msgspec
-from sqlalchemy import BigInteger, LargeBinary, TextClause, TextualSelect, bindparam, text
+from sqlalchemy import TextClause, text
 from sqlalchemy.engine import Connection, Row
 
 from flowactions_plugin.clock import lease_clock
@@ -50,9 +50,9 @@ LONGEST_GRACE_SECONDS: Final = 1e12
 LIVE: Final = f"status IN ('pending', 'retrying') AND takeovers < {QUARANTINE_AFTER}"
 FREE: Final = (
     "(claimed_until IS NULL OR claimed_until <= {now}"
-    f" - CASE WHEN substr(claimed_by, 1, {PREFIX_DIGITS}) = :own THEN 0 ELSE :grace END)"
+    f" - CASE WHEN substr(claimed_by, 1, {PREFIX_DIGITS}) = :own THEN 0 ELSE CAST(:grace AS bigint) END)"
 )
-_UNPAUSED: Final = (
+UNPAUSED: Final = (
     "NOT EXISTS (SELECT 1 FROM flowactions_pauses AS pause WHERE"
     " pause.destination = {row}.destination AND pause.organization_id IN ('', {row}.organization_id))"
 )
@@ -78,7 +78,7 @@ WHERE id = ANY (ARRAY(
     FROM ({{asked}}) AS asked
     CROSS JOIN LATERAL ({_OLDEST.format(lane="asked.lane", since="asked.since", rows="asked.rows", now="{now}")}
     FOR UPDATE SKIP LOCKED) AS oldest
-    WHERE asked.probe OR {_UNPAUSED.format(row="asked")}))
+    WHERE asked.probe OR {UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
 """Claim the oldest rows of all lanes of ``asked``, on PostgreSQL."""
 
@@ -89,7 +89,7 @@ WHERE rowid IN (
     FROM ({{asked}}) AS asked
     CROSS JOIN flowactions_outbox AS oldest
     WHERE oldest.rowid IN ({_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")})
-      AND (asked.probe OR {_UNPAUSED.format(row="asked")}))
+      AND (asked.probe OR {UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
 """Claim the oldest rows of all lanes of ``asked``, the same number of each, on SQLite."""
 
@@ -114,7 +114,7 @@ WITH RECURSIVE lanes(lane) AS (
 SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since
 FROM lanes CROSS JOIN flowactions_outbox AS oldest
 WHERE oldest.{{key}} {{among}}{_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
-  AND {_UNPAUSED.format(row="oldest")}"""
+  AND {UNPAUSED.format(row="oldest")}"""
 """Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
 
 LOOK: Final = f"""
@@ -124,7 +124,7 @@ FROM (
     WHERE {LIVE} AND next_attempt_at > {{now}} - :milliseconds AND next_attempt_at <= {{now}} AND {FREE}
     ORDER BY next_attempt_at LIMIT {LOOK_ROWS}
 ) AS due
-WHERE {_UNPAUSED.format(row="due")} GROUP BY lane"""
+WHERE {UNPAUSED.format(row="due")} GROUP BY lane"""
 """Find the lanes of rows that have become due within the last so many milliseconds."""
 
 PEEK: Final = f"""
@@ -138,14 +138,14 @@ WITHDRAWN: Final = f"""
 SELECT held.id FROM ({{held}}) AS held
 WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.id AND mine.claimed_by = held.token
     AND mine.status IN ('pending', 'retrying'))
-   OR NOT {_UNPAUSED.format(row="held")}"""
+   OR NOT {UNPAUSED.format(row="held")}"""
 """Find those of the held rows that may not begin: their destination is paused, their claim has ended, or somebody has cancelled
 them."""
 
 QUARANTINED: Final = f"""
 SELECT id FROM flowactions_outbox{{by_index}}
 WHERE status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}
-  AND next_attempt_at <= {{now}} AND {FREE} AND {_UNPAUSED.format(row="flowactions_outbox")}
+  AND next_attempt_at <= {{now}} AND {FREE} AND {UNPAUSED.format(row="flowactions_outbox")}
 ORDER BY next_attempt_at, id LIMIT 1"""
 """Find the oldest row that may be sent in quarantine only."""
 
@@ -164,10 +164,16 @@ BODY: Final = "SELECT body FROM flowactions_outbox WHERE id = :id AND claimed_by
 TOUCH: Final = "UPDATE flowactions_outbox SET updated_at = updated_at WHERE 1 = 0"
 
 
-def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
-    """Return one of the statements above for a database, with the types that a driver cannot guess."""
+def statement(sql: Dialect, written: str, **parts: str) -> TextClause:
+    """Return a statement that is written as text for a database.
+
+    Args:
+        sql: of the database.
+        written: the text, with the names of its parts in braces.
+        parts: those that only this statement has.
+    """
     size = "octet_length" if sql.is_server else "length"
-    parts = {
+    parts |= {
         "now": sql.now_text,
         "columns": f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
         "held": sql.rows_text("held", HELD),
@@ -178,15 +184,11 @@ def statement(sql: Dialect, written: str) -> TextClause | TextualSelect:
     names = ("key", "among", "end", "by_lane", "by_index", "locked")
     if sql.is_server:
         parts |= zip(names, ("id", "= ANY (ARRAY(", "))", "", "", " FOR UPDATE SKIP LOCKED"), strict=True)
-    else:
-        by_lane, by_index = (f" INDEXED BY ix_flowactions_outbox_{name}" for name in ("lane", "quarantined"))
-        parts |= zip(names, ("rowid", "IN (", ")", by_lane, by_index, ""), strict=True)
+        return text(written.format(**parts))
+    by_lane, by_index = (f" INDEXED BY ix_flowactions_outbox_{name}" for name in ("lane", "quarantined"))
+    parts |= zip(names, ("rowid", "IN (", ")", by_lane, by_index, ""), strict=True)
     made = text(written.format(**parts))
-    large = [name for name in ("grace", "lease", "milliseconds", "lane", "since") if f":{name}" in written]
-    made = made.bindparams(*(bindparam(name, type_=BigInteger) for name in large))
-    if not sql.is_server and "{now}" in written:
-        made = made.bindparams(sql.now())  # type: ignore[arg-type]  # a parameter, there
-    return made.columns(body=LargeBinary) if " body" in written else made
+    return made.bindparams(sql.now()) if "{now}" in written else made  # type: ignore[arg-type]  # a parameter, there
 
 
 class Contact:

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from flowactions_plugin.errors import RowInvalid, StorageUnavailable
+from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return, without_attempt
 from flowactions_plugin.queue.delivery_telemetry import log_dead, log_lost
-from flowactions_plugin.queue.host_calls import DeliveryFinished, HostNotifier
-from flowactions_plugin.queue.limits import Standing
+from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
+from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
 
@@ -24,6 +24,9 @@ LINGER_SECONDS: Final = 0.005
 """How long an outcome waits for others, so that one statement writes them all."""
 
 BATCH: Final = 500
+
+MOST_TELLING: Final = 10
+"""How many batches of ends the host may be told of at once, before the next batch of outcomes is written."""
 
 PURGED: Final = "purged"
 """The reason of a delivery whose organization was purged while it was claimed."""
@@ -55,7 +58,8 @@ class Completer:
     ) -> None:
         self._store = store
         self._observers = observers
-        self._host = HostNotifier(delivery_finished)
+        self._delivery_finished = delivery_finished
+        self._telling: set[asyncio.Future[Any]] = set()
         self._completions: list[Completion] = []
         self._returns: list[Return] = []
         self._writing = asyncio.Lock()
@@ -112,13 +116,14 @@ class Completer:
     async def flush(self) -> None:
         """Write everything that waits, and wait until the host was notified."""
         await self.write()
-        await self._host.drain()
+        if self._telling:
+            await asyncio.wait(self._telling)
 
     async def write(self) -> None:
         """Write everything that waits."""
         async with self._writing:
             await self._write(self._returns, self._store.give_back)
-            await self._write(self._completions, self._store_outcomes)
+            await self._write(self._completions, self._store.complete)
             self._failed = False
 
     async def _write(
@@ -133,16 +138,44 @@ class Completer:
                 self._failed = True
                 raise
             del waiting[: len(batch)]
-            ended = []
-            for each in batch:
-                delivery, end = each.delivery, ends[each.delivery.id]
-                if end.kind == "again":
-                    self._written_ahead.add((delivery.id, end.detail))
-                    later = msgspec.structs.replace(delivery, token=end.detail)
-                    waiting.append(msgspec.structs.replace(each, delivery=later))
-                else:
-                    ended.append(each)
-            await self._settle(ended, ends)
+            await self._settle(batch, ends, waiting)
+
+    async def _settle(self, batch: list[Any], ends: Mapping[str, End], waiting: list[Any]) -> None:
+        """Tell the log, the observers and the host what has become of a batch."""
+        written: list[Completion] = []
+        ended: list[Completion] = []
+        for each in batch:
+            delivery, end = each.delivery, ends[each.delivery.id]
+            if end.kind == "again":
+                self._written_ahead.add((delivery.id, end.detail))
+                later = msgspec.structs.replace(delivery, token=end.detail)
+                waiting.append(msgspec.structs.replace(each, delivery=later))
+                continue
+            self.forget(delivery)
+            if end.kind == "written":
+                written += _done(each, end)
+                continue
+            if end.kind == "purged":
+                self.limits.forget()
+                ended.append(_purged(each))
+            if isinstance(each, Completion):
+                log_lost(delivery.id, end)
+        for done in written:
+            if done.change.status == "dead":
+                log_dead(done.delivery.id, done.delivery.destination, failure_reason(done.outcome))
+        for observe in self._observers if written else ():
+            observe(written)
+        await self._tell([*ended, *(each for each in written if each.change.status in FINISHED)])
+
+    async def _tell(self, ended: Sequence[Completion]) -> None:
+        """Begin to notify the host; wait only while too many batches are pending."""
+        if self._delivery_finished is None or not ended:
+            return
+        while len(self._telling) >= MOST_TELLING:
+            await asyncio.wait(self._telling, return_when=asyncio.FIRST_COMPLETED)
+        calls = asyncio.gather(*(tell_host(self._delivery_finished, each) for each in ended))
+        self._telling.add(calls)
+        calls.add_done_callback(self._telling.discard)
 
     def _linger(self) -> None:
         if self._lingering is None:
@@ -163,48 +196,14 @@ class Completer:
         finally:
             self._lingering = None
 
-    async def _store_outcomes(self, batch: list[Completion]) -> Mapping[str, End]:
-        """Store a batch. A row whose outcome cannot be stored is found by halving the batch, and is ended instead."""
-        try:
-            return await self._store.complete(batch)
-        except RowInvalid as exc:
-            if len(batch) == 1:
-                batch[0] = without_attempt(batch[0].delivery, str(exc))
-                return await self._store.complete(batch)
-            middle = len(batch) // 2
-            first, second = batch[:middle], batch[middle:]
-            ends = {**await self._store_outcomes(first), **await self._store_outcomes(second)}
-            batch[:] = first + second
-            return ends
 
-    async def _settle(self, batch: Sequence[Completion | Return], ends: Mapping[str, End]) -> None:
-        """Tell the observers and the host what was written, and the log what was lost."""
-        written: list[Completion] = []
-        ended: list[Completion] = []
-        for each in batch:
-            delivery, end = each.delivery, ends[each.delivery.id]
-            self.forget(delivery)
-            if end.kind == "purged":
-                self.limits.forget()
-                ended.append(_purged(each))
-            if end.kind != "written":
-                if isinstance(each, Completion):
-                    log_lost(delivery.id, end)
-                continue
-            if isinstance(each, Completion):
-                done = each
-            elif each.waits_for is not None and end.detail == "dead":
-                done = without_attempt(delivery, f"it has waited too long: {each.waits_for}")
-            else:
-                continue
-            written.append(done)
-            if done.change.status in FINISHED:
-                ended.append(done)
-                if done.change.status == "dead":
-                    log_dead(delivery.id, delivery.destination, failure_reason(done.outcome))
-        for observe in self._observers if written else ():
-            observe(written)
-        await self._host.notify(ended)
+def _done(written: Completion | Return, end: End) -> Sequence[Completion]:
+    """Return the end that was written, unless the row goes on without an attempt."""
+    if isinstance(written, Completion):
+        return [written]
+    if written.waits_for is None or end.detail != "dead":
+        return []
+    return [without_attempt(written.delivery, f"it has waited too long: {written.waits_for}")]
 
 
 def _purged(end: Completion | Return) -> Completion:

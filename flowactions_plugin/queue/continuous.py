@@ -65,7 +65,7 @@ class ContinuousClaims:
         self._store = store
         self._executor = executor
         self._held_seconds = timing.lease_seconds / 3
-        self._lanes: Lanes[ClaimedDelivery] = Lanes(slots, per_destination, executor.limits)
+        self._lanes: Lanes = Lanes(slots, per_destination, executor.limits)
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None

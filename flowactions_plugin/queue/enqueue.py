@@ -11,20 +11,20 @@ from typing import Any, Final
 
 import msgspec
 
-from flowactions_hookspecs import Header, Origin, PluginOrigin, UnsignedTestOrigin
+from flowactions_hookspecs import (
+    FlowNodeOrigin,
+    Header,
+    LogicActionOrigin,
+    Origin,
+    PluginOrigin,
+    UnsignedTestOrigin,
+)
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
-from flowactions_plugin.queue.items import (
-    MOST_CLAIMED_BYTES,
-    Claimant,
-    Item,
-    is_one_statement,
-    statements_of,
-    write_items,
-)
+from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, statements_of, write_items
 from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse, waiting_for_keys
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import (
@@ -47,8 +47,6 @@ from flowactions_plugin.telemetry.spans import note_delivery, traceparent_of
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.outbox")
-
-DROPPED_LOGGED: Final = 10
 
 GROUP_LOCK_MS: Final = 100
 """How long a transaction of several callers waits for a lock on PostgreSQL. It is less than the server takes to find a
@@ -192,8 +190,8 @@ class Outbox:
             log.warning(
                 "webhook %s: invalid or reserved headers are left out: %r%s",
                 delivery.event_id,
-                dropped[:DROPPED_LOGGED],
-                " and more" if len(dropped) > DROPPED_LOGGED else "",
+                dropped[:10],
+                " and more" if len(dropped) > 10 else "",
                 extra={"event": "webhook.headers_left_out"},
             )
         return delivery
@@ -297,25 +295,25 @@ class Outbox:
 
     async def _write_group(self, group: Group[Item]) -> None:
         """Write the items of several callers in one transaction, and claim those that this process can send at once."""
-        claimant = self.claimant
+        claimant, is_server = self.claimant, self.database.sql.is_server
         lease_seconds = 0.0 if claimant is None else claimant.lease_seconds
         for item in group.items:
             item.claim = None if claimant is None else _reserved(claimant, item)
         reserved = [item.claim for item in group.items if item.claim is not None]
+        # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
+        lock_ms = GROUP_LOCK_MS if len(group.items) > 1 else 0
 
         def write(connection: Connection) -> Collection[str | None]:
-            # Another transaction may hold one of the keys for long. Then each caller waits for its own key only.
-            lock_ms = GROUP_LOCK_MS if len(group.items) > 1 else 0
             return write_items(self.database, connection, group.begin(), lease_seconds, lock_ms)
 
+        if is_server and any(item.rate for item in group.items):
+            writing = self._write_in_transaction(write, lock_ms)
+        else:
+            writing = self.database.in_transaction(write, group.deadline)
         claimed: Collection[str | None] | None = None
         try:
-            if not self.database.sql.is_server or not any(item.key or item.rate for item in group.items):
-                claimed = await self.database.in_transaction(write, group.deadline)
-            elif is_one_statement(self.database, group.items):
-                claimed = await waiting_for_keys(self.database.in_transaction(write, group.deadline))
-            else:
-                claimed = await self._write_in_transaction(group, write)
+            waits = is_server and any(item.key for item in group.items)
+            claimed = await (waiting_for_keys(writing) if waits else writing)
         except Exception as exc:
             if not (isinstance(exc, StorageUnavailable) and exc.may_be_written):
                 claimed = ()
@@ -329,13 +327,13 @@ class Outbox:
 
     @repeated
     async def _write_in_transaction(
-        self, group: Group[Item], write: Callable[[Connection], Collection[str | None]]
+        self, write: Callable[[Connection], Collection[str | None]], lock_ms: int
     ) -> Collection[str | None]:
-        """Write a group in a transaction of several statements."""
-        async with self.database.write(deadline=group.deadline) as connection:
-            if len(group.items) > 1:
-                await self.database.limit_lock_waits(connection, GROUP_LOCK_MS)
-            return await waiting_for_keys(connection.run_sync(write))
+        """Write on PostgreSQL in a transaction of several statements."""
+        async with self.database.write() as connection:
+            if lock_ms:
+                await self.database.limit_lock_waits(connection, lock_ms)
+            return await connection.run_sync(write)
 
     def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
         """Count a webhook that was not queued because of the database, or of its size."""
@@ -356,9 +354,14 @@ def _reserved(claimant: Claimant, item: Item) -> ClaimedDelivery | None:
 
 def _row(delivery: NewDelivery) -> dict[str, Any]:
     """Return the values of a row's columns."""
+    origin = delivery.origin
     row = msgspec.structs.asdict(delivery)
     row["agent_id"] = delivery.agent_id or NO_AGENT
-    row["flow_id"], row["node_id"] = delivery.flow_and_node
-    row["origin"] = msgspec.json.encode(delivery.origin).decode()
+    row["flow_id"] = row["node_id"] = row["action_id"] = None
+    if isinstance(origin, FlowNodeOrigin | UnsignedTestOrigin):
+        row["flow_id"], row["node_id"] = origin.flow_id, origin.node_id
+    elif isinstance(origin, LogicActionOrigin):
+        row["node_id"] = getattr(origin.ref, "node_id", None)
+    row["origin"] = msgspec.json.encode(origin).decode()
     row["headers"] = msgspec.json.encode(delivery.headers).decode()
     return row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final
 
 import msgspec
@@ -48,7 +48,6 @@ class Executor:
         timing: lease and deadline.
         sends_trace: whether requests carry the trace of what enqueued them.
         retry_schedule: the one that an operator has set; empty: the rule of §8.
-        chance: returns random numbers from 0 to 1, by which the delays of a schedule vary.
 
     Attributes:
         load: counts what is executed.
@@ -66,7 +65,6 @@ class Executor:
         *,
         sends_trace: bool = False,
         retry_schedule: Sequence[int] = (),
-        chance: Callable[[], float] = random.random,
     ) -> None:
         self._store = store
         self._sender = sender
@@ -75,7 +73,6 @@ class Executor:
         self._timing = timing
         self._sends_trace = sends_trace
         self._retry_schedule = retry_schedule
-        self._chance = chance
         self._stall_seconds = timing.lease_seconds / 4
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
@@ -229,9 +226,8 @@ class Executor:
             over += ["proxy", ("tunnel", delivery.destination)]
         for _ in range(self._episodes.end(*over)):
             log.info("deliveries continue", extra={"event": "deliveries.go_on"})
-        schedule = self._retry_schedule
-        chance = self._chance() if schedule else 0.5
-        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, schedule, chance)
+        chance = random.random()  # noqa: S311  no secret
+        change = transition(delivery.attempts + 1, delivery.max_attempts, outcome, self._retry_schedule, chance)
         self.completer.complete(Completion(delivery, outcome, change))
 
     def _abort(self, delivery: ClaimedDelivery, aborted: Aborted) -> None:

@@ -27,23 +27,32 @@ hangs holds up nobody else."""
 
 
 class _Entry(Generic[T]):
-    """What one caller waits for, until a deadline that counts from its call.
+    """What one caller waits for.
 
     Attributes:
-        done: its result; ``None`` for an entry that its caller writes itself.
-        group: the group that it was taken into.
+        deadline: until when, counted from its call.
+        done: its result, where its caller does not write it itself.
+        group: the group of a task that it was taken into.
         left: whether its caller was cancelled.
     """
 
     __slots__ = ("deadline", "done", "group", "item", "left", "size")
 
-    def __init__(self, item: T, size: int, deadline: Deadline) -> None:
+    def __init__(self, item: T, size: int, deadline: Deadline, done: asyncio.Future[None]) -> None:
         self.item = item
         self.size = size
         self.deadline = deadline
-        self.done: asyncio.Future[None] | None = None
+        self.done = done
         self.group: Group[T] | None = None
         self.left = False
+
+    def resolve(self, exc: Exception | None = None) -> None:
+        if self.done.done():
+            return  # its caller was cancelled
+        if exc is None:
+            self.done.set_result(None)
+        else:
+            self.done.set_exception(exc)
 
 
 class Group(Generic[T]):
@@ -52,15 +61,16 @@ class Group(Generic[T]):
     Attributes:
         items: the callers', in the order in which they came.
         begun: whether the transaction has asked for the items.
-        task: writes them; ``None`` where the only caller does.
         deadline: the earliest of the callers'.
+        task: writes them, unless their only caller does.
     """
+
+    task: asyncio.Task[None]
 
     def __init__(self, entries: Sequence[_Entry[T]]) -> None:
         self.entries = entries
         self.items = [entry.item for entry in entries]
         self.begun = False
-        self.task: asyncio.Task[None] | None = None
         self.deadline = entries[0].deadline  # who came first
 
     def begin(self) -> Sequence[T]:
@@ -120,7 +130,7 @@ class GroupCommit(Generic[T]):
             # What was under way in a loop that was closed does not end any more.
             self._loop = loop
             self._reset()
-        entry = _Entry(item, self._size_of(item), Deadline(self._wait_seconds))
+        entry = _Entry(item, self._size_of(item), Deadline(self._wait_seconds), loop.create_future())
         if self._current is None:
             self._current = group = Group([entry])
             try:
@@ -128,28 +138,27 @@ class GroupCommit(Generic[T]):
             finally:
                 self._ended(group)
             return
-        entry.done = loop.create_future()
         self._waiting.append(entry)
         self._wait()
         try:
             await entry.done
         except asyncio.CancelledError as exc:
             entry.left = True
-            if entry.group is not None and entry.group.begun:
-                note_unconfirmed(exc)
-            if entry.group is not None and entry.group.task is not None:
-                await self._leave(entry.group, entry.group.task)
+            if entry.group is not None:
+                if entry.group.begun:
+                    note_unconfirmed(exc)
+                await self._leave(entry.group)
             raise
 
-    async def _leave(self, group: Group[T], task: asyncio.Task[None]) -> None:
+    async def _leave(self, group: Group[T]) -> None:
         """Wait for what has begun where it cannot be interrupted; a group leaves out who has left before."""
         if self._is_interruptible():
             if all(each.left for each in group.entries):
-                task.cancel()
+                group.task.cancel()
             return
-        while group.begun and not task.done():
+        while group.begun and not group.task.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.wait({task})
+                await asyncio.wait({group.task})
 
     def _wait(self) -> None:
         if self._timer is None:
@@ -186,14 +195,13 @@ class GroupCommit(Generic[T]):
             await self._write_group(group)
         except asyncio.CancelledError:
             for entry in group.entries:
-                if entry.done is not None:
-                    entry.done.cancel()
+                entry.done.cancel()
             raise
         except Exception as exc:  # noqa: BLE001  given to those whom it concerns
             self._failed(group, exc)
         else:
             for entry in group.entries:
-                _resolve(entry)
+                entry.resolve()
             # Callers that write one item after the other come with the next one before another group begins.
             await asyncio.sleep(0)
         finally:
@@ -212,19 +220,10 @@ class GroupCommit(Generic[T]):
         for entry in group.entries:
             # One that has waited as long as a caller waits gets this error, which also was that of its own item.
             if number == 1 or not entry.deadline.left:
-                _resolve(entry, exc)
+                entry.resolve(exc)
             elif not entry.left:
                 self._begin([entry])
 
     def _ended(self, group: Group[T]) -> None:
         if group is self._current:
             self._next()
-
-
-def _resolve(entry: _Entry[T], exc: Exception | None = None) -> None:
-    if entry.done is None or entry.done.done():
-        return  # its caller was cancelled
-    if exc is None:
-        entry.done.set_result(None)
-    else:
-        entry.done.set_exception(exc)

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -33,9 +33,6 @@ HOST_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = (1.0, 10.0)
 """For how long the host is not asked for the secret of an origin for which it has failed: after the first failure, and at the
 most. It doubles. A host that hangs would otherwise hold a slot of a worker for each delivery."""
-
-MAX_PENDING_CALLBACKS: Final = 10
-"""How many batches of notifications may be pending before the next batch of outcomes is written."""
 
 REMEMBERED: Final = 1000
 """How many conditions that last are remembered; then all are forgotten, and logged again."""
@@ -236,35 +233,8 @@ def _checked(name: str, answer: object) -> str | None:
     return answer or None
 
 
-class HostNotifier:
-    """Notifies the host of deliveries that have ended, concurrently with other work; best effort.
-
-    Args:
-        delivery_finished: the host's method; ``None`` when it does not want to know.
-    """
-
-    def __init__(self, delivery_finished: DeliveryFinished | None) -> None:
-        self._delivery_finished = delivery_finished
-        self._pending: set[asyncio.Future[Any]] = set()
-
-    async def notify(self, ended: Sequence[Completion]) -> None:
-        """Start to notify the host of deliveries that have ended; wait only while too many batches are pending."""
-        method = self._delivery_finished
-        if method is None or not ended:
-            return
-        while len(self._pending) >= MAX_PENDING_CALLBACKS:
-            await asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
-        calls = asyncio.gather(*(_notify(method, each) for each in ended))
-        self._pending.add(calls)
-        calls.add_done_callback(self._pending.discard)
-
-    async def drain(self) -> None:
-        """Wait until the host was notified of everything."""
-        if self._pending:
-            await asyncio.wait(self._pending)
-
-
-async def _notify(method: DeliveryFinished, completion: Completion) -> None:
+async def tell_host(method: DeliveryFinished, completion: Completion) -> None:
+    """Notify the host of a delivery that has ended; best effort."""
     delivery, outcome, status = completion.delivery, completion.outcome, completion.change.status
     # An unreadable origin is nothing that a host could find it by, and an alert it has not enqueued.
     if delivery.origin is None or delivery.organization_id == EVERY_ORGANIZATION:

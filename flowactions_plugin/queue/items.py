@@ -5,30 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Executable,
-    FromClause,
-    Integer,
-    Select,
-    Text,
-    and_,
-    bindparam,
-    case,
-    cast,
-    literal,
-    select,
-)
+from sqlalchemy import TextClause
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from flowactions_plugin.queue.claimed import NEW, ClaimedDelivery
-from flowactions_plugin.queue.keys import KEY_COLUMNS, FirstUse, IdempotencyKeys, KeyUse
-from flowactions_plugin.queue.rules import NewDelivery
+from flowactions_plugin.queue.claims import UNPAUSED, statement
+from flowactions_plugin.queue.keys import FIRST_USES, USE, FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect, inline
-from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, enqueue_keys, outbox, pauses
+from flowactions_plugin.storage.dialect import Dialect
 
 MOST_CLAIMED_BYTES: Final = 16 * 1024
 """A larger row is claimed as any other, later: it would be encoded once more."""
@@ -36,15 +21,50 @@ MOST_CLAIMED_BYTES: Final = 16 * 1024
 RATE_BYTES: Final = 32 * 1024
 """What a rate adds to an item's size: it has statements of its own, during which its transaction holds locks."""
 
-_GIVEN: Final = (*(name for name in NewDelivery.__struct_fields__ if name != "body"), "flow_id", "node_id")
-_TYPES: Final[Mapping[str, type[Any]]] = {
-    **dict.fromkeys((*_GIVEN, "body", "token", "caller", "key"), Text),
-    "lane": BigInteger,
-    "max_attempts": Integer,
+_ROWS: Final = {
+    **dict.fromkeys(("id", "organization_id", "agent_id", "origin", "event_id", "event_type", "url"), "text"),
+    **dict.fromkeys(
+        ("destination", "method", "headers", "idempotency_key", "trace", "flow_id", "node_id"), "text"
+    ),
+    **dict.fromkeys(("action_id", "body"), "text"),
+    "lane": "bigint",
+    "max_attempts": "int",
 }
+"""The columns that a caller gives."""
 
-_GIVEN_AS: Final = "given_"
-"""Before the names of parameters: SQLAlchemy uses the columns' names itself."""
+_INTO: Final = (
+    f"INSERT INTO flowactions_outbox ({', '.join((*_ROWS, *NEW))}, next_attempt_at, created_at, updated_at"
+)
+_NEW: Final = f"{', '.join(map(repr, NEW.values()))}, {{now}}, {{now}}, {{now}}"
+
+INSERT: Final = f"{_INTO}) VALUES ({', '.join(f':{name}' for name in _ROWS)}, {_NEW}) ON CONFLICT DO NOTHING"
+"""Write a row, whatever its size."""
+
+# PostgreSQL would take a NULL that is selected as text.
+INSERT_IF_FIRST: Final = f"""
+{_INTO}) SELECT {", ".join("CAST(:body AS {blob})" if name == "body" else f":{name}" for name in _ROWS)}, {_NEW}
+WHERE EXISTS (SELECT 1 FROM flowactions_enqueue_keys WHERE organization_id = :organization_id AND caller = :caller
+    AND idempotency_key = :idempotency_key AND delivery_id = :id)
+ON CONFLICT DO NOTHING"""
+"""Write a row unless another one has used its key."""
+
+_CLAIMED: Final = f"""
+{_INTO}, claimed_by, claimed_until)
+SELECT {", ".join("{bytes}" if name == "body" else f"made.{name}" for name in _ROWS)}, {_NEW}, claim,
+    CASE WHEN claim IS NOT NULL THEN {{now}} + :lease END
+FROM (SELECT *, CASE WHEN {UNPAUSED.format(row="given")} THEN token END AS claim FROM ({{rows}}) AS given) AS made"""
+
+# SQLite would read ON CONFLICT as the condition of a join without a WHERE.
+INSERT_CLAIMED: Final = f"{_CLAIMED} WHERE true ON CONFLICT DO NOTHING RETURNING claimed_by"
+"""Write the rows of the parameter ``rows``, and claim those with a token whose destination is not paused."""
+
+_ITS_KEY: Final = "used.organization_id = {row}.organization_id AND used.caller = {row}.caller AND used.idempotency_key = {row}.key"
+INSERT_KEYED: Final = f"""
+WITH used AS ({FIRST_USES}), written AS ({_CLAIMED} LEFT JOIN used ON {_ITS_KEY.format(row="made")}
+    WHERE used.delivery_id IS NULL OR used.delivery_id = made.id ON CONFLICT DO NOTHING RETURNING id, claimed_by)
+SELECT given.id, used.delivery_id, used.event_id, written.claimed_by FROM ({{rows}}) AS given
+LEFT JOIN used ON {_ITS_KEY.format(row="given")} LEFT JOIN written ON written.id = given.id"""
+"""The same, of those rows whose keys are free, on PostgreSQL; it returns each row's id, the first use of its key, and its claim."""
 
 
 class Item:
@@ -97,15 +117,6 @@ class Claimant(Protocol):
         """
 
 
-def is_one_statement(database: Database, items: Sequence[Item]) -> bool:
-    """Return whether `write_items` takes one statement for items, which then need no transaction around it."""
-    if any(each.rate for each in items):
-        return False
-    if not any(each.key for each in items):
-        return True
-    return database.sql.is_server and all(each.size <= MOST_CLAIMED_BYTES for each in items)
-
-
 def write_items(
     database: Database,
     connection: Connection,
@@ -116,7 +127,7 @@ def write_items(
     """Use the keys of items, count them, and write the rows of those whose key was free.
 
     A row that is written again is the same row. Locks are taken in the order of keys, so that two transactions do not wait for
-    each other.
+    each other. Without a rate it takes one statement on PostgreSQL.
 
     Args:
         database: where.
@@ -131,26 +142,42 @@ def write_items(
     Raises:
         Exception: what a rate has raised; nothing may be committed then.
     """
-    if any(each.key for each in items) and is_one_statement(database, items):
-        return _write_keyed(database, connection, items, lease_seconds, lock_ms)
-    if any(each.key or each.rate for each in items):
-        items = sorted(items, key=lambda each: each.key[1:] if each.key else ())
-        _use_keys(connection, items)
-        items = [each for each in items if each.first is None]
+    sql, given = database.sql, dict[str, Any](lease=int(lease_seconds * 1000))
+    uses = [(each.key, _first(each)) for each in items if each.key is not None]
+    is_rated = any(each.rate for each in items)
+    if uses and sql.is_server and not is_rated:
+        keys = uses[0][0].keys
+        writing = database.built(_writing, INSERT_KEYED, keys, lock_ms)
+        given |= {"rows": _rows(sql, items), **keys.given(uses)}
+        written = {row.id: row for row in connection.execute(writing, given)}
         for each in items:
-            if each.rate is not None:
-                each.rate(connection)
-    if not items:
-        return ()
-    if any(each.claim is not None for each in items):
-        given = [_given(database.sql, each) for each in items]
-        if None not in given:
-            statement = database.built(_enqueuing_claimed, lease_seconds)
-            written = connection.execute(statement, {"rows": database.sql.json_rows(given)})  # type: ignore[arg-type]
-            return {row.claimed_by for row in written}
-    rows = [each.row for each in items]
-    connection.execute(database.built(_enqueuing), rows if len(rows) > 1 else rows[0])
+            row = written[each.row["id"]]
+            is_free = row.delivery_id is None or row.delivery_id == row.id
+            each.first = None if is_free else FirstUse(row.delivery_id, row.event_id)
+        return {row.claimed_by for row in written.values()}
+    if uses or is_rated:
+        items = _admitted(connection, items, uses)
+    if any(each.claim for each in items) and (rows := _rows(sql, items)) is not None:
+        claimed = connection.execute(database.built(_writing, INSERT_CLAIMED), {**given, "rows": rows})
+        return {row.claimed_by for row in claimed}
+    if items:
+        values = [each.row for each in items]
+        connection.execute(database.built(_writing, INSERT), values if len(values) > 1 else values[0])
     return ()
+
+
+def _admitted(
+    connection: Connection, items: Sequence[Item], uses: Sequence[tuple[KeyUse, FirstUse]]
+) -> Sequence[Item]:
+    """Use the keys of items, and count those whose key was free; return these."""
+    firsts = iter(uses[0][0].keys.use_all(connection, uses) if uses else ())
+    for each in items:
+        each.first = None if each.key is None else next(firsts)
+    items = [each for each in items if each.first is None]
+    for each in sorted(items, key=lambda each: each.key[1:] if each.key else ()):
+        if each.rate is not None:
+            each.rate(connection)
+    return items
 
 
 def statements_of(database: Database, item: Item, paramstyle: str) -> list[tuple[str, Any]]:
@@ -164,154 +191,52 @@ def statements_of(database: Database, item: Item, paramstyle: str) -> list[tuple
         paramstyle: the driver's, one of `PARAMSTYLES`.
     """
     key = item.key
-    given = {_GIVEN_AS + name: item.row.get(name) for name in (*_GIVEN, "body")}
-    given[_GIVEN_AS + "caller"] = None if key is None else key.caller
-    row = _text(database.built(_enqueuing_joined, paramstyle), given)
-    if key is None:
-        return [row]
-    given = key.keys.given([(key, FirstUse(item.row["id"], item.row["event_id"]))])
-    return [_text(database.built(_using_key, key.keys, paramstyle), given), row]
+    given = {**item.row}
+    written: list[tuple[str, IdempotencyKeys | None]] = [(INSERT, None)]
+    if key is not None:
+        written = [(USE, key.keys), (INSERT_IF_FIRST, None)]
+        given |= {"caller": key.caller, **key.keys.given([(key, _first(item))])}
+    made = []
+    for each, keys in written:
+        compiled = database.built(_compiled, each, keys, paramstyle)
+        parameters = compiled.construct_params(given)
+        if compiled.positiontup is not None:
+            parameters = tuple(parameters[name] for name in compiled.positiontup)
+        made.append((compiled.string, parameters))
+    return made
 
 
-def _text(compiled: SQLCompiler, given: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return a statement and its parameters as a cursor of the DB-API takes them."""
-    parameters = compiled.construct_params(dict(given))
-    if compiled.positiontup is None:
-        return compiled.string, parameters
-    return compiled.string, tuple(parameters[name] for name in compiled.positiontup)
+def _first(item: Item) -> FirstUse:
+    return FirstUse(item.row["id"], item.row["event_id"])
 
 
-def _using_key(sql: Dialect, keys: IdempotencyKeys, paramstyle: str) -> SQLCompiler:
-    return sql.compiled(keys.using(sql), paramstyle)
-
-
-def _enqueuing_joined(sql: Dialect, paramstyle: str) -> SQLCompiler:
-    """Build the statement that enqueues a row, unless another one has used its key."""
-    used = select(enqueue_keys.c.event_id).where(
-        enqueue_keys.c.organization_id == _given_as("organization_id"),
-        enqueue_keys.c.caller == bindparam(_GIVEN_AS + "caller", type_=Text),
-        enqueue_keys.c.idempotency_key == _given_as("idempotency_key"),
-        enqueue_keys.c.delivery_id == _given_as("id"),
-    )
-    names = (*_GIVEN, "body")
-    constants = _constants(sql)
-    values = [
-        *map(_given_as, names),
-        *(literal(each) if isinstance(each, str | int) else each for each in constants.values()),
-    ]
-    rows = select(*values).where(_given_as("idempotency_key").is_(None) | used.exists())
-    return sql.compiled(sql.insert_unless_there(outbox).from_select((*names, *constants), rows), paramstyle)
-
-
-def _given_as(name: str) -> ColumnElement[Any]:
-    kind = outbox.c[name].type
-    given = bindparam(_GIVEN_AS + name, type_=kind)
-    return cast(given, kind) if name == "body" else given  # PostgreSQL would take NULL as text
-
-
-def _uses(items: Sequence[Item]) -> list[tuple[KeyUse, FirstUse]]:
-    """Return the keys of those items that have one, each with its row."""
-    return [
-        (each.key, FirstUse(each.row["id"], each.row["event_id"])) for each in items if each.key is not None
-    ]
-
-
-def _use_keys(connection: Connection, items: Sequence[Item]) -> None:
-    """Use the keys of those items that have one, in one statement for all."""
-    uses = _uses(items)
-    if uses:
-        keyed = [each for each in items if each.key is not None]
-        for item, first in zip(keyed, uses[0][0].keys.use_all(connection, uses), strict=True):
-            item.first = first
-
-
-def _write_keyed(
-    database: Database, connection: Connection, items: Sequence[Item], lease_seconds: float, lock_ms: int
-) -> Collection[str | None]:
-    """Use the keys of items and write their rows, on PostgreSQL in one statement."""
-    uses = _uses(items)
-    keys = uses[0][0].keys
-    statement = database.built(_enqueuing_keyed, keys, lease_seconds, lock_ms)
-    rows = [_given(database.sql, each) for each in items]  # none is missing: PostgreSQL takes any body
-    given = {"rows": database.sql.json_rows(rows)}  # type: ignore[arg-type]
-    written = {row.id: row for row in connection.execute(statement, {**given, **keys.given(uses)})}
-    for each in items:
-        row = written[each.row["id"]]
-        is_free = row.delivery_id is None or row.delivery_id == row.id
-        each.first = None if is_free else FirstUse(row.delivery_id, row.event_id)
-    return {row.claimed_by for row in written.values()}
-
-
-def _given(sql: Dialect, item: Item) -> dict[str, Any] | None:
-    """Return an item for a parameter of `Dialect.json_rows`; ``None``: the body cannot be one."""
-    body = item.row["body"]
-    if body is not None:
-        body = sql.bytes_value(body)
-        if body is None:
+def _rows(sql: Dialect, items: Sequence[Item]) -> str | None:
+    """Return the parameter ``rows``; ``None``: one of the bodies cannot be in it, which each can on PostgreSQL."""
+    rows = []
+    for item in items:
+        body = item.row["body"]
+        if body is not None and (body := sql.bytes_value(body)) is None:
             return None
-    token = None if item.claim is None else item.claim.token
-    # What is sent again has a key of its own, and in its row that of the first one.
-    key = {} if item.key is None else {"caller": item.key.caller, "key": item.key.key}
-    return {**{name: item.row.get(name) for name in _GIVEN}, "body": body, "token": token, **key}
+        row = {**item.row, "body": body}
+        if item.claim is not None:
+            row["token"] = item.claim.token
+        if item.key is not None:
+            # What is sent again has a key of its own, and in its row that of the first one.
+            row |= {"caller": item.key.caller, "key": item.key.key}
+        rows.append(row)
+    return sql.json_rows(rows)
 
 
-def _enqueuing(sql: Dialect) -> Executable:
-    """Build the statement that enqueues rows."""
-    return sql.insert_unless_there(outbox).values(**_constants(sql))
-
-
-def _enqueuing_claimed(sql: Dialect, lease_seconds: float) -> Executable:
-    """Build the statement that enqueues the rows of the parameter ``rows``, and claims those with a token.
-
-    A row to a paused destination is not claimed. The tokens are returned, ``None`` for a row that is not claimed.
-    """
-    names, rows, row = _claimed_rows(sql, lease_seconds)
-    # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
-    rows = rows.where(row.c.id.is_not(None))
-    return sql.insert_unless_there(outbox).from_select(names, rows).returning(outbox.c.claimed_by)
-
-
-def _enqueuing_keyed(sql: Dialect, keys: IdempotencyKeys, lease_seconds: float, lock_ms: int) -> Executable:
-    """Build the statement that uses the keys of rows and enqueues these; it returns each row's id, first use of its key, and token."""
-    names, rows, row = _claimed_rows(sql, lease_seconds)
-    used = keys.using(sql, lock_ms).returning(*KEY_COLUMNS).cte("used")
-
-    def is_its_key(of: FromClause) -> ColumnElement[bool]:
-        places = (("organization_id", "organization_id"), ("caller", "caller"), ("idempotency_key", "key"))
-        return and_(*(used.c[name] == of.c[given] for name, given in places))
-
-    rows = rows.select_from(row.outerjoin(used, is_its_key(row)))
-    rows = rows.where(used.c.delivery_id.is_(None) | (used.c.delivery_id == row.c.id))
-    written = (
-        sql.insert_unless_there(outbox)
-        .from_select(names, rows)
-        .returning(outbox.c.id, outbox.c.claimed_by)
-        .cte("written")
-    )
-    given = sql.values_table("rows", **_TYPES)
-    found = given.outerjoin(used, is_its_key(given)).outerjoin(written, written.c.id == given.c.id)
-    return select(given.c.id, used.c.delivery_id, used.c.event_id, written.c.claimed_by).select_from(found)
-
-
-def _claimed_rows(sql: Dialect, lease_seconds: float) -> tuple[list[str], Select[Any], FromClause]:
-    """Return the columns of new rows, a query of them from the parameter ``rows``, and what the query selects from."""
-    given = sql.values_table("rows", **_TYPES)
-    paused = select(pauses.c.destination).where(
-        pauses.c.destination == given.c.destination,
-        pauses.c.organization_id.in_((inline(EVERY_ORGANIZATION), given.c.organization_id)),
-    )
-    token = case((~paused.exists(), given.c.token))
-    row = select(given, sql.bytes_of(given.c.body).label("bytes"), token.label("claim")).subquery("row")
-    values: dict[str, ColumnElement[Any]] = {name: row.c[name] for name in _GIVEN}
-    values |= {"body": row.c.bytes, "claimed_by": row.c.claim}
-    values["claimed_until"] = case((row.c.claim.is_not(None), sql.now() + int(lease_seconds * 1000)))
-    values |= {
-        name: value if isinstance(value, ColumnElement) else literal(value)
-        for name, value in _constants(sql).items()
+def _writing(sql: Dialect, written: str, keys: IdempotencyKeys | None = None, lock_ms: int = 0) -> TextClause:
+    """Build one of the statements above."""
+    given = {**_ROWS, **dict.fromkeys(("token", "caller", "key"), "text")}
+    parts = {
+        "rows": sql.rows_text("rows", given),
+        "bytes": "decode(made.body, 'hex')" if sql.is_server else "CAST(made.body AS BLOB)",
+        "blob": "bytea" if sql.is_server else "BLOB",
     }
-    return [*values], select(*values.values()), row
+    return statement(sql, written, **parts) if keys is None else keys.using(sql, written, lock_ms, **parts)
 
 
-def _constants(sql: Dialect) -> dict[str, Any]:
-    now = sql.now()
-    return {**NEW, "next_attempt_at": now, "created_at": now, "updated_at": now}
+def _compiled(sql: Dialect, written: str, keys: IdempotencyKeys | None, paramstyle: str) -> SQLCompiler:
+    return sql.compiled(_writing(sql, written, keys), paramstyle)

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy import Executable, Insert, Text, case, func, select
+from sqlalchemy import TextClause, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue.claims import statement
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_keys
@@ -23,10 +24,21 @@ T = TypeVar("T")
 KEY_SECONDS: Final = 10.0
 """How long a caller waits for another's transaction that has used the same key; as long as for SQLite's write lock."""
 
-_PLACE: Final = ("organization_id", "caller", "idempotency_key")
-_USE: Final = ("delivery_id", "event_id")
-KEY_COLUMNS: Final = tuple(enqueue_keys.c[*_PLACE, *_USE])
-"""A key, and the first use of it."""
+USE: Final = """
+INSERT INTO flowactions_enqueue_keys AS kept
+    (organization_id, caller, idempotency_key, delivery_id, event_id, created_at)
+SELECT organization_id, caller, key, delivery_id, event_id, {now} FROM ({uses}) AS uses
+WHERE key IS NOT NULL{limit} ORDER BY organization_id, caller, key
+ON CONFLICT (organization_id, caller, idempotency_key) DO UPDATE SET
+    delivery_id = CASE WHEN {old} THEN excluded.delivery_id ELSE kept.delivery_id END,
+    event_id = CASE WHEN {old} THEN excluded.event_id ELSE kept.event_id END,
+    created_at = CASE WHEN {old} THEN excluded.created_at ELSE kept.created_at END"""
+"""Use the keys of ``uses``; one that was used within the window stays as it is."""
+
+FIRST_USES: Final = f"{USE} RETURNING organization_id, caller, idempotency_key, delivery_id, event_id"
+"""The same, and return the first use of each key."""
+
+_USES: Final = dict.fromkeys(("organization_id", "caller", "key", "delivery_id", "event_id"), "text")
 
 
 class FirstUse(NamedTuple):
@@ -93,49 +105,33 @@ class IdempotencyKeys:
         Returns:
             For each row ``None`` when its key was free; otherwise the first use of its key.
         """
-        found = connection.execute(self._database.built(self._using_all), self.given(uses))
+        found = connection.execute(self._database.built(self.using, FIRST_USES), self.given(uses))
         firsts = {tuple(row[:3]): FirstUse(*row[3:]) for row in found}
         return [
             None if firsts[use[1:]].delivery_id == wanted.delivery_id else firsts[use[1:]]
             for use, wanted in uses
         ]
 
-    def given(self, uses: Sequence[tuple[KeyUse, FirstUse]]) -> dict[str, Any]:
-        """Return the parameters of the statements that use keys: of the same key, the first."""
-        rows: dict[tuple[str, ...], dict[str, str]] = {}
+    def given(self, uses: Sequence[tuple[KeyUse, FirstUse]]) -> dict[str, str]:
+        """Return the parameter of the statements that use keys: of the same key, the first."""
+        rows: dict[tuple[Any, ...], dict[str, str]] = {}
         for use, wanted in uses:
-            values = {**use._asdict(), **wanted._asdict()}
-            del values["keys"]
-            rows.setdefault(use[1:], values)
+            rows.setdefault(use, dict(zip(_USES, (*use[1:], *wanted), strict=True)))
         return {"uses": self._database.sql.json_rows([*rows.values()])}
 
-    def _using_all(self, sql: Dialect) -> Executable:
-        """Build the same statement as `using`. It returns the first use of each key."""
-        return self.using(sql).returning(*KEY_COLUMNS)
-
-    def using(self, sql: Dialect, lock_ms: int = 0) -> Insert:
-        """Build the statement that uses the keys of the parameter ``uses``.
+    def using(self, sql: Dialect, written: str, lock_ms: int = 0, **parts: str) -> TextClause:
+        """Build a statement that uses the keys of the parameter ``uses``.
 
         Args:
             sql: of the database.
+            written: `USE`, or what it is part of.
             lock_ms: milliseconds that it, and then its transaction, waits for a lock on PostgreSQL; 0: no limit.
+            parts: what else is written into it.
         """
-        now = sql.now()
-        given = sql.values_table(
-            "uses", organization_id=Text, caller=Text, key=Text, delivery_id=Text, event_id=Text
-        )
-        # SQLite would read ON CONFLICT as the condition of a join without a WHERE.
-        rows = select(*given.c, now).where(given.c.key.is_not(None)).order_by(*given.c)
-        if lock_ms:
-            # It takes effect within the statement: all rows are read, and sorted, before the first is inserted.
-            rows = rows.where(func.set_config("lock_timeout", str(lock_ms), True).is_not(None))
-        inserted = sql.insert(enqueue_keys).from_select([*_PLACE, *_USE, "created_at"], rows)
-        is_old = enqueue_keys.c.created_at <= now - self._window_ms
-        kept = {
-            name: case((is_old, inserted.excluded[name]), else_=enqueue_keys.c[name])
-            for name in (*_USE, "created_at")
-        }
-        return inserted.on_conflict_do_update(index_elements=_PLACE, set_=kept)
+        # It takes effect within the statement: all rows are read, and sorted, before the first is inserted.
+        limit = f" AND set_config('lock_timeout', '{lock_ms}', true) IS NOT NULL" if lock_ms else ""
+        old = f"kept.created_at <= {sql.now_text} - {self._window_ms}"
+        return statement(sql, written, uses=sql.rows_text("uses", _USES), limit=limit, old=old, **parts)
 
     async def prune(self, limit: int) -> int:
         """Delete keys that are out of the window; return how many there were, about ``limit`` at the most."""
@@ -155,8 +151,3 @@ async def waiting_for_keys(writing: Awaitable[T]) -> T:
         raise StorageUnavailable(
             f"another transaction has used this idempotency key and did not end within {KEY_SECONDS:g} s"
         ) from None
-
-
-def api_key(keys: IdempotencyKeys, organization_id: str, agent_id: str, key: str) -> KeyUse:
-    """Return a key of a call of the logic-webhook endpoint (§4.2)."""
-    return KeyUse(keys, organization_id, f"api:{agent_id}", key)

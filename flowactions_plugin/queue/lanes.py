@@ -12,11 +12,12 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
-from flowactions_plugin.queue.claimed import SMALL_BYTES
-from flowactions_plugin.queue.limits import InLane, Standing
+from flowactions_plugin.egress.attempt import Outcome
+from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
+from flowactions_plugin.queue.rules import failure_class
 
 AHEAD: Final = 2
 """Rows that a worker holds for each row that may be in flight: what is claimed while requests are on their way. A worker that is
@@ -32,8 +33,12 @@ PostgreSQL keeps the index entries of rows that have ended until it vacuums; a c
 MOST_EXAMINED: Final = 1000
 """How many lanes are examined at the most to find some whose turn it is: most of them may be at a limit."""
 
-MOST_FORGOTTEN: Final = 20_000
-"""Of how many lanes without rows it is known what they are."""
+MOST_REMEMBERED: Final = 20_000
+"""Of how many lanes and destinations a worker remembers whether they answer, and of how many lanes without rows what they are. One
+that is forgotten has not answered yet."""
+
+PURGED: Final = ""
+"""What a purge writes in place of what workers limit, where the organization may be among it. Each worker then forgets it."""
 
 MOST_BYTES: Final = 32 * 1024 * 1024
 """Of the larger rows, so many bytes are in flight, or one row."""
@@ -57,18 +62,6 @@ def lane_of(organization_id: str, destination: str, url: str) -> int:
     return int.from_bytes(digest.digest()[:8], "big", signed=True)
 
 
-class Claimed(InLane, Protocol):
-    """A row as a claim returns it: its lane, about how many bytes it takes, and since when it was due."""
-
-    @property
-    def size(self) -> int: ...  # noqa: D102
-    @property
-    def due_at(self) -> int: ...  # noqa: D102
-
-
-Row = TypeVar("Row", bound=Claimed)
-
-
 class Due(NamedTuple):
     """A lane in which rows are due, and what a claim asks of it.
 
@@ -85,6 +78,55 @@ class Due(NamedTuple):
     destination: str
     since: int = 0
     rows: int = 1
+
+
+class Standing:
+    """Which lanes have answered, and which hang; nothing is known when the worker starts.
+
+    A lane *answers* after an attempt was answered, with any status, until one times out. Any other failure, like a refused
+    connection, changes nothing. A destination that has answered an organization lends it its standing for its new lanes.
+    """
+
+    def __init__(self) -> None:
+        self._answered: dict[int | tuple[str, str], None] = {}
+        self._hanging: dict[int, tuple[str, int]] = {}
+
+    def answers(self, row: Due | ClaimedDelivery) -> bool:
+        """Return whether a lane answers, as far as it is known."""
+        return row.lane in self._answered
+
+    def lends(self, row: Due | ClaimedDelivery) -> bool:
+        """Return whether a lane of which nothing is known is expected to answer: its destination has, to its organization."""
+        return row.lane not in self._hanging and (row.organization_id, row.destination) in self._answered
+
+    def record(self, row: Due | ClaimedDelivery, outcome: Outcome) -> None:
+        """Record the outcome of an attempt."""
+        host = (row.organization_id, row.destination)
+        if outcome.status_code is not None:
+            self._hanging.pop(row.lane, None)
+            self._answered[row.lane] = self._answered[host] = None
+            while len(self._answered) > MOST_REMEMBERED:
+                del self._answered[next(iter(self._answered))]
+        elif failure_class(outcome) == "timeout":
+            self._answered.pop(row.lane, None)
+            self._answered.pop(host, None)
+            self._hanging.setdefault(row.lane, (row.destination, outcome.started_at + outcome.duration_ms))
+            while len(self._hanging) > MOST_REMEMBERED:
+                del self._hanging[next(iter(self._hanging))]
+
+    def limited(self) -> dict[str, int]:
+        """Return the destinations that have one attempt at a time because attempts time out, and since when (Unix milliseconds).
+
+        Any thread may call it.
+        """
+        found: dict[str, int] = {}
+        for destination, since in self._hanging.copy().values():
+            found[destination] = min(since, found.get(destination, since))
+        return found
+
+    def forget(self) -> None:
+        """Forget what hangs, as at the start: an organization was purged."""
+        self._hanging.clear()
 
 
 class Tally:
@@ -109,7 +151,7 @@ class Tally:
         return self.asked + self.waiting + self.in_flight
 
 
-class Lane(Tally, Generic[Row]):
+class Lane(Tally):
     """A lane that the worker knows.
 
     Attributes:
@@ -134,36 +176,36 @@ class Lane(Tally, Generic[Row]):
         self.is_due = False
         self.due_again = False
         self.moves = True
-        self.rows: deque[Row] | None = None
+        self.rows: deque[ClaimedDelivery] | None = None
 
 
-class Turns(Generic[Row]):
+class Turns:
     """Lanes that wait for their turns: organizations take turns, and so do the lanes of each."""
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[str, deque[Lane[Row]]] = OrderedDict()
+        self._lanes: OrderedDict[str, deque[Lane]] = OrderedDict()
         self._number = 0
 
     def __len__(self) -> int:
         return self._number
 
-    def __iter__(self) -> Iterator[Lane[Row]]:
+    def __iter__(self) -> Iterator[Lane]:
         for lanes in self._lanes.values():
             yield from lanes
 
-    def add(self, lane: Lane[Row]) -> None:
+    def add(self, lane: Lane) -> None:
         """Add a lane; its turn is the last one."""
         self._lanes.setdefault(lane.due.organization_id, deque()).append(lane)
         self._number += 1
 
-    def add_first(self, lane: Lane[Row]) -> None:
+    def add_first(self, lane: Lane) -> None:
         """Add a lane; its turn is the next one."""
         organization = lane.due.organization_id
         self._lanes.setdefault(organization, deque()).appendleft(lane)
         self._lanes.move_to_end(organization, last=False)
         self._number += 1
 
-    def remove(self, lane: Lane[Row]) -> None:
+    def remove(self, lane: Lane) -> None:
         """Remove a lane."""
         lanes = self._lanes[lane.due.organization_id]
         lanes.remove(lane)
@@ -171,7 +213,7 @@ class Turns(Generic[Row]):
         if not lanes:
             del self._lanes[lane.due.organization_id]
 
-    def take(self, may: Callable[[Lane[Row]], bool]) -> Iterator[Lane[Row]]:
+    def take(self, may: Callable[[Lane], bool]) -> Iterator[Lane]:
         """Remove lanes and yield them, each as its turn comes.
 
         Args:
@@ -198,7 +240,7 @@ class Turns(Generic[Row]):
                 break
 
 
-class Lanes(Generic[Row]):
+class Lanes:
     """The lanes that a worker knows, the rows that it holds, and who gets the next slot.
 
     Organizations take turns; within one, lanes take turns. Limits:
@@ -224,15 +266,15 @@ class Lanes(Generic[Row]):
         self._per_destination = per_destination
         self._half = max(1, slots // 2)
         self._standing = standing
-        self._lanes: dict[int, Lane[Row]] = {}
+        self._lanes: dict[int, Lane] = {}
         self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
         # What no lane belongs to is not counted any more.
         self._tallies: WeakValueDictionary[tuple[str | None, str | None], Tally] = WeakValueDictionary()
-        self._due: Turns[Row] = Turns()
-        self._ready: Turns[Row] = Turns()
-        self._silent: set[Lane[Row]] = set()  # those that do not answer, and of which a row is held
+        self._due: Turns = Turns()
+        self._ready: Turns = Turns()
+        self._silent: set[Lane] = set()  # those that do not answer, and of which a row is held
         self._large_bytes = 0
-        self._next_large: Lane[Row] | None = None
+        self._next_large: Lane | None = None
         self._first_alone = False  # whether the last claim was of organizations that held nothing
         self.total = Tally()
         self.is_full = False
@@ -254,7 +296,7 @@ class Lanes(Generic[Row]):
     def _room(self) -> int:
         return AHEAD * self._slots - self.total.held
 
-    def _lane(self, due: Due) -> Lane[Row]:
+    def _lane(self, due: Due) -> Lane:
         """Return a lane that is known, or a new one, which is not known by this alone."""
         found = self._lanes.get(due.lane)
         if found is not None:
@@ -263,7 +305,7 @@ class Lanes(Generic[Row]):
         keys = ((organization, None), (None, destination), (organization, destination))
         return Lane(due, *(self._tallies.setdefault(key, Tally()) for key in keys))
 
-    def _count(self, lane: Lane[Row], *, asked: int = 0, waiting: int = 0, in_flight: int = 0) -> None:
+    def _count(self, lane: Lane, *, asked: int = 0, waiting: int = 0, in_flight: int = 0) -> None:
         """Count rows of a lane."""
         for each in (lane, lane.organization, lane.destination, lane.both, self.total):
             if asked:
@@ -301,7 +343,7 @@ class Lanes(Generic[Row]):
                 self.learn(due)
         return known
 
-    def _make_due(self, lane: Lane[Row]) -> None:
+    def _make_due(self, lane: Lane) -> None:
         if not lane.is_due:
             lane.is_due = True
             self._due.add(lane)
@@ -316,10 +358,10 @@ class Lanes(Generic[Row]):
         # A small claim is quick: those who hold nothing do not wait for rows of those who do, in every second claim at the most.
         first = [] if self._first_alone else [lane for lane in lanes if not lane.organization.held]
         self._first_alone = 0 < len(first) < len(lanes)
-        wanting: Turns[Row] = Turns()
+        wanting: Turns = Turns()
         for lane in first or lanes:
             wanting.add(lane)
-        asked: dict[Lane[Row], int] = {}
+        asked: dict[Lane, int] = {}
         for lane in islice(wanting.take(self._is_wanted), room):
             asked[lane] = asked.get(lane, 0) + 1
             self._count(lane, asked=1)
@@ -332,7 +374,7 @@ class Lanes(Generic[Row]):
         self.is_full = self._room() <= 0 and self.has_due
         return [lane.due._replace(rows=rows) for lane, rows in asked.items()]
 
-    def _is_wanted(self, lane: Lane[Row]) -> bool:
+    def _is_wanted(self, lane: Lane) -> bool:
         """Return whether this worker should hold one more row of a lane."""
         both, limit = lane.both.held, self._per_destination
         if not self._standing.answers(lane.due):
@@ -344,7 +386,9 @@ class Lanes(Generic[Row]):
         # While others hold rows, too.
         return not (most <= lane.organization.held < everything or most <= lane.destination.held < everything)
 
-    def answer(self, asks: Sequence[Due], rows: Sequence[Row], admitted: Sequence[Row]) -> None:
+    def answer(
+        self, asks: Sequence[Due], rows: Sequence[ClaimedDelivery], admitted: Sequence[ClaimedDelivery]
+    ) -> None:
         """Take what a claim has returned: `start` begins it.
 
         A lane that gave as many as were asked for stays due; another one is forgotten until it is heard of.
@@ -354,7 +398,7 @@ class Lanes(Generic[Row]):
             rows: what was returned, the oldest first.
             admitted: what of it is to be sent.
         """
-        found: dict[int, list[Row]] = {}
+        found: dict[int, list[ClaimedDelivery]] = {}
         placed: dict[int, int] = {}
         for row in rows:
             found.setdefault(row.lane, []).append(row)
@@ -391,7 +435,7 @@ class Lanes(Generic[Row]):
         self._count(lane, asked=1)
         return True
 
-    def unreserve(self, row: Claimed) -> None:
+    def unreserve(self, row: ClaimedDelivery) -> None:
         """Release the place of `reserve`."""
         lane = self._lanes[row.lane]
         self._count(lane, asked=-1)
@@ -399,38 +443,38 @@ class Lanes(Generic[Row]):
             self._make_due(lane)
         self._forget(lane)
 
-    def _forget(self, lane: Lane[Row]) -> None:
+    def _forget(self, lane: Lane) -> None:
         """Forget a lane of which nothing is known to be due, and nothing is held."""
         if not lane.is_due and not lane.held:
             self._lanes.pop(lane.due.lane, None)
             self._forgotten.pop(lane.due.lane, None)
             self._forgotten[lane.due.lane] = lane.due
-            if len(self._forgotten) > MOST_FORGOTTEN:
+            if len(self._forgotten) > MOST_REMEMBERED:
                 del self._forgotten[next(iter(self._forgotten))]
 
     # What begins
 
-    def insert(self, row: Row) -> None:
+    def insert(self, row: ClaimedDelivery) -> None:
         """Have a row that was claimed wait in its lane."""
         lane = self._lane(Due(row.lane, row.organization_id, row.destination))
         self._lanes[row.lane] = lane
         self._place(lane, row)
         self._count(lane, waiting=1)
 
-    def _place(self, lane: Lane[Row], row: Row) -> None:
+    def _place(self, lane: Lane, row: ClaimedDelivery) -> None:
         if lane.rows is None:
             lane.rows = deque()
         if not lane.rows:
             self._ready.add(lane)
         lane.rows.append(row)
 
-    def start(self, most: int) -> list[Row]:
+    def start(self, most: int) -> list[ClaimedDelivery]:
         """Return the rows that begin now, by turns.
 
         Args:
             most: how many at the most.
         """
-        begun: list[Row] = []
+        begun: list[ClaimedDelivery] = []
         free = max(0, min(most, self._slots - self.total.in_flight))
         for lane in islice(self._ready.take(self._may_begin), free):
             assert lane.rows  # noqa: S101  it is ready
@@ -443,7 +487,7 @@ class Lanes(Generic[Row]):
             begun.append(row)
         return begun
 
-    def _may_begin(self, lane: Lane[Row]) -> bool:
+    def _may_begin(self, lane: Lane) -> bool:
         assert lane.rows  # noqa: S101  it is ready
         row = lane.rows[0]
         if lane.in_flight >= (self._per_destination if self._standing.answers(row) else 1):
@@ -455,7 +499,7 @@ class Lanes(Generic[Row]):
                 return False
         return row.size <= SMALL_BYTES or self._fits(lane, row.size)
 
-    def _fits(self, lane: Lane[Row], size: int) -> bool:
+    def _fits(self, lane: Lane, size: int) -> bool:
         """Return whether a large row may begin; the first that does not fit is the next one."""
         if self._next_large is not None and self._next_large is not lane and self._next_large.rows:
             return False
@@ -463,7 +507,7 @@ class Lanes(Generic[Row]):
         self._next_large = None if fits else lane
         return fits
 
-    def end(self, row: Row) -> list[Row]:
+    def end(self, row: ClaimedDelivery) -> list[ClaimedDelivery]:
         """Free the slot of a delivery, whose outcome is in the standing of its lane.
 
         Returns:
@@ -478,16 +522,16 @@ class Lanes(Generic[Row]):
         self._forget(lane)
         return surplus
 
-    def remove(self, which: Callable[[Row], bool]) -> list[Row]:
+    def remove(self, which: Callable[[ClaimedDelivery], bool]) -> list[ClaimedDelivery]:
         """Remove rows that have not begun, and return them."""
-        removed: list[Row] = []
+        removed: list[ClaimedDelivery] = []
         for lane in list(self._ready):
             rows = [row for row in lane.rows or () if which(row)]
             lane.moves = lane.moves and not rows
             removed += self._remove(lane, rows)
         return removed
 
-    def _remove(self, lane: Lane[Row], rows: list[Row]) -> list[Row]:
+    def _remove(self, lane: Lane, rows: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
         if rows and lane.rows is not None:
             gone = set(map(id, rows))
             lane.rows = deque(row for row in lane.rows if id(row) not in gone)
@@ -497,7 +541,7 @@ class Lanes(Generic[Row]):
             self._forget(lane)
         return rows
 
-    def waiting_rows(self) -> Iterator[Row]:
+    def waiting_rows(self) -> Iterator[ClaimedDelivery]:
         """Yield the rows that have not begun."""
         for lane in self._ready:
             yield from lane.rows or ()

@@ -14,10 +14,8 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Executable, String, bindparam, select
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.egress.attempt import NOTES, PROBE, RESPONSE_KEPT_BYTES, SLOW_MS
-from flowactions_plugin.errors import RowInvalid
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
@@ -31,115 +29,94 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import outbox
 
-ROW_ERRORS: Final = ("22", "23")
-"""SQLSTATE classes of errors about a value of one row, which say nothing about the other rows."""
-
 CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "waiting_since": None}
 """The columns about faults of this side, as an attempt or the end of a delivery leaves them."""
 
-_COLUMNS: Final = {
-    "done": {
-        **dict.fromkeys(("id", "token", "status", "error", "error_class", "response", "phases"), "text"),
-        **dict.fromkeys(("attempts", "max_attempts", "status_code", "number", "duration_ms"), "int"),
-        **dict.fromkeys(("delay_ms", "started_at"), "bigint"),
-    },
-    "given": {
-        **dict.fromkeys(("id", "token", "error"), "text"),
-        **dict.fromkeys(("rounds", "answered"), "int"),
-        "delay_ms": "bigint",
-    },
+_DONE: Final = {
+    **dict.fromkeys(("id", "token", "status", "error", "error_class", "response", "phases"), "text"),
+    **dict.fromkeys(("attempts", "max_attempts", "status_code", "number", "duration_ms"), "int"),
+    **dict.fromkeys(("delay_ms", "started_at"), "bigint"),
 }
-"""The rows of each parameter: ``number`` is NULL where no attempt was made, ``error`` of ``given`` is what it waits for."""
+"""The outcomes; ``number`` is NULL where no attempt was made."""
+
+_GIVEN: Final = {
+    **dict.fromkeys(("id", "token", "error"), "text"),
+    **dict.fromkeys(("rounds", "answered"), "int"),
+    "delay_ms": "bigint",
+}
+"""What is given back; ``error`` is what it waits for."""
 
 MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
 """What the reason of a cancelled delivery ends with, until it is known what its worker did."""
 
-
-_COMPLETE: Final = """
+# Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one.
+_CANCELLED: Final = "flowactions_outbox.status = 'dead' AND done.status = 'retrying'"
+_COMPLETE: Final = f"""
 UPDATE flowactions_outbox SET
     claimed_by = NULL, claimed_until = NULL, takeovers = 0, quarantine_rounds = 0, waiting_since = NULL,
-    settled_token = done.token, updated_at = {now},
-    status = CASE WHEN {cancelled} THEN flowactions_outbox.status ELSE done.status END,
+    settled_token = done.token, updated_at = {{now}},
+    status = CASE WHEN {_CANCELLED} THEN flowactions_outbox.status ELSE done.status END,
     attempts = done.attempts, max_attempts = done.max_attempts,
-    next_attempt_at = {now} + done.delay_ms,
+    next_attempt_at = {{now}} + done.delay_ms,
     last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
-    last_error = CASE WHEN {cancelled} THEN replace(flowactions_outbox.last_error, {may_be_sent}, '') ELSE done.error END,
-    error_class = CASE WHEN {cancelled} THEN flowactions_outbox.error_class ELSE done.error_class END,
+    last_error = CASE WHEN {_CANCELLED} THEN replace(flowactions_outbox.last_error, '{MAY_BE_SENT}', '') ELSE done.error END,
+    error_class = CASE WHEN {_CANCELLED} THEN flowactions_outbox.error_class ELSE done.error_class END,
     delivered_started_at = CASE WHEN done.status = 'delivered' THEN done.started_at END,
     delivered_duration_ms = CASE WHEN done.status = 'delivered' THEN done.duration_ms END,
-    delivered_response = CASE WHEN done.status = 'delivered' THEN {response} END,
+    delivered_response = CASE WHEN done.status = 'delivered' THEN {{response}} END,
     delivered_phases = CASE WHEN done.status = 'delivered' THEN done.phases END,
-    finished_at = CASE WHEN {cancelled} THEN finished_at WHEN done.status <> 'retrying' THEN {now} END
+    finished_at = CASE WHEN {_CANCELLED} THEN finished_at WHEN done.status <> 'retrying' THEN {{now}} END
 FROM done WHERE flowactions_outbox.id = done.id AND flowactions_outbox.claimed_by = done.token
-RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token""".replace(
-    "{cancelled}", "flowactions_outbox.status = 'dead' AND done.status = 'retrying'"
-).replace("{may_be_sent}", f"'{MAY_BE_SENT}'")
-"""Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one."""
-
-_WITHDRAW: Final = f"""
-UPDATE flowactions_outbox SET
-    claimed_by = NULL, claimed_until = NULL, settled_token = given.token,
-    last_error = replace(last_error, '{MAY_BE_SENT}', '')
-FROM given WHERE flowactions_outbox.id = given.id AND flowactions_outbox.claimed_by = given.token AND status = 'dead'"""
-"""End the claims of rows that were cancelled before they had begun."""
-
+RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token"""
+# A log that holds this number already must not keep the outcome from being written.
 _LOG: Final = f"""
 INSERT INTO flowactions_attempts
     (delivery_id, number, started_at, duration_ms, status_code, error, response, phases, worker)
 SELECT done.id, done.number, done.started_at, done.duration_ms, done.status_code, done.error, {{response}}, done.phases,
     substr(done.token, 1, {PREFIX_DIGITS})
-FROM done JOIN {{written}} ON written.id = done.id AND written.settled_token = done.token
+FROM done JOIN written ON written.id = done.id AND written.settled_token = done.token
 WHERE done.number IS NOT NULL AND done.status <> 'delivered'
 ON CONFLICT DO NOTHING"""
-"""A log that holds this number already must not keep the outcome from being written."""
+
+COMPLETE: Final = f"WITH done AS ({{done}}) {_COMPLETE}"
+LOG: Final = f"WITH done AS ({{done}}), written AS (SELECT id, settled_token FROM flowactions_outbox) {_LOG}"
+COMPLETE_AND_LOG: Final = f"""
+WITH done AS ({{done}}), written AS ({_COMPLETE}), logged AS ({_LOG}) SELECT id, status FROM written"""
+"""The two above, on PostgreSQL."""
 
 _WAITED: Final = "{now} - coalesce(waiting_since, {now})"
 _ENDS: Final = f"given.error IS NOT NULL AND {_WAITED} >= {WAIT_LIMIT_SECONDS * 1000}"
-_GIVE_BACK: Final = f"""
-UPDATE flowactions_outbox SET
+GIVE_BACK: Final = f"""
+WITH given AS ({{given}}) UPDATE flowactions_outbox SET
     claimed_by = NULL, claimed_until = NULL, settled_token = given.token, updated_at = {{now}},
     status = CASE WHEN {_ENDS} THEN 'dead' ELSE status END,
-    finished_at = CASE WHEN {_ENDS} THEN {{now}} END,
+    finished_at = CASE WHEN status = 'dead' THEN finished_at WHEN {_ENDS} THEN {{now}} END,
     takeovers = CASE WHEN {_ENDS} THEN 0 ELSE takeovers END,
     quarantine_rounds = CASE WHEN {_ENDS} THEN 0 ELSE given.rounds END,
     waiting_since = CASE WHEN {_ENDS} THEN NULL WHEN given.error IS NOT NULL THEN coalesce(waiting_since, {{now}})
         WHEN given.answered = 1 THEN NULL ELSE waiting_since END,
-    last_error = coalesce(given.error, last_error),
-    error_class = CASE WHEN given.error IS NULL THEN error_class ELSE 'waits' END,
+    last_error = CASE WHEN status = 'dead' THEN replace(last_error, '{MAY_BE_SENT}', '')
+        ELSE coalesce(given.error, last_error) END,
+    error_class = CASE WHEN given.error IS NULL OR status = 'dead' THEN error_class ELSE 'waits' END,
     next_attempt_at = {{now}} + CASE WHEN given.error IS NULL THEN given.delay_ms
         WHEN {_WAITED} < {WAIT_FIRST_SECONDS * 1000} THEN {WAIT_FIRST_SECONDS * 1000}
         WHEN {_WAITED} > {WAIT_CAP_SECONDS * 1000} THEN {WAIT_CAP_SECONDS * 1000}
         ELSE {_WAITED} END
 FROM given WHERE flowactions_outbox.id = given.id AND flowactions_outbox.claimed_by = given.token
-    AND status IN ('pending', 'retrying')
 RETURNING flowactions_outbox.id, flowactions_outbox.status"""
-"""The delay of a row that waits is the time that it has waited so far: the interval doubles."""
+"""The delay of a row that waits is the time that it has waited so far: the interval doubles. A row that somebody has cancelled stays
+dead."""
 
 _FOUND: Final = select(outbox.c.id, outbox.c.status, outbox.c.claimed_by, outbox.c.settled_token).where(
     outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
 )
 
 
-_WRITES: Final = {
-    "complete": ("done", _COMPLETE),
-    "complete and log": (
-        "done",
-        f", written AS ({_COMPLETE}), logged AS ({_LOG}) SELECT id, status FROM written".replace(
-            "{written}", "written"
-        ),
-    ),
-    "log": ("done", _LOG.replace("{written}", "flowactions_outbox AS written")),
-    "give back": ("given", _GIVE_BACK),
-    "withdraw": ("given", _WITHDRAW),
-}
-
-
-def ending(sql: Dialect, name: str) -> Executable:
-    """Return one of the statements above, on the rows of its parameter; all but ``log`` return ids and states."""
-    given, written = _WRITES[name]
-    rows = sql.rows_text(given, _COLUMNS[given])
+def ending(sql: Dialect, written: str) -> Executable:
+    """Return one of the statements above; all but `LOG` return ids and states."""
     response = "convert_to(done.response, 'UTF8')" if sql.is_server else "CAST(done.response AS BLOB)"
-    return statement(sql, f"WITH {given} AS ({rows}) {written.replace('{response}', response)}")
+    rows = {"done": sql.rows_text("done", _DONE), "given": sql.rows_text("given", _GIVEN)}
+    return statement(sql, written, response=response, **rows)
 
 
 class OutcomeStore:
@@ -160,13 +137,12 @@ class OutcomeStore:
         It can be repeated when its answer was lost: then it finds what the first try wrote. It returns what has ended each claim.
 
         Raises:
-            RowInvalid: an outcome cannot be stored, and none was.
             StorageUnavailable: the database failed.
         """
         database = self._database
         logs, at_once = any(map(is_logged, completions)), database.sql.is_server
-        completing = database.built(ending, "complete and log" if logs and at_once else "complete")
-        logging = database.built(ending, "log") if logs and not at_once else None
+        completing = database.built(ending, COMPLETE_AND_LOG if logs and at_once else COMPLETE)
+        logging = database.built(ending, LOG) if logs and not at_once else None
         given = {"done": database.sql.json_rows([_values(each) for each in completions])}
 
         def write(connection: Connection) -> Sequence[Any]:
@@ -175,13 +151,7 @@ class OutcomeStore:
                 connection.execute(logging, given)
             return written
 
-        try:
-            written = await database.in_transaction(write)
-        except DBAPIError as exc:
-            if not str(getattr(exc.orig, "sqlstate", "")).startswith(ROW_ERRORS):
-                raise
-            raise RowInvalid(f"its outcome cannot be stored: {type(exc.orig).__name__}") from exc
-        return await self._ends([each.delivery for each in completions], written)
+        return await self._ends([each.delivery for each in completions], await database.in_transaction(write))
 
     async def give_back(self, returns: Sequence[Return]) -> dict[str, End]:
         """Give claims back without an attempt, for each row whose claim still holds; return what has ended each claim.
@@ -191,14 +161,11 @@ class OutcomeStore:
         Raises:
             StorageUnavailable: the database failed.
         """
-        made = self._database.built(ending, "give back")
+        made = self._database.built(ending, GIVE_BACK)
         given = {"given": self._database.sql.json_rows([_return_values(each) for each in returns])}
         written: Sequence[Any] = await self._database.in_transaction(
             lambda connection: connection.execute(made, given).all()
         )
-        if len(written) < len(returns):
-            withdrawing = self._database.built(ending, "withdraw")
-            await self._database.in_transaction(lambda connection: connection.execute(withdrawing, given))
         return await self._ends([each.delivery for each in returns], written)
 
     async def _ends(self, deliveries: Sequence[ClaimedDelivery], written: Sequence[Any]) -> dict[str, End]:

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from flowactions_hookspecs import FlowNodeOrigin, Header, LogicActionOrigin, Origin, UnsignedTestOrigin
+from flowactions_hookspecs import Header, Origin
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.egress.signature import (
     EVENT_ID_HEADER,
@@ -116,16 +116,6 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     idempotency_key: str | None = None
     trace: str | None = None
-
-    @property
-    def flow_and_node(self) -> tuple[str | None, str | None]:
-        """The flow and the node that it comes from, as far as there are any."""
-        origin = self.origin
-        if isinstance(origin, FlowNodeOrigin | UnsignedTestOrigin):
-            return origin.flow_id, origin.node_id
-        if isinstance(origin, LogicActionOrigin):
-            return None, getattr(origin.ref, "node_id", None)
-        return None, None
 
 
 class Timing(NamedTuple):

@@ -54,7 +54,6 @@ class Worker:
         executor: executes what is claimed.
         strategy: claims.
         timing: when rows are sent in quarantine, and how often a database that is away is tried.
-        chance: returns random numbers from 0 to 1.
         tell: learns of each probe, as it begins.
 
     Attributes:
@@ -67,7 +66,6 @@ class Worker:
         executor: Executor,
         strategy: ClaimStrategy,
         timing: Timing = Timing(),  # noqa: B008  immutable
-        chance: Callable[[], float] = random.random,
         tell: Callable[[DeliveryAlert], None] = lambda _alert: None,
     ) -> None:
         self._store = store
@@ -75,7 +73,6 @@ class Worker:
         self._completer = executor.completer
         self._strategy = strategy
         self._timing = timing
-        self._chance = chance
         self.probes = Probes(store, executor, tell)
         self._quarantine_at = 0.0
         self._stop_now = asyncio.Event()
@@ -114,7 +111,7 @@ class Worker:
             await self._shielded(self._drain())
 
     def _outage_delay(self, failures: int) -> float:
-        return outage_delay(failures, self._timing.lease_seconds / 3, self._chance())
+        return outage_delay(failures, self._timing.lease_seconds / 3, random.random())  # noqa: S311  no secret
 
     async def run_once(self) -> float:
         """Do what is due now.

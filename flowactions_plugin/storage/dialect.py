@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, Insert, Table, literal
+from sqlalchemy import ClauseElement, ColumnElement, FromClause, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
@@ -41,10 +41,9 @@ class Dialect(ABC):
     def now(self) -> ColumnElement[int]:
         """Return the current time, Unix milliseconds, as an SQL expression: the server's own, or a given clock's."""
 
-    def compiled(self, statement: Insert, paramstyle: str) -> SQLCompiler:
+    def compiled(self, statement: ClauseElement, paramstyle: str) -> SQLCompiler:
         """Return a statement as text for drivers of the DB-API with one of `PARAMSTYLES`."""
-        made: SQLCompiler = statement.compile(dialect=self.made_by(paramstyle=paramstyle))
-        return made
+        return cast("SQLCompiler", statement.compile(dialect=self.made_by(paramstyle=paramstyle)))
 
     @abstractmethod
     def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
@@ -76,10 +75,6 @@ class Dialect(ABC):
     @abstractmethod
     def bytes_value(value: bytes) -> str | None:
         """Return bytes as a value of `json_rows`; ``None``: they cannot be one."""
-
-    @abstractmethod
-    def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
-        """Return the bytes that `bytes_value` has written to a column of a `values_table`."""
 
     @abstractmethod
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:

@@ -118,9 +118,6 @@ class PostgreSQL(Dialect):
 
     bytes_value = staticmethod(bytes.hex)  # type: ignore[assignment]  # it can have more arguments
 
-    def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
-        return func.decode(column, "hex")
-
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.octet_length(column, type_=Integer)
 

@@ -256,7 +256,7 @@ workers: Final = Table(
     # Milliseconds by which its clock was ahead of the database's when it was last seen; less than 0: behind. NULL: not
     # known, or SQLite, which has no clock of its own.
     Column("clock_ahead_ms", BigInteger),
-    # The destinations and organizations that it limits, and since when: JSON (`queue.limits.Limited`). NULL: it limits none.
+    # The destinations and organizations that it limits, and since when: JSON. NULL: it limits none.
     # Empty: an organization was purged, and the worker forgets what it limits.
     Column("limited", Text),
 )

@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     FromClause,
     Integer,
-    LargeBinary,
     Table,
     Text,
     bindparam,
@@ -88,9 +87,6 @@ class SQLite(Dialect):
             return None if b"\0" in value else value.decode()
         except UnicodeDecodeError:
             return None
-
-    def bytes_of(self, column: ColumnElement[str]) -> ColumnElement[bytes]:
-        return column.cast(LargeBinary)
 
     def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
         return func.length(column, type_=Integer)

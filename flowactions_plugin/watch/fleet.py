@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import BigInteger, Insert, insert, literal, null, select, update
 
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.queue.limits import NOTHING_LIMITED, PURGED, Limited
+from flowactions_plugin.queue.lanes import PURGED
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.retention import DAY_MS
 from flowactions_plugin.storage.schema import workers
@@ -42,21 +44,23 @@ class Fleet:
         self._slots = slots
         self._id = ""
         self._claimed = 0
-        self._limited = NOTHING_LIMITED
+        self._limited: Mapping[str, int] = {}
 
     def begin(self) -> str:
         """Begin anew, under an id that this returns."""
         self._id = new_id(self._database.clock())
         self._claimed = 0
-        self._limited = NOTHING_LIMITED
+        self._limited = {}
         return self._id
 
-    def is_news(self, limited: Limited) -> bool:
+    def is_news(self, limited: Mapping[str, int]) -> bool:
         """Return whether this process limits something else than it has written."""
         return limited != self._limited
 
     @repeated
-    async def beat(self, in_flight: int, claimed: int, limited: Limited = NOTHING_LIMITED) -> bool:
+    async def beat(
+        self, in_flight: int, claimed: int, limited: Mapping[str, int] = MappingProxyType({})
+    ) -> bool:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:
@@ -85,8 +89,8 @@ class Fleet:
         written = select(workers.c.limited).where(workers.c.id == self._id).with_for_update()
         async with self._database.write() as transaction:
             if is_purged := await transaction.scalar(written) == PURGED:
-                limited = NOTHING_LIMITED
-            text = None if limited == NOTHING_LIMITED else msgspec.json.encode(limited).decode()
+                limited = {}
+            text = msgspec.json.encode(limited).decode() if limited else None
             if is_purged or self.is_news(limited):
                 # It may be large, and is mostly as it was.
                 seen = seen.values(limited=text)

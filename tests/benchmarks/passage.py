@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 from sqlalchemy.engine import Connection
-from sqlalchemy.sql.dml import Insert
 
 import flowactions_plugin
 from flowactions_hookspecs import FlowActions, Node
@@ -52,8 +51,8 @@ class Passed:
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
         if event == "call" and code is Connection.execute.__code__ and not self.insert:
-            statement = frame.f_locals.get("statement")
-            if isinstance(statement, Insert) and statement.table.name == "flowactions_outbox":
+            text = getattr(frame.f_locals.get("statement"), "text", "")
+            if "INSERT INTO flowactions_outbox" in text:
                 self.insert = list(dict.fromkeys([*self.waiting, *stack(frame)]))
         if not code.co_filename.startswith(PLUGIN) or event not in {"call", "return"}:
             return

@@ -46,7 +46,7 @@ RULES: Final = {
     "begun is written": Rule(f"{_QUEUE}.claims.ClaimStore.begin_quarantined", "a row that kills", "lost"),
     "rounds": Rule(f"{_QUEUE}.executor.Executor.execute_alone", "kills", "dead without"),
     "paused rows go back": Rule(f"{_QUEUE}.claims.ClaimStore.withdrawn", "pauses", "although"),
-    "no pause for new rows": Rule(f"{_QUEUE}.items._claimed_rows", "new rows and pauses", "although"),
+    "no pause for new rows": Rule(f"{_QUEUE}.items.write_items", "new rows and pauses", "although"),
     "one copy of new rows": Rule(f"{_QUEUE}.executor.Executor.take", "new rows", "a row twice"),
     "lease from before for new rows": Rule(
         f"{_QUEUE}.claims.ClaimStore.claim_with_enqueue", "new rows", "in flight"

@@ -26,7 +26,7 @@ from flowactions_hookspecs import (
     QuestionRequired,
 )
 from flowactions_plugin.logic.store import LIMIT, WINDOW_MS, CallStore, admit
-from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse, api_key
+from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import enqueue_rates
@@ -418,7 +418,7 @@ class TestRate:
         url = read_settings({"FLOWACTIONS_DATABASE_URL": f"sqlite:///{tmp_path / 'f.db'}"}).database_url
         admitted: list[float] = []
         async with Database(url, clock=lambda: now[0]) as database:
-            calls, use = CallStore(database), api_key(IdempotencyKeys(database, 1000), "acme", "a", "k")
+            calls, use = CallStore(database), KeyUse(IdempotencyKeys(database, 1000), "acme", "api:a", "k")
             for number in range(400):
                 now[0] += (number % 7) * 0.11
                 async with database.write() as connection:

@@ -17,7 +17,6 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.context import ROWS
 from flowactions_plugin.pages.routes import PAGES
 from flowactions_plugin.queue.claimed import Completion
-from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.storage.schema import (
     attempts,
@@ -150,7 +149,7 @@ async def test_an_overview_takes_ten_statements_at_the_most(queue: Queue, scope:
         row = claimed(organization_id=organization, destination=place)
         monitor.record([Completion(row, Outcome(0, 1, status_code=500), failed) for _ in range(20)])
     await monitor.write()
-    await Fleet(database, "continuous", 10).beat(0, 0, Limited({place: 1}))
+    await Fleet(database, "continuous", 10).beat(0, 0, {place: 1})
     await queue.run("UPDATE flowactions_outbox SET takeovers = 3, waiting_since = 1, last_error = 'x'")
     insights = Insights(database, alerts_at=place)
     about = {each.about for each in (await insights.overview(scope)).findings}

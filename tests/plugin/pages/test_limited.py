@@ -10,7 +10,6 @@ from sqlalchemy import insert
 
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.limits import Limited
 from flowactions_plugin.storage.schema import destinations, pauses
 from flowactions_plugin.watch.fleet import Fleet
 from tests.commanding import command
@@ -21,7 +20,7 @@ HUNG = "http://127.0.0.1:9"
 SINCE, EARLIER = 1_700_000_000_000, 1_600_000_000_000
 
 
-async def limit(queue: Queue, limited: Limited) -> Fleet:
+async def limit(queue: Queue, limited: dict[str, int]) -> Fleet:
     fleet = Fleet(queue.database, "continuous", 10)
     fleet.begin()
     await fleet.beat(0, 0, limited)
@@ -42,7 +41,7 @@ async def fail(queue: Queue, organization_id: str) -> None:
 
 async def test_pages_name_what_is_limited(site: Site) -> None:
     """The destination, with the time, on both pages and at its delivery, to those who send there."""
-    await limit(site.queue, Limited({HUNG: SINCE}))
+    await limit(site.queue, {HUNG: SINCE})
     await fail(site.queue, "acme")
     row_id = await site.put(organization_id="acme", destination=HUNG)
     for role in ("reader", "operator reader"):
@@ -63,7 +62,7 @@ async def test_pages_name_what_is_limited(site: Site) -> None:
 
 async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     """The first of several says since when; one that was killed or has stopped counts no more, and nonsense is nothing."""
-    first, second = await limit(queue, Limited({HUNG: SINCE})), await limit(queue, Limited({HUNG: EARLIER}))
+    first, second = await limit(queue, {HUNG: SINCE}), await limit(queue, {HUNG: EARLIER})
     status = Insights(queue.database)
 
     async def now() -> list[str]:
@@ -73,9 +72,9 @@ async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     assert await now() == [words.format("2020-09-13T12:26:40Z")]
     await second.stop()
     assert await now() == [words.format("2023-11-14T22:13:20Z")]
-    await first.beat(0, 0, Limited())
+    await first.beat(0, 0, {})
     assert await now() == []
-    await first.beat(0, 0, Limited({HUNG: SINCE}))
+    await first.beat(0, 0, {HUNG: SINCE})
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
     assert await now() == []
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at + 46000, limited = '[1'")
@@ -85,7 +84,7 @@ async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
 @pytest.mark.ci
 async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tmp_path: Path) -> None:
     """`destinations list`, `status` and `outbox show`."""
-    await limit(queue, Limited({HUNG: SINCE}))
+    await limit(queue, {HUNG: SINCE})
     await fail(queue, "acme")
     row_id = await queue.put(organization_id="acme", destination=HUNG)
     settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}

@@ -119,36 +119,6 @@ async def test_an_origin_of_another_release_waits(
     assert caplog.text.count("which this process cannot read") == 1
 
 
-async def test_an_outcome_that_cannot_be_stored_ends_its_row_only(
-    queue: Queue, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PostgreSQL refuses a whole statement for one value: the other outcomes are written all the same."""
-    ids = [await queue.put(url=f"http://127.0.0.1/{number}") for number in range(9)]
-    told: list[Any] = []
-
-    async def finished(delivery: Any) -> None:
-        told.append((delivery.id, delivery.status))
-
-    claims = a_schedule(queue, ok, delivery_finished=finished)
-    send = claims._executor._sender.send
-
-    async def unstorable(delivery: Any, *others: Any, **named: Any) -> Any:
-        outcome = await send(delivery, *others, **named)
-        assert isinstance(outcome, Outcome)
-        return msgspec.structs.replace(outcome, duration_ms=2**40) if delivery.url.endswith("/4") else outcome
-
-    monkeypatch.setattr(claims._executor._sender, "send", unstorable)
-    await claims.tick()
-    found = {row_id: (await queue.row(row_id)).status for row_id in ids}
-    expected = dict.fromkeys(ids, "delivered")
-    if queue.database.dialect == "postgresql":  # SQLite stores any number
-        expected[ids[4]] = "dead"
-        assert "its outcome cannot be stored" in (await queue.row(ids[4])).last_error
-        assert caplog.text.count("is dead: its outcome cannot be stored") == 1
-    assert found == expected
-    assert sorted(told) == sorted(expected.items())
-
-
 def test_known_and_unknown_origins_are_distinguished() -> None:
     """What is read, what waits and what is a defect."""
     known = msgspec.json.encode(ORIGIN).decode().replace("}", ',"more":1}')

@@ -406,7 +406,9 @@ async def test_a_paused_lane_is_asked_once(queue: Queue, monkeypatch: pytest.Mon
     assert len(claims._lanes) == 0
 
 
-async def test_a_retry_of_this_worker_is_found_when_it_is_due(queue: Queue) -> None:
+async def test_a_retry_of_this_worker_is_found_when_it_is_due(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a look, within half a second: nobody tells of it."""
     times: list[float] = []
 
@@ -414,7 +416,8 @@ async def test_a_retry_of_this_worker_is_found_when_it_is_due(queue: Queue) -> N
         times.append(asyncio.get_running_loop().time())
         return httpx.Response(503 if len(times) == 1 else 200)
 
-    executor = an_executor(queue, answer, retry_schedule=(1,), chance=lambda: 0.5)
+    monkeypatch.setattr("flowactions_plugin.queue.rules.JITTER", 0.0)
+    executor = an_executor(queue, answer, retry_schedule=(1,))
     claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
     row_id = await queue.put()
     async with running(Worker(queue.store, executor, claims)):

@@ -6,27 +6,22 @@ import sys
 import tracemalloc
 from collections import Counter
 from itertools import count
-from typing import NamedTuple
 
 import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import SMALL_BYTES
-from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, lane_of
-from flowactions_plugin.queue.limits import Standing
+from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
+from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, Standing, lane_of
+from tests.queueing import claimed
 
 ANSWER = Outcome(0, 0, status_code=500)
 TIMEOUT = Outcome(0, 10, error="timed out after 10 s")
 REFUSED = Outcome(0, 0, error="connection refused")
 
 
-class Row(NamedTuple):
-    id: str
-    lane: int
-    organization_id: str
-    destination: str
-    size: int = 100
-    due_at: int = 5000
+def a_row(row_id: str, lane: int, organization: str, destination: str, size: int = 100) -> ClaimedDelivery:
+    where = {"lane": lane, "organization_id": organization, "destination": destination}
+    return claimed(id=row_id, size=size, due_at=5000, **where)
 
 
 class Queue:
@@ -34,9 +29,9 @@ class Queue:
 
     def __init__(self, slots: int = 10, per_destination: int = 10) -> None:
         self.standing = Standing()
-        self.lanes: Lanes[Row] = Lanes(slots, per_destination, self.standing)
+        self.lanes = Lanes(slots, per_destination, self.standing)
         self.rows: Counter[int] = Counter()
-        self.begun: list[Row] = []
+        self.begun: list[ClaimedDelivery] = []
         self._ids = count()
 
     def put(self, organization: str, path: str, rows: int, *, host: str = "h", answers: bool = True) -> Due:
@@ -56,25 +51,26 @@ class Queue:
             taken = min(due.rows, self.rows[due.lane])
             self.rows[due.lane] -= taken
             rows += [
-                Row(str(next(self._ids)), due.lane, due.organization_id, due.destination) for _ in range(taken)
+                a_row(str(next(self._ids)), due.lane, due.organization_id, due.destination)
+                for _ in range(taken)
             ]
         self.lanes.answer(asks, rows, rows)
         return Counter(row.organization_id for row in rows)
 
-    def start(self, most: int = 1000) -> list[Row]:
+    def start(self, most: int = 1000) -> list[ClaimedDelivery]:
         """Begin what may begin."""
         begun = self.lanes.start(most)
         self.begun += begun
         return begun
 
-    def end(self, row: Row, outcome: Outcome = ANSWER) -> list[Row]:
+    def end(self, row: ClaimedDelivery, outcome: Outcome = ANSWER) -> list[ClaimedDelivery]:
         """End an attempt."""
         self.begun.remove(row)
         self.standing.record(row, outcome)
         return self.lanes.end(row)
 
 
-def of(rows: list[Row]) -> Counter[str]:
+def of(rows: list[ClaimedDelivery]) -> Counter[str]:
     """Count rows by organization."""
     return Counter(row.organization_id for row in rows)
 
@@ -220,7 +216,7 @@ def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended
     due = queue.put("a", "p", 1)
     asks = queue.lanes.asks()
     queue.lanes.learn(due)
-    row = Row("1", due.lane, "a", "h")
+    row = a_row("1", due.lane, "a", "h")
     queue.lanes.answer(asks, [row], [row])
     assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
     queue.lanes.answer([due._replace(rows=19)], [], [])
@@ -244,7 +240,7 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     queue = Queue(slots=2)
     fresh = Due(lane_of("b", "x", "http://x/"), "b", "x")
     assert queue.lanes.reserve(fresh)
-    queue.lanes.unreserve(Row("1", fresh.lane, "b", "x"))
+    queue.lanes.unreserve(a_row("1", fresh.lane, "b", "x"))
     assert len(queue.lanes) == 0
     due = queue.put("a", "p", 50)
     assert not queue.lanes.reserve(due)
@@ -277,8 +273,8 @@ def test_a_failure_that_is_no_answer_and_no_timeout_changes_no_standing() -> Non
 def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> None:
     """By no other large one; small ones begin."""
     queue = Queue(slots=10)
-    rows = [Row(str(n), n, "a", f"h{n}", size=MOST_BYTES // 2 + 1) for n in range(3)]
-    rows += [Row("4", 4, "a", "h4", size=SMALL_BYTES + 1), Row("5", 5, "a", "h5")]
+    rows = [a_row(str(n), n, "a", f"h{n}", size=MOST_BYTES // 2 + 1) for n in range(3)]
+    rows += [a_row("4", 4, "a", "h4", size=SMALL_BYTES + 1), a_row("5", 5, "a", "h5")]
     for row in rows:
         queue.standing.record(row, ANSWER)
         queue.lanes.insert(row)
@@ -328,7 +324,7 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
 
 def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
     """URLs with ids in their path make many lanes of few rows."""
-    lanes: Lanes[Row] = Lanes(100, 10, Standing())
+    lanes = Lanes(100, 10, Standing())
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for number in range(100_000):

@@ -8,7 +8,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.queue.delivery_telemetry import Load
-from flowactions_plugin.queue.limits import Limited, Standing
+from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
@@ -102,8 +102,8 @@ async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> Non
     status = QueueStatus(services_of(SmallHost(development(database_url)))._database)
 
     class Limits(Standing):
-        def limited(self) -> Limited:
-            return Limited({"http://a:80": 1, "http://b:80": 1})
+        def limited(self) -> dict[str, int]:
+            return {"http://a:80": 1, "http://b:80": 1}
 
     readings = Gauges(Meters(), status, lambda: Load(limits=Limits())).readings()
     assert [each.value for each in readings if each.metric is names.LIMITED] == [2]
