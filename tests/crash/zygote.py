@@ -22,7 +22,6 @@ from typing import Any
 
 PRELOADED = (
     "aiosqlite",
-    "alembic.command",
     "asyncpg",
     "flowactions_conformance",
     "flowactions_conformance.serving",

@@ -56,7 +56,6 @@ COMMANDS = (
 
 OURS = (
     "flowactions",
-    "alembic",
     "sqlalchemy",
     "asyncpg",
     "aiosqlite",
