@@ -109,6 +109,7 @@ def _run(work: Callable[[], Any]) -> int:
 
     level = click.get_current_context().find_root().params.get("log_level", "info")
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every check of the tables
     try:
         found = work()
         return int(asyncio.run(found) if isinstance(found, Coroutine) else found)

@@ -222,7 +222,7 @@ class Database:
             async with self._schema_transaction(Deadline()) as transaction:
                 before = await transaction.run_sync(current)
                 if not dry or (before or "") > head():
-                    await transaction.run_sync(prepare_tables, by_host=False)
+                    await prepare_tables(transaction, by_host=False)
         return before, head()
 
     @asynccontextmanager
@@ -429,7 +429,7 @@ class Database:
             return
         try:
             async with self._translated(), self._schema_transaction(deadline) as transaction:
-                self.made_tables = await transaction.run_sync(prepare_tables, by_host=True)
+                self.made_tables = await prepare_tables(transaction, by_host=True)
         except StorageUnavailable as exc:
             if exc.code == "42501":
                 raise SchemaOutdated(str(exc), code=exc.code) from exc

@@ -22,6 +22,7 @@ from typing import Any
 
 PRELOADED = (
     "aiosqlite",
+    "alembic.command",
     "asyncpg",
     "flowactions_conformance",
     "flowactions_conformance.serving",

@@ -283,7 +283,7 @@ def _tables(database: sqlite3.Connection) -> Iterable[tuple[str, list[dict[str, 
     database.row_factory = sqlite3.Row
     query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'flowactions_%' ORDER BY name"
     for (table,) in database.execute(query).fetchall():
-        if "version" in table or table in TIMED:
+        if "alembic" in table or "version" in table or table in TIMED:
             continue
         rows = database.execute(f'SELECT * FROM "{table}" ORDER BY rowid').fetchall()  # noqa: S608  own tables
         yield table, [{key: _cell(key, row[key]) for key in row.keys()} for row in rows]  # noqa: SIM118

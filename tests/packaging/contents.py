@@ -40,6 +40,7 @@ NEEDED = (
     "flowactions_plugin/pages/templates/*.html",
     "flowactions_plugin/pages/static/*.css",
     "flowactions_plugin/pages/static/*.js",
+    "flowactions_plugin/storage/migrations/versions/*.py",
     "flowactions_conformance/reference_host/pages/*.html",
     "flowactions_conformance/examples/*/glue.py",
     "flowactions_conformance/kit/requirements.json",

@@ -29,6 +29,8 @@ def defined() -> dict[str, str]:
     """Returns each public exception class that a module of the plugin defines, and its base classes."""
     classes: dict[str, str] = {}
     for module in pkgutil.walk_packages(flowactions_plugin.__path__, "flowactions_plugin."):
+        if ".migrations." in module.name:
+            continue  # Alembic executes these
         for name, kind in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             if issubclass(kind, BaseException) and kind.__module__ == module.name and not name.startswith("_"):
                 classes[name] = ", ".join(base.__name__ for base in kind.__bases__)

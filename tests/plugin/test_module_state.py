@@ -80,6 +80,8 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.storage.transactions:_used": "a context variable: each call has its own value",
     "flowactions_plugin.storage.waiting:_limited": "a context variable: each task has its own value",
     "flowactions_plugin.structs:fields_of": "caches a pure function of types",
+    "flowactions_plugin.storage.migrations:revisions": "caches the names of this release's files",
+    "flowactions_plugin.storage.migrations:_ALEMBIC": "a lock",
     "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",
     "flowactions_plugin.telemetry.spans:_NOTHING": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",
@@ -127,8 +129,8 @@ def modules() -> Mapping[str, tuple[ModuleType, ast.Module]]:
     found: dict[str, tuple[ModuleType, ast.Module]] = {}
     for package in map(importlib.import_module, PACKAGES):
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if each.name.endswith("__main__"):
-                continue  # run as scripts
+            if each.name.endswith("__main__") or ".migrations.env" in each.name or ".versions" in each.name:
+                continue  # run as scripts, or by Alembic, under its lock
             module = importlib.import_module(each.name)
             found[each.name] = module, ast.parse(Path(inspect.getfile(module)).read_text("utf-8"))
     return found

@@ -38,6 +38,7 @@ WITHOUT = {
     "flowactions_inbound_requests",
     "flowactions_installation",
     "flowactions_workers",
+    "flowactions_alembic",
 }
 """Tables that name no organization: attempts belong to deliveries, the others to nobody."""
 

@@ -56,6 +56,7 @@ COMMANDS = (
 
 OURS = (
     "flowactions",
+    "alembic",
     "sqlalchemy",
     "asyncpg",
     "aiosqlite",

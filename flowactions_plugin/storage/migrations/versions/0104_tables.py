@@ -1,24 +1,29 @@
-"""The revisions of the tables. They only go forward, and each runs in the transaction that records its number.
+"""All tables of `storage.schema`, and their indexes.
 
-Until the first release there is one, which makes the tables of `storage.schema`: a change of these gives it the next number. For
-the first release its statements are written out, so that a later change of `storage.schema` does not change what it makes.
+Until the first release, a change of the tables gives this revision the next number. For that release its statements are
+written out, so that a later change of `storage.schema` does not change what it makes.
+
+Revision ID: 0104
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
 from uuid import uuid4
 
-from sqlalchemy import Connection, insert
+from alembic import op
 
 from flowactions_plugin.storage.schema import installation, metadata
+
+revision = "0104"
+down_revision = None
+branch_labels = None
+depends_on = None
 
 # An index of some rows costs nothing when others change. Its condition is one that statements have, from `storage.schema`.
 # Which index of the outbox serves which search is in decision 33. That of events compares bytes on PostgreSQL: by a language's
 # rules, or with the row's id beside, it would cost a delivery more. Of indexes that are as good as each other, SQLite takes
 # the newest.
-INDEXES: Final = """
+INDEXES = """
 CREATE INDEX ix_flowactions_outbox_destination ON flowactions_outbox (destination, next_attempt_at, id)
     WHERE status IN ('pending', 'retrying');
 CREATE INDEX ix_flowactions_outbox_due ON flowactions_outbox (next_attempt_at, id)
@@ -67,13 +72,11 @@ CREATE INDEX ix_flowactions_audit_organization ON flowactions_audit (organizatio
 """
 
 
-def _tables(connection: Connection) -> None:
+def upgrade() -> None:
+    """Create the tables."""
+    connection = op.get_bind()
     metadata.create_all(connection, checkfirst=False)
     by_bytes = " varchar_pattern_ops" if connection.dialect.name == "postgresql" else ""
     for statement in INDEXES.format(by_bytes=by_bytes).split(";"):
-        connection.exec_driver_sql(statement)
-    connection.execute(insert(installation).values(id=str(uuid4()), outages=0))
-
-
-REVISIONS: Final[Mapping[str, Callable[[Connection], None]]] = {"0104": _tables}
-"""Their numbers, the oldest first, and what brings the tables of the one before to each."""
+        op.execute(statement)
+    connection.execute(installation.insert().values(id=str(uuid4()), outages=0))
