@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from flowactions_plugin.chat.app import CALLBACK_PATH, routes_url
@@ -46,9 +47,8 @@ class Chat(NamedTuple):
 
 def keys_of(settings: Settings, database: Database) -> KeyRing:
     """Return the key ring of these settings; raises `NotConfigured` without a key."""
-    return key_ring(
-        settings.encryption_keys, database.directory if settings.environment == "development" else None
-    )
+    directory = Path.cwd() if database.file is None else database.file.parent
+    return key_ring(settings.encryption_keys, directory if settings.environment == "development" else None)
 
 
 def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat | NotConfigured:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
 from flowactions_plugin.storage.outages import ADVICE, code_of
-from flowactions_plugin.storage.sqlite import Deadline, restore_wait, shorten_wait, stop_once
+from flowactions_plugin.storage.sqlite import Deadline, limit_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
 T = TypeVar("T")
@@ -32,9 +32,6 @@ least one for LISTEN and one for transactions."""
 
 TOO_MANY: Final = "53300"
 """SQLSTATE: the server, or the role, has no connection to spare."""
-
-RETRY_SECONDS: Final = 0.25
-"""How long to wait for a connection of this process before the server is asked for another one again."""
 
 
 class Engines:
@@ -64,14 +61,14 @@ class Engines:
         self.unlisten = asyncio.Event()
         # In autocommit mode: to check one out of the pool and back in costs more than a small statement.
         self._kept: list[AsyncConnection] = []
-        self._most_kept = 0
+        self._most_kept = 0  # none while the database is closed
         self._turn = asyncio.Lock()
         self._returned = asyncio.Event()
 
     @property
     def reads_committed(self) -> bool:
         """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
-        known = None if self.current is None else getattr(self.current.dialect, "default_isolation_level", None)
+        known = getattr(self.current and self.current.dialect, "default_isolation_level", None)
         return known in {None, "READ COMMITTED"}
 
     def open(self, statement_seconds: float | None, connections: int) -> None:
@@ -84,18 +81,15 @@ class Engines:
         Raises:
             OSError: a file that the URL names cannot be read.
         """
-        driver = logging.getLogger("aiosqlite")
-        if self._is_sqlite and driver.level == logging.NOTSET:
+        if self._is_sqlite and (driver := logging.getLogger("aiosqlite")).level == logging.NOTSET:
             # It logs each statement with its values at debug level. Whoever wants these lines sets the level of its logger.
             driver.setLevel(logging.INFO)
         if self.shared is not None:
             self.current = self.shared
         elif self._is_sqlite:
+            wait = sqlite.WAIT_SECONDS
             self.current = create_async_engine(
-                self._url,
-                hide_parameters=True,
-                pool_timeout=sqlite.WAIT_SECONDS,
-                connect_args={"timeout": sqlite.WAIT_SECONDS},
+                self._url, hide_parameters=True, pool_timeout=wait, connect_args={"timeout": wait}
             )
             event.listen(self.current.sync_engine, "connect", stop_once)
             self.thread = SQLiteThread(self._url)
@@ -146,8 +140,13 @@ class Engines:
         Raises:
             StorageUnavailable: the database is not open, or no connection became free.
         """
-        connection, is_kept = await self._take(), False
+        while self._kept and not postgresql.is_fresh(self._kept[-1].sync_connection):
+            await self._kept.pop().close()
+        known = self._kept.pop() if self._kept else None
+        connection, is_kept = known or await self._check_out(), False
         try:
+            if known is None:
+                await connection.execution_options(**{**self.own_options, "isolation_level": "AUTOCOMMIT"})
             yield connection
             if self.current is None:
                 await connection.invalidate()  # the pool that it would return to is closed
@@ -159,21 +158,6 @@ class Engines:
                 self._returned.set()
             else:
                 await self._check_in(connection)
-
-    async def _take(self) -> AsyncConnection:
-        """Return the connection that was used last, or another one of the pool's, which tests what was idle for long."""
-        while self._kept:
-            connection = self._kept.pop()
-            if postgresql.is_fresh(connection.sync_connection):
-                return connection
-            await connection.close()
-        connection = await self._check_out()
-        try:
-            await connection.execution_options(**{**self.own_options, "isolation_level": "AUTOCOMMIT"})
-        except BaseException:
-            await self._check_in(connection)
-            raise
-        return connection
 
     async def _give_back(self) -> None:
         """Return what is kept to the pool."""
@@ -192,8 +176,8 @@ class Engines:
                     if (found := await self._spare()) is not None:
                         return found
                     self.unlisten.set()
-                    with suppress(TimeoutError):
-                        await asyncio.wait_for(self._returned.wait(), RETRY_SECONDS)
+                    with suppress(TimeoutError):  # another process may give one back
+                        await asyncio.wait_for(self._returned.wait(), 0.25)
         except TimeoutError:
             raise StorageUnavailable(f"the database failed: {ADVICE[TOO_MANY]}", code=TOO_MANY) from None
 
@@ -230,10 +214,9 @@ class SQLiteThread:
     """
 
     def __init__(self, url: URL) -> None:
+        wait = {"timeout": sqlite.WAIT_SECONDS}
         self.engine = create_engine(
-            url.set(drivername="sqlite+pysqlite"),
-            hide_parameters=True,
-            connect_args={"timeout": sqlite.WAIT_SECONDS},
+            url.set(drivername="sqlite+pysqlite"), hide_parameters=True, connect_args=wait
         )
         self._executor = ThreadPoolExecutor(1, "flowactions sqlite")
         try:
@@ -264,7 +247,7 @@ class SQLiteThread:
             if deadline is None:
                 return work(connection)
             try:
-                shorten_wait(connection, deadline.left)
+                limit_wait(connection, deadline.left)
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
                 done = work(connection)
                 connection.commit()
@@ -274,6 +257,5 @@ class SQLiteThread:
                 connection.invalidate()
                 raise
             finally:
-                if not connection.invalidated:
-                    restore_wait(connection)
+                limit_wait(connection, None)
         return done

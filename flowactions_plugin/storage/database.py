@@ -7,16 +7,11 @@ import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    asynccontextmanager,
-    nullcontext,
-    suppress,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any, Final, Literal, Self, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast
 
-from sqlalchemy import Column, ColumnElement, Row, Select, Table, delete, func, select, text
+from sqlalchemy import Column, Row, Select, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError
@@ -83,6 +78,7 @@ class Database:
     Attributes:
         clock: as given.
         dialect: which database it is: ``sqlite`` or ``postgresql``.
+        now: `Dialect.now` of it.
         outage_log: logs its outages, for the background parts of its host.
         sql: builds the statements that differ between the databases.
         transactions: joins hosts' transactions, and lends its own.
@@ -116,7 +112,7 @@ class Database:
         self._url = make_url(self._own_url) if engine is None else engine.url
         is_sqlite = self._url.get_backend_name() == SQLite.name
         self.sql: Dialect = SQLite(lambda: self.clock()) if is_sqlite else postgresql.PostgreSQL()  # noqa: PLW0108  it may be set
-        self.dialect = self.sql.name
+        self.dialect, self.now = self.sql.name, self.sql.now
         self._built: dict[tuple[Any, ...], Any] = {}
         if is_sqlite and is_in_memory(self._url):
             raise HostInvalid(
@@ -135,10 +131,6 @@ class Database:
         self.made_tables = False
         self.file = sqlite_path(self._url)
         self._opened_file: os.stat_result | None = None
-
-    def now(self) -> ColumnElement[int]:
-        """Return the current time, Unix milliseconds, as an SQL expression: PostgreSQL's own, or the given clock's."""
-        return self.sql.now()
 
     def built(self, build: Callable[..., Any], *given: Any) -> Any:
         """Return what a function builds, for example a statement: it is built once, as that costs more than to run it.
@@ -160,11 +152,6 @@ class Database:
         """
         refused = self._outages.refused
         return refused if refused is not None and timer() - refused.at < REFUSED_SECONDS else None
-
-    @property
-    def directory(self) -> Path:
-        """The directory of the database file; the working directory when there is no file."""
-        return Path.cwd() if self.file is None else self.file.parent
 
     @property
     def missing_file(self) -> Path | None:
@@ -191,27 +178,25 @@ class Database:
             StorageUnavailable: the database refuses, or it is required and does not answer.
         """
         self._bind()
-        try:
-            with self._outages.translated():
-                self._engines.open(self._statement_seconds, self._connections)
-                await self._prepare(Deadline())
-        except StorageUnavailable as exc:
-            refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
-            if required or refused or self._engines.current is None:
-                await self.__aexit__()
-                raise
-            log.error(  # noqa: TRY400
-                "starting without the database, which does not answer: %s",
-                exc,
-                extra={"event": "database.unavailable_at_start"},
-            )
-        except BaseException:
-            await self.__aexit__()
-            raise
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self)
+            try:
+                with self._outages.translated():
+                    self._engines.open(self._statement_seconds, self._connections)
+                    await self._prepare(Deadline())
+            except StorageUnavailable as exc:
+                refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
+                if required or refused or self._engines.current is None:
+                    raise
+                log.error(  # noqa: TRY400
+                    "starting without the database, which does not answer: %s",
+                    exc,
+                    extra={"event": "database.unavailable_at_start"},
+                )
+            stack.pop_all()
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        self.transactions.close()
         await self._engines.close()
 
     async def migrate(self, *, dry: bool = False) -> tuple[str | None, str]:
@@ -231,16 +216,14 @@ class Database:
         missing = self.missing_file
         if dry and missing is not None and missing.parent.exists():
             return None, head()  # to connect would make the file
-        try:
-            async with self._translated():
-                self._engines.open(None, self._connections)
-                async with self._schema_transaction(Deadline()) as transaction:
-                    before = await transaction.run_sync(current)
-                    if not dry or (before or "") > head():
-                        await prepare_tables(transaction, by_host=False)
-                    return before, head()
-        finally:
-            await self.__aexit__()
+        async with AsyncExitStack() as stack, self._translated():
+            stack.push_async_exit(self)
+            self._engines.open(None, self._connections)
+            async with self._schema_transaction(Deadline()) as transaction:
+                before = await transaction.run_sync(current)
+                if not dry or (before or "") > head():
+                    await prepare_tables(transaction, by_host=False)
+        return before, head()
 
     @asynccontextmanager
     async def read(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -416,10 +399,8 @@ class Database:
         Raises:
             StorageUnavailable: the file cannot be watched.
         """
-        if self.file is None:
-            raise StorageUnavailable("this database is no file")
         try:
-            await sqlite.watch_inserts(self.file, on_insert)
+            await sqlite.watch_inserts(cast("Path", self.file), on_insert)
         except sqlite3.Error as exc:
             raise StorageUnavailable(f"the file cannot be watched: {exc}") from exc
 
@@ -436,11 +417,9 @@ class Database:
             try:
                 yield
             except DBAPIError as exc:
-                if transaction is not None:
-                    await note_search_path(exc, nullcontext(transaction))
-                elif self._engines.current is not None:
-                    # On another connection: a rollback has undone what the host had set on that one.
-                    await note_search_path(exc, self._engines.current.connect())
+                # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
+                given = self._engines.connect() if transaction is None else nullcontext(transaction)
+                await note_search_path(exc, given)
                 raise
 
     async def _prepare(self, deadline: Deadline) -> None:

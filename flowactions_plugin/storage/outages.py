@@ -10,7 +10,6 @@ import logging
 import random
 import re
 import sqlite3
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
@@ -86,6 +85,12 @@ SEARCH_PATH: Final = "search_path"
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
 
+STATE_OF_ASYNCPG: Final = (
+    "ConnectionDoesNotExistError",
+    "InterfaceError",
+    "InternalClientError",
+    "ProtocolError",
+)
 
 REFUSALS: Final = {
     "25006": ("read_only", "it is read-only"),
@@ -138,18 +143,19 @@ class Outages:
             StorageUnavailable: the database failed, does not answer, or refuses.
         """
         try:
-            try:
-                yield
-            except _failures() as exc:
-                if is_mistake(exc):
-                    raise
-                message = str(_reason(exc))
-                redacted = message if self._secret is None else self._secret.sub("…", message)
-                # The original error is kept as the cause, unless its message holds a secret.
-                raise self._unavailable(exc, redacted) from (exc if message == redacted else None)
+            yield
         except StorageUnavailable as exc:
             exc.repeatable = is_own and exc.code in CONFLICTS
             raise
+        except Exception as exc:
+            if not _is_failure(exc) or is_mistake(exc):
+                raise
+            message = str(_reason(exc))
+            redacted = message if self._secret is None else self._secret.sub("…", message)
+            unavailable = self._unavailable(exc, redacted)
+            unavailable.repeatable = is_own and unavailable.code in CONFLICTS
+            # The original error is kept as the cause, unless its message holds a secret.
+            raise unavailable from (exc if message == redacted else None)
 
     def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
@@ -250,7 +256,7 @@ def code_of(exc: BaseException) -> str | None:
     if isinstance(exc, StorageUnavailable):
         return exc.code
     for each in _causes(exc):
-        if isinstance(each, ValueError) and isinstance(each, _failures()):
+        if isinstance(each, ValueError) and _is_of_asyncpg(each):
             return UNUSABLE_URL
         code = getattr(each, "sqlstate", None) or getattr(each, "sqlite_errorname", None)
         if code:
@@ -276,7 +282,7 @@ def is_outage(exc: BaseException) -> bool:
     """
     if isinstance(exc, PoolTimeoutError):
         return True
-    if not isinstance(exc, _failures()) or (isinstance(exc, OSError) and not isinstance(exc, DBAPIError)):
+    if not _is_failure(exc) or isinstance(exc, OSError):
         return False
     code = code_of(exc)
     if code is None:
@@ -284,25 +290,22 @@ def is_outage(exc: BaseException) -> bool:
     return code.startswith(OUTAGES)
 
 
-def _failures() -> tuple[type[BaseException], ...]:
-    """Return the errors of SQLAlchemy and of the drivers; PostgreSQL's is imported with the first engine of one."""
-    asyncpg = sys.modules.get("asyncpg")
-    usual = (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error)
-    if asyncpg is None:
-        return usual
-    return *usual, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError
+def _is_failure(exc: BaseException) -> bool:
+    """Return whether an error is one of SQLAlchemy's or of a driver's."""
+    return _is_of_asyncpg(exc) or isinstance(exc, (DBAPIError, PoolTimeoutError, OSError, sqlite3.Error))
+
+
+def _is_of_asyncpg(exc: BaseException) -> bool:
+    """Return whether an error is asyncpg's own; a process without PostgreSQL does not import it."""
+    return type(exc).__module__.startswith("asyncpg.")
 
 
 def _own_words(reason: BaseException) -> str | None:
     """Return what an error of PostgreSQL's driver means, where its message is about the driver's own state."""
     if isinstance(reason, TimeoutError):
         return "it did not answer in time"
-    asyncpg = sys.modules.get("asyncpg")
-    if asyncpg is None:
-        return None
     # Subclasses are about something else, for example a wrong value.
-    about_its_state = (asyncpg.InterfaceError, asyncpg.InternalClientError, asyncpg.ProtocolError)
-    is_lost = isinstance(reason, asyncpg.ConnectionDoesNotExistError) or type(reason) in about_its_state
+    is_lost = _is_of_asyncpg(reason) and type(reason).__name__ in STATE_OF_ASYNCPG
     return "the connection was lost while it was used" if is_lost else None
 
 

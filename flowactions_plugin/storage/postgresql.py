@@ -21,8 +21,8 @@ from sqlalchemy import (
     cast,
     column,
     event,
-    extract,
     func,
+    literal_column,
     text,
 )
 from sqlalchemy.dialects import postgresql
@@ -101,8 +101,9 @@ class PostgreSQL(Dialect):
     made_by = postgresql.dialect
 
     def now(self) -> ColumnElement[int]:
-        # Stable within a statement, so that an index on a time can be used.
-        return cast(func.floor(extract("epoch", func.statement_timestamp()) * 1000), BigInteger)
+        return literal_column(
+            self.now_text, BigInteger
+        )  # stable within a statement, so that an index can be used
 
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
@@ -162,7 +163,7 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
 async def note_search_path(exc: DBAPIError, opening: AbstractAsyncContextManager[AsyncConnection]) -> None:
     """Note on an error about a missing table, schema or right in which schemas the server looks for them."""
     if (code_of(exc) or "").startswith(("3F", "42501", "42P01")):
-        with suppress(SQLAlchemyError):  # the connection was lost meanwhile
+        with suppress(SQLAlchemyError, StorageUnavailable):  # the connection was lost meanwhile
             async with opening as connection:
                 path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
                 exc.add_note(f"{SEARCH_PATH} was {path}")

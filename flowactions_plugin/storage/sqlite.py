@@ -125,15 +125,19 @@ def stop_once(connection: Any, _record: object) -> None:
 async def waiting_until(connection: AsyncConnection, deadline: Deadline) -> AsyncIterator[None]:
     """Limit the busy timeout of a connection, which may be a host's, while the block runs."""
     try:
-        await connection.run_sync(shorten_wait, deadline.left)
+        await connection.run_sync(limit_wait, deadline.left)
         yield
     finally:
         if not connection.closed and not connection.invalidated and SHORTENED in connection.info:
-            await shielded(connection.run_sync(restore_wait))
+            await shielded(connection.run_sync(limit_wait, None))
 
 
-def shorten_wait(connection: SyncConnection, seconds: float) -> None:
-    """Shorten the busy timeout of a connection until `restore_wait`."""
+def limit_wait(connection: SyncConnection, seconds: float | None) -> None:
+    """Limit the busy timeout of a connection; ``None``: set it as it was before."""
+    if seconds is None:
+        if not connection.invalidated and connection.info.pop(SHORTENED, False):
+            _pragma(connection, f"PRAGMA busy_timeout = {connection.info[BUSY_TIMEOUT]}")
+        return
     usual = connection.info.get(BUSY_TIMEOUT)
     if usual is None:
         # Read once for each pooled connection, through the driver, so that no transaction begins.
@@ -141,12 +145,6 @@ def shorten_wait(connection: SyncConnection, seconds: float) -> None:
     if usual / 1000 - seconds >= 0.1:  # a smaller difference is not worth a statement
         connection.info[SHORTENED] = True  # first: a caller may be cancelled
         _pragma(connection, f"PRAGMA busy_timeout = {int(seconds * 1000)}")
-
-
-def restore_wait(connection: SyncConnection) -> None:
-    """Set the busy timeout of a connection as it was before `shorten_wait`."""
-    if connection.info.pop(SHORTENED, False):
-        _pragma(connection, f"PRAGMA busy_timeout = {connection.info[BUSY_TIMEOUT]}")
 
 
 def _pragma(connection: SyncConnection, statement: str) -> int:
@@ -167,11 +165,10 @@ async def begin_immediate(connection: AsyncConnection, *, may: bool = True) -> N
         await connection.begin()
     try:
         driver: Any = (await connection.get_raw_connection()).driver_connection
-        if driver.in_transaction:
-            return
-        if not may:
-            raise TransactionInvalid(AUTOCOMMIT)  # noqa: TRY301
-        await connection.exec_driver_sql("BEGIN IMMEDIATE")
+        if not driver.in_transaction:
+            if not may:
+                raise TransactionInvalid(AUTOCOMMIT)  # noqa: TRY301
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
     except BaseException:
         if begun:
             await connection.rollback()
@@ -194,17 +191,15 @@ def switch_to_wal(url: URL, deadline: Deadline) -> None:
             f"the directory {file.parent} of the SQLite database {file.name} does not exist: make it, or have "
             "FLOWACTIONS_DATABASE_URL name another"
         )
-    (path,), given = url.get_dialect()().create_connect_args(url)
-    options: dict[str, Any] = {**given, "timeout": 0.05}
+    (path,), options = url.get_dialect()().create_connect_args(url)
     while True:
         try:
-            with closing(sqlite3.connect(path, **options)) as connection:
+            with closing(sqlite3.connect(path, **{**options, "timeout": 0.05})) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
+                return
         except sqlite3.OperationalError as exc:
             if not deadline.left or not exc.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
                 raise
-        else:
-            return
 
 
 async def watch_inserts(path: Path, on_insert: Callable[[], None]) -> None:

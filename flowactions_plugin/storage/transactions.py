@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import event
 from sqlalchemy.engine import Connection as SyncConnection
-from sqlalchemy.engine import Engine, ExceptionContext, RootTransaction
+from sqlalchemy.engine import ExceptionContext, RootTransaction
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncTransaction
 
@@ -40,9 +40,6 @@ CALLS: Final = "flowactions_after_commit"
 SAVEPOINT: Final = "SAVEPOINT flowactions"
 """Nested SAVEPOINTs may have the same name: a statement applies to the innermost."""
 
-ABORTED: Final = "25P02"
-"""SQLSTATE: an earlier statement failed, and no statement is accepted before a rollback."""
-
 COMMIT_SECONDS: Final = 0.02
 """How long to wait for a host's commit before checking whether it has finished."""
 
@@ -56,7 +53,6 @@ class Transactions:
     Args:
         engines: give the connections of the plugin's own transactions; a host's are of the same database.
         sql: the dialect.
-
     """
 
     def __init__(self, engines: Engines, sql: Dialect) -> None:
@@ -66,17 +62,11 @@ class Transactions:
         self._in_use: set[SyncConnection] = set()
         # Of hosts' transactions. With each call: whether it was added within a SAVEPOINT of the host.
         self._after_commit: WeakKeyDictionary[RootTransaction, list[tuple[Call, bool]]] = WeakKeyDictionary()
-        self._listening: set[Engine] = set()
 
     @property
     def _patience(self) -> float | None:
         """How long a statement may take that ends a SAVEPOINT: no limit would end one that runs in a thread."""
         return waiting.RECOVERY_SECONDS if self._sql.is_server else None
-
-    def close(self) -> None:
-        """Remove the listeners from the hosts' engines."""
-        while self._listening:
-            event.remove(self._listening.pop(), "handle_error", self._keep)
 
     @asynccontextmanager
     async def turn(self, deadline: Deadline) -> AsyncIterator[None]:
@@ -161,9 +151,7 @@ class Transactions:
         with self.using(transaction):
             opened = _opened(transaction)
             hosts_map = opened.get_execution_options().get("schema_translate_map")
-            if transaction.sync_engine not in self._listening:
-                event.listen(transaction.sync_engine, "handle_error", self._keep)
-                self._listening.add(transaction.sync_engine)
+            event.listen(transaction.dialect, "handle_error", _keep)  # once: another time changes nothing
             async with nullcontext() if self._sql.is_server else waiting_until(transaction, Deadline()):
                 try:
                     await shielded(self._set_savepoint(transaction, calls), self._patience)
@@ -190,27 +178,18 @@ class Transactions:
             calls.append(call)
         elif root is not None:
             self._after_commit.setdefault(root, []).append((call, opened.in_nested_transaction()))
-            event.listen(opened, "commit", self._committing)  # once: another time changes nothing
+            event.listen(opened, "commit", self._committing)  # as above
             event.listen(opened, "rollback_savepoint", self._savepoint_rolled_back)
 
     def _committing(self, connection: SyncConnection) -> None:
-        root = connection.get_transaction()
-        if root is not None:
-            self._call(root, self._after_commit.pop(root, []))
-
-    def _call(self, root: RootTransaction, calls: list[tuple[Call, bool]]) -> None:
-        """Make the calls when the commit has ended: SQLAlchemy reports it just before it is made."""
-        if calls and root.is_active:
-            asyncio.get_running_loop().call_later(COMMIT_SECONDS, self._call, root, calls)
-            return
-        for call, _ in calls:
-            call()
+        if (root := connection.get_transaction()) is not None:
+            _call(root, self._after_commit.pop(root, []))
 
     def _savepoint_rolled_back(self, connection: SyncConnection, _name: str, _context: None) -> None:
         # It may be a SAVEPOINT within that one. A missing call only means that a worker polls later.
-        root = connection.get_transaction()
-        if root is not None and root in self._after_commit:
-            self._after_commit[root] = [each for each in self._after_commit[root] if not each[1]]
+        if (root := connection.get_transaction()) is not None:
+            calls = self._after_commit.get(root, [])
+            calls[:] = [each for each in calls if not each[1]]
 
     @asynccontextmanager
     async def lent(self, connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
@@ -256,38 +235,24 @@ class Transactions:
         Raises:
             TransactionInvalid: it cannot; the message says what is required.
         """
-        engine = self._engines.shared
-        if engine is None:
-            raise TransactionInvalid(
-                "a transaction can be joined only in the host's own database: set Host.database to its engine"
+        if (engine := self._engines.shared) is None:
+            wrong = "can be joined only in the host's own database: set Host.database to its engine"
+        elif not isinstance(connection, AsyncConnection):
+            hint = (
+                "; of an AsyncSession, give 'await session.connection()'"
+                if hasattr(connection, "connection")
+                else ""
             )
-        if not isinstance(connection, AsyncConnection):
-            kinds = [kind.__name__ for kind in type(connection).__mro__]
-            is_session = not {"AsyncSession", "async_scoped_session"}.isdisjoint(kinds)
-            hint = "; of an AsyncSession, give 'await session.connection()'" if is_session else ""
-            raise TransactionInvalid(
-                f"a transaction has to be an SQLAlchemy AsyncConnection, not {kinds[0]}{hint}"
-            )
-        opened = connection.sync_connection
-        if opened is None or connection.closed or connection.invalidated:
-            raise TransactionInvalid(
-                "a transaction has to be an open connection; this one is closed or was lost"
-            )
-        is_of_pool = connection.sync_engine.pool is engine.sync_engine.pool
-        if not is_of_pool and not same_database(connection.engine.url, engine.url):
-            raise TransactionInvalid(
-                "a transaction has to be of Host.database's database; this one is of another"
-            )
-        return opened
-
-    def _keep(self, context: ExceptionContext) -> None:
-        """Prevent SQLAlchemy from closing a host's connection when a statement was cancelled or took too long.
-
-        The driver has cancelled the statement on the server, and the SAVEPOINT is rolled back.
-        """
-        is_exit = isinstance(context.original_exception, (asyncio.CancelledError, TimeoutError))
-        if is_exit and context.connection in self._in_use:
-            context.is_disconnect = False
+            wrong = f"has to be an SQLAlchemy AsyncConnection, not {type(connection).__name__}{hint}"
+        elif (opened := connection.sync_connection) is None or connection.closed or connection.invalidated:
+            wrong = "has to be an open connection; this one is closed or was lost"
+        elif connection.sync_engine.pool is not engine.sync_engine.pool and not same_database(
+            connection.engine.url, engine.url
+        ):
+            wrong = "has to be of Host.database's database; this one is of another"
+        else:
+            return opened
+        raise TransactionInvalid(f"a transaction {wrong}")
 
     async def _set_savepoint(self, connection: AsyncConnection, calls: list[Call]) -> None:
         options, dialect = _opened(connection).get_execution_options(), connection.dialect
@@ -300,8 +265,8 @@ class Transactions:
         try:
             await connection.exec_driver_sql(SAVEPOINT)
         except BaseException as exc:
-            # On PostgreSQL this error aborts the transaction, unless it was aborted already.
-            if self._sql.is_server and code_of(exc) != ABORTED:
+            # On PostgreSQL this error aborts the transaction, unless an earlier one did.
+            if self._sql.is_server and code_of(exc) != "25P02":
                 await _give_up(connection)
             raise
         # A host's map of schemas does not hold for the plugin's tables.
@@ -347,6 +312,25 @@ def _opened(connection: AsyncConnection) -> SyncConnection:
     opened = connection.sync_connection
     assert opened is not None  # noqa: S101  a statement was just executed on it
     return opened
+
+
+def _call(root: RootTransaction, calls: list[tuple[Call, bool]]) -> None:
+    """Make the calls when the commit has ended: SQLAlchemy reports it just before it is made."""
+    if calls and root.is_active:
+        asyncio.get_running_loop().call_later(COMMIT_SECONDS, _call, root, calls)
+        return
+    for call, _ in calls:
+        call()
+
+
+def _keep(context: ExceptionContext) -> None:
+    """Prevent SQLAlchemy from closing a host's connection when a statement was cancelled or took too long.
+
+    The driver has cancelled the statement on the server, and the SAVEPOINT is rolled back.
+    """
+    is_exit = isinstance(context.original_exception, (asyncio.CancelledError, TimeoutError))
+    if is_exit and (used := _used.get()) is not None and context.connection is used:
+        context.is_disconnect = False
 
 
 def _refuse(_connection: SyncConnection) -> None:

@@ -62,17 +62,15 @@ def parse_database_url(text: str) -> str:
 
 def same_database(one: URL, other: URL) -> bool:
     """Return whether two URLs name the same database; driver and user may differ."""
-    return _place(one) == _place(other)
 
+    def place(url: URL) -> tuple[Any, ...]:
+        if (path := sqlite_path(url)) is not None:
+            return (path.resolve(),)
+        host = url.host or url.query.get("host", "localhost")
+        port = url.port or url.query.get("port", 5432)
+        return "localhost" if host in {"127.0.0.1", "::1"} else host, port, url.database or url.username
 
-def _place(url: URL) -> tuple[Any, ...]:
-    """Return file, or server and database, in a form in which equal ones compare equal."""
-    path = sqlite_path(url)
-    if path is not None:
-        return (path.resolve(),)
-    host = url.host or url.query.get("host", "localhost")
-    port = url.port or url.query.get("port", 5432)
-    return "localhost" if host in {"127.0.0.1", "::1"} else host, port, url.database or url.username
+    return place(one) == place(other)
 
 
 def secrets_of(url: URL) -> tuple[str, ...]:
@@ -97,17 +95,15 @@ def _parse_postgresql(rest: str) -> str:
     # A reserved character in a password ends a part early. The rest would be read as a host, a database or an option.
     if "#" in rest or any("@" in part for part in (userinfo, path, query)):
         raise ValueError(ENCODE)
-    if "," in hosts:  # SQLAlchemy knows one host
-        query, hosts = f"host={quote(hosts)}" + (f"&{query}" if query else ""), ""
     try:
-        url = make_url(f"postgresql+asyncpg://{userinfo}{at}{hosts}{slash}{path}")
         pairs = parse_qsl(query, strict_parsing=bool(query))
+        if "," in hosts:  # SQLAlchemy knows one host
+            pairs, hosts = [("host", hosts), *pairs], ""
         options = dict(pairs)
         if "host" in options:
             options["host"] = ",".join(value for name, value in pairs if name == "host")
-        if not 0 < (1 if url.port is None else url.port) < 65536 or not re.fullmatch(
-            "[0-9,]*", options.get("port", "")
-        ):
+        url = make_url(f"postgresql+asyncpg://{userinfo}{at}{hosts}{slash}{path}")
+        if not 0 < (1 if url.port is None else url.port) < 65536:
             raise ValueError  # noqa: TRY301
     except (SQLAlchemyError, ValueError):
         raise ValueError(
@@ -116,7 +112,8 @@ def _parse_postgresql(rest: str) -> str:
     for name, value in options.items():
         if name not in POSTGRESQL_OPTIONS:
             raise ValueError(_unsupported(name))
-        if name in NUMBERS and not re.fullmatch("[0-9]{1,5}", value):
+        several = "(,[0-9]{1,5})*" if name == "port" else ""
+        if name in (*NUMBERS, "port") and not re.fullmatch("[0-9]{1,5}" + several, value):
             raise ValueError(f"must have a whole number as its option {name}")
     return url.set(query=options).render_as_string(hide_password=False)
 

@@ -7,7 +7,6 @@ PostgreSQL ends because of another one are deadlocks, which a repetition solves 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -18,8 +17,6 @@ from typing import Any, Final, ParamSpec, TypeVar
 from sqlalchemy.exc import DBAPIError
 
 from flowactions_plugin.errors import StorageUnavailable
-
-log = logging.getLogger("flowactions.storage")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,12 +93,8 @@ async def shielded(work: Awaitable[T], patience: float | None = None) -> T:
                 await asyncio.wait({task})
         if end is not None:
             end.cancel()
-        if not task.cancelled() and task.exception() is not None:
-            log.debug(
-                "failed while its caller was cancelled: %r",
-                task.exception(),
-                extra={"event": "transaction.failed_while_cancelled"},
-            )
+        if not task.cancelled():
+            task.exception()  # what failed beside the cancellation is of no interest
         raise
 
 

@@ -91,7 +91,7 @@ class TestPostgreSQL:
             ("postgresql://h:0/d", "must be a URL such as"),
             ("postgresql://h:65536/d", "must be a URL such as"),
             ("postgresql://h:x/d", "must be a URL such as"),
-            ("postgresql:///d?host=h&port=x", "must be a URL such as"),
+            ("postgresql:///d?host=h&port=x", "a whole number as its option port"),
             ("postgresql://[::1/d", "must be a URL such as"),
             ("postgresql://u:p@ss@h/d", "percent-encoded"),
             ("postgresql://u:p/ss@h/d", "percent-encoded"),
