@@ -135,7 +135,7 @@ class Services:
         self._retention = Retention(database)
         self._statistics = StatisticsStore(database)
         self._health = Health(database, lambda: self._is_running)
-        self._insights = Insights.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
+        self._insights = Insights(database, settings, lambda: int((timer() - self._opened_at) * 1000))
 
         # Chat, or the error that says which setting is missing.
         self._chat = build_chat(settings, database, actions.prefix)
