@@ -42,6 +42,8 @@ there, and none is sent unsigned."""
 class Alerts:
     """Queues the alerts of one database.
 
+    Each method that reads or writes raises `StorageUnavailable` if the database fails; nothing was written then.
+
     Args:
         outbox: takes them in.
         keys: the idempotency keys that were used.
@@ -68,11 +70,7 @@ class Alerts:
         return self.secret
 
     async def outages(self, transaction: Transaction | None = None) -> int:
-        """Return how many outages of writes have ended in this installation, which is the number of the next one.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Return how many outages of writes have ended in this installation, which is the number of the next one."""
         async with self._outbox.database.read(transaction) as connection:
             row = (await connection.execute(select(installation))).one()
         self._installation = row.id
@@ -80,11 +78,7 @@ class Alerts:
 
     @repeated
     async def end_outage(self, number: int | None, alert: Alert) -> None:
-        """Queue that an outage of writes has ended, unless another worker has queued it or its number is not known.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
-        """
+        """Queue that an outage of writes has ended, unless another worker has queued it or its number is not known."""
         outages = installation.c.outages
         ended = update(installation).where(outages == number).values(outages=outages + 1)
         async with self._outbox.database.write() as transaction:
@@ -103,7 +97,6 @@ class Alerts:
             transaction: in which the installation's id is read.
 
         Raises:
-            StorageUnavailable: the database failed.
             TooLarge: it is larger than a body may be.
         """
         if key is not None and self._installation is None:
@@ -136,9 +129,6 @@ class Alerts:
 
         Returns:
             The id of its row; ``None``: it was queued before, or is too large, which is logged.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
         """
         try:
             delivery = await self.delivery(alert, key, transaction)

@@ -18,7 +18,7 @@ from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, 
 from flowactions_plugin.storage.waiting import repeated
 from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION, Counts, alert_of
 
-KEPT_MS: Final = 8 * DAY_MS
+STATISTICS_KEPT_MS: Final = 8 * DAY_MS
 """How long statistics are kept."""
 
 FRESH_MS: Final = 60_000
@@ -109,14 +109,6 @@ class StatisticsStore:
                 built(_marking_notified), {"notified": self._database.sql.json_rows(notified)}
             )
         return alerts
-
-    async def prune(self, limit: int) -> int:
-        """Delete statistics that are older than eight days."""
-        return await self._database.prune(statistics.c.bucket, KEPT_MS, limit)
-
-    async def prune_destinations(self, older_than_ms: int, limit: int) -> int:
-        """Delete the health of destinations to which nothing was sent for so long."""
-        return await self._database.prune(destinations.c.updated_at, older_than_ms, limit)
 
 
 def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]]:

@@ -16,11 +16,13 @@ from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.schema import statistics, workers
 from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch import monitor as health_monitor
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.statistics import ALERT_MS, Counts, Tally, alert_of
+from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS
 from tests.queueing import Queue, claimed
 
 ALL = Scope(None)
@@ -174,9 +176,10 @@ class TestStatistics:
         monitor = a_monitor(queue)
         monitor.record([completion(ok=True)])
         await monitor.write()
-        assert await monitor._store.prune(100) == 0
+        prune = partial(queue.database.prune, statistics.c.bucket, STATISTICS_KEPT_MS, 100)
+        assert await prune() == 0
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 691500000")
-        assert await monitor._store.prune(100) == 3
+        assert await prune() == 3
 
     async def test_what_the_database_did_not_take_is_written_later(self, queue: Queue) -> None:
         """Nothing that was counted is lost while it is away."""
@@ -280,9 +283,10 @@ class TestFleet:
             "continuous": "stopped",
             "scheduled": "stale",
         }
-        assert await fleet.prune(queue.database, 100) == 0
+        prune = partial(queue.database.prune, workers.c.last_seen_at, fleet.WORKERS_KEPT_MS, 100)
+        assert await prune() == 0
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 86400000")
-        assert await fleet.prune(queue.database, 100) == 2
+        assert await prune() == 2
 
     async def test_a_claim_is_noted_only_when_there_was_one(self, queue: Queue) -> None:
         """A worker that is alive and claims nothing shows."""
