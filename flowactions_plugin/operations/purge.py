@@ -174,7 +174,7 @@ class PurgeStore:
     async def begin(self, who: Actor) -> str:
         """Write the line of the audit that stays, and return its id; see `finish`.
 
-        From then on no process writes statistics that it has counted before (`StatisticsStore.add`).
+        From then on no process writes statistics that it has counted before (`add_counts`).
         """
         line_id = new_id(self._database.clock())
         entry = Entry(who=who, action=PURGE, organization_id=self._organization_id)

@@ -23,7 +23,7 @@ from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.watch.statistics import Counts
-from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.statistics_store import add_counts
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
@@ -97,13 +97,12 @@ async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue,
         "http://answers.example:80": Outcome(0, 1, status_code=302),
         "http://odd.example:80": Outcome(0, 1, error="cannot connect to 10.1.2.3: [Errno 111] refused\0\ud800"),
     }
-    store = StatisticsStore(queue.database)
     for place, last in places.items():
         for outcome in [Outcome(0, 1, status_code=500)] + [last] * (failures - 1):
             counts = Counts()
             row = claimed(organization_id="acme", destination=place)
             counts.add(Completion(row, outcome, Transition("retrying")))
-            await store.add({("acme", place): counts}, queue.database.clock())
+            await add_counts(queue.database, {("acme", place): counts}, queue.database.clock())
     told = {each.message.split(" ")[0]: each.message for each in await found(queue, "destination")}
     rows = {each.destination: each for each in await Insights(queue.database).destinations(Scope(), 10)}
     tenants = {

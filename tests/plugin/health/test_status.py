@@ -22,7 +22,7 @@ from flowactions_plugin.watch import monitor as health_monitor
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.statistics import ALERT_MS, Counts, Tally, alert_of
-from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS
+from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS, add_counts
 from tests.queueing import Queue, claimed
 
 ALL = Scope(None)
@@ -155,15 +155,15 @@ class TestStatistics:
         monkeypatch.setattr(health_monitor, "AT_ONCE", 3)
         monitor = a_monitor(queue)
         monitor.record([completion(ok=True, destination=f"http://d{number}:80") for number in range(10)])
-        add, sizes = monitor._store.add, list[int]()
+        sizes = list[int]()
 
-        async def added(counted: Any, since: float) -> Any:
+        async def added(database: Any, counted: Any, *others: Any) -> Any:
             sizes.append(len(counted))
             if len(sizes) == 2:
                 raise StorageUnavailable("away")
-            return await add(counted, since)
+            return await add_counts(database, counted, *others)
 
-        monkeypatch.setattr(monitor._store, "add", added)
+        monkeypatch.setattr(health_monitor, "add_counts", added)
         with pytest.raises(StorageUnavailable):
             await monitor.write()
         await monitor.write()
