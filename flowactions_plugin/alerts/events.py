@@ -5,15 +5,12 @@ The guide docs/how-to/alerts.md shows an example of each.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.operators.scope import Role
-
-VERSION: Final = 1
-"""Of the envelope, as of that of logic actions."""
 
 
 class Alert(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -139,6 +136,5 @@ KINDS: Final[tuple[type[Alert], ...]] = (
 
 
 def body_of(alert: Alert) -> bytes:
-    """Return the body of an alert: the envelope as JSON."""
-    envelope: dict[str, Any] = {"type": alert.TYPE, "version": VERSION, "data": alert}
-    return msgspec.json.encode(envelope)
+    """Return the body of an alert: the envelope as JSON, as that of logic actions."""
+    return msgspec.json.encode({"type": alert.TYPE, "version": 1, "data": alert})
