@@ -94,13 +94,12 @@ class Operations:
         """
         if not is_id(delivery_id):
             return None
-        organization_id = scope.organization_id
         if kind == "resend":
-            return await send_one_again(self._database, delivery_id, organization_id, actor, reason, once)
+            return await send_one_again(self._database, delivery_id, scope, actor, reason, once)
         if kind == "cancel":
             reason = reason or f"cancelled by {actor.public_name}"
         changed = await change_one(
-            self._database, kind, delivery_id, organization_id, actor, reason, reset_attempts=reset_attempts
+            self._database, kind, delivery_id, scope, actor, reason, reset_attempts=reset_attempts
         )
         return delivery_id if changed else None
 
