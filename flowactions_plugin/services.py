@@ -50,10 +50,10 @@ from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, Pruning
 from flowactions_plugin.telemetry.telemetry import Telemetry
-from flowactions_plugin.watch import fleet
+from flowactions_plugin.watch.fleet import WORKERS_KEPT_MS
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.readiness import Health
-from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS
 
 if TYPE_CHECKING:
     from litestar import Router
@@ -133,9 +133,8 @@ class Services:
         self._automatic = AutomaticPauses(database, settings.auto_pause, self._monitor.tell)
         self._alerts = alerts_of(settings, self._outbox, self._keys)
         self._retention = Retention(database)
-        self._statistics = StatisticsStore(database)
         self._health = Health(database, lambda: self._is_running)
-        self._insights = Insights.of(database, settings, lambda: int((timer() - self._opened_at) * 1000))
+        self._insights = Insights(database, settings, lambda: int((timer() - self._opened_at) * 1000))
 
         # Chat, or the error that says which setting is missing.
         self._chat = build_chat(settings, database, actions.prefix)
@@ -294,9 +293,9 @@ class Services:
             partial(database.prune, schema.inbound_requests.c.last_at, kept),
             partial(database.prune, schema.enqueue_rates.c.updated_at, HOUR_MS),
             self._keys.prune,
-            self._statistics.prune,
-            partial(self._statistics.prune_destinations, kept),
-            partial(fleet.prune, self._database),
+            partial(database.prune, schema.statistics.c.bucket, STATISTICS_KEPT_MS),
+            partial(database.prune, schema.destinations.c.updated_at, kept),
+            partial(database.prune, schema.workers.c.last_seen_at, WORKERS_KEPT_MS),
             partial(prune_audit, self._database),
             partial(prune_actions, self._database),
         ]

@@ -14,7 +14,7 @@ from flowactions_plugin.operators.scope import AUTOMATIC, Actor, Scope
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.watch.statistics import Counts
-from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.statistics_store import add_counts
 from tests.queueing import OutboxStore, Queue, an_executor
 
 ACME, ALL = Scope("acme"), Scope(None)
@@ -34,7 +34,7 @@ async def has_failed(queue: Queue, times: int, seconds: float = 60.0, organizati
     counts = Counts()
     counts.failed = counts.failures_in_row = times
     counts.last_error = "http_5xx"
-    await StatisticsStore(queue.database).add({(organization, DOWN): counts}, 0.0)
+    await add_counts(queue.database, {(organization, DOWN): counts}, 0.0)
     began = f"failing_since = last_failure_at - {int(seconds * 1000)}"
     await queue.run(f"UPDATE flowactions_destinations SET {began} WHERE failing_since IS NOT NULL")  # noqa: S608
 
@@ -42,7 +42,7 @@ async def has_failed(queue: Queue, times: int, seconds: float = 60.0, organizati
 async def has_arrived(queue: Queue) -> None:
     counts = Counts()
     counts.delivered, counts.succeeded = 1, True
-    await StatisticsStore(queue.database).add({("acme", DOWN): counts}, 0.0)
+    await add_counts(queue.database, {("acme", DOWN): counts}, 0.0)
 
 
 async def look(queue: Queue, rule: AutoPause | None = RULE) -> list[DeliveryAlert]:

@@ -89,7 +89,7 @@ class Deliveries(Insights):
         return await self._read(lambda connection: _stored(connection, Scope(organization_id), row_id))
 
     async def retry(self, row_id: str, organization_id: str) -> bool:
-        return await change_one(self._database, "retry", row_id, organization_id, SOMEBODY)
+        return await change_one(self._database, "retry", row_id, Scope(organization_id), SOMEBODY)
 
     async def retry_many(self, organization_id: str, wanted: Filter, *, reset_attempts: bool) -> int:
         """Retry the dead rows of a filter, as a bulk action does; give how many there were."""
@@ -105,7 +105,7 @@ class Deliveries(Insights):
         return preview.count
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
-        return await change_one(self._database, "cancel", row_id, organization_id, SOMEBODY, reason)
+        return await change_one(self._database, "cancel", row_id, Scope(organization_id), SOMEBODY, reason)
 
 
 class Queue:

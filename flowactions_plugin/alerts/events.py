@@ -5,15 +5,12 @@ The guide docs/how-to/alerts.md shows an example of each.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import msgspec
 
 from flowactions_hookspecs import Origin
 from flowactions_plugin.operators.scope import Role
-
-VERSION: Final = 1
-"""Of the envelope, as of that of logic actions."""
 
 
 class Alert(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -29,55 +26,51 @@ class Alert(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     occurred_at: str
 
 
-class DestinationFailing(Alert, kw_only=True, frozen=True, rename="camel"):
+class OfDestination(Alert, kw_only=True, frozen=True):
+    """An alert on an organization's destination; ``organization_id`` is ``None`` where it is of all organizations."""
+
+    organization_id: str | None
+    destination: str
+
+
+class DestinationFailing(OfDestination, kw_only=True, frozen=True):
     """All attempts of an organization to a destination have failed, twenty times in a row or for an hour."""
 
     TYPE: ClassVar[str] = "flowactions.destination.failing"
 
-    organization_id: str
-    destination: str
     failing_since: str | None
     failures: int
     last_error: str | None
 
 
-class DestinationRecovered(Alert, kw_only=True, frozen=True, rename="camel"):
+class DestinationRecovered(OfDestination, kw_only=True, frozen=True):
     """An attempt has succeeded since the alert that the destination fails."""
 
     TYPE: ClassVar[str] = "flowactions.destination.recovered"
 
-    organization_id: str
-    destination: str
 
-
-class DestinationGone(Alert, kw_only=True, frozen=True, rename="camel"):
+class DestinationGone(OfDestination, kw_only=True, frozen=True):
     """A receiver has answered 410, which ended deliveries. Only with a retry schedule."""
 
     TYPE: ClassVar[str] = "flowactions.destination.gone"
 
-    organization_id: str
-    destination: str
     deliveries: int
     origin: Origin | None
 
 
-class DestinationPaused(Alert, kw_only=True, frozen=True, rename="camel"):
-    """A destination was paused; without an organization, for all of them."""
+class DestinationPaused(OfDestination, kw_only=True, frozen=True):
+    """A destination was paused."""
 
     TYPE: ClassVar[str] = "flowactions.destination.paused"
 
-    organization_id: str | None
-    destination: str
     paused_by: Role
 
 
-class DestinationResumed(Alert, kw_only=True, frozen=True, rename="camel"):
-    """A destination that was paused is resumed; without an organization, for all of them."""
+class DestinationResumed(OfDestination, kw_only=True, frozen=True):
+    """A destination that was paused is resumed."""
 
     TYPE: ClassVar[str] = "flowactions.destination.resumed"
 
-    organization_id: str | None
-    destination: str
     resumed_by: Role
 
 
@@ -90,7 +83,7 @@ class DeadGroup(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     deliveries: int
 
 
-class DeliveriesDead(Alert, kw_only=True, frozen=True, rename="camel"):
+class DeliveriesDead(Alert, kw_only=True, frozen=True):
     """Deliveries have ended without success within a window.
 
     Attributes:
@@ -110,7 +103,7 @@ class DeliveriesDead(Alert, kw_only=True, frozen=True, rename="camel"):
     groups: list[DeadGroup]
 
 
-class DatabaseUnwritable(Alert, kw_only=True, frozen=True, rename="camel"):
+class DatabaseUnwritable(Alert, kw_only=True, frozen=True):
     """The database takes no writes. The only alert that is not in the outbox."""
 
     TYPE: ClassVar[str] = "flowactions.database.unwritable"
@@ -119,7 +112,7 @@ class DatabaseUnwritable(Alert, kw_only=True, frozen=True, rename="camel"):
     reason: str
 
 
-class DatabaseWritable(Alert, kw_only=True, frozen=True, rename="camel"):
+class DatabaseWritable(Alert, kw_only=True, frozen=True):
     """The database takes writes again."""
 
     TYPE: ClassVar[str] = "flowactions.database.writable"
@@ -143,6 +136,5 @@ KINDS: Final[tuple[type[Alert], ...]] = (
 
 
 def body_of(alert: Alert) -> bytes:
-    """Return the body of an alert: the envelope as JSON."""
-    envelope: dict[str, Any] = {"type": alert.TYPE, "version": VERSION, "data": alert}
-    return msgspec.json.encode(envelope)
+    """Return the body of an alert: the envelope as JSON, as that of logic actions."""
+    return msgspec.json.encode({"type": alert.TYPE, "version": 1, "data": alert})

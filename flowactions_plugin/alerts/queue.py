@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import select, update
 
@@ -38,12 +38,11 @@ NAME: Final = "alerts"
 """Plugin and name of the origin of alerts. A process that does not know their secret has no such plugin, so the rows wait
 there, and none is sent unsigned."""
 
-GONE_MS: Final = HOUR_MS
-"""For so long, what a destination ends by a 410 is one alert."""
-
 
 class Alerts:
     """Queues the alerts of one database.
+
+    Each method that reads or writes raises `StorageUnavailable` if the database fails; nothing was written then.
 
     Args:
         outbox: takes them in.
@@ -71,11 +70,7 @@ class Alerts:
         return self.secret
 
     async def outages(self, transaction: Transaction | None = None) -> int:
-        """Return how many outages of writes have ended in this installation, which is the number of the next one.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Return how many outages of writes have ended in this installation, which is the number of the next one."""
         async with self._outbox.database.read(transaction) as connection:
             row = (await connection.execute(select(installation))).one()
         self._installation = row.id
@@ -83,11 +78,7 @@ class Alerts:
 
     @repeated
     async def end_outage(self, number: int | None, alert: Alert) -> None:
-        """Queue that an outage of writes has ended, unless another worker has queued it or its number is not known.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
-        """
+        """Queue that an outage of writes has ended, unless another worker has queued it or its number is not known."""
         outages = installation.c.outages
         ended = update(installation).where(outages == number).values(outages=outages + 1)
         async with self._outbox.database.write() as transaction:
@@ -106,7 +97,6 @@ class Alerts:
             transaction: in which the installation's id is read.
 
         Raises:
-            StorageUnavailable: the database failed.
             TooLarge: it is larger than a body may be.
         """
         if key is not None and self._installation is None:
@@ -139,9 +129,6 @@ class Alerts:
 
         Returns:
             The id of its row; ``None``: it was queued before, or is too large, which is logged.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
         """
         try:
             delivery = await self.delivery(alert, key, transaction)
@@ -155,43 +142,30 @@ class Alerts:
     async def of_destinations(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
         """Queue what the host is told of destinations, in the transaction that records that it was told.
 
-        What concerns the destination of alerts themselves is left out: it would never end.
+        What a destination ends by a 410 is one alert an hour. What concerns the destination of alerts themselves is left out: it
+        would never end.
         """
         now = int(self._outbox.database.clock() * 1000)
         for each in alerts:
-            if each.organization_id == EVERY_ORGANIZATION:
-                continue
-            key = None
-            if each.kind == "gone":
-                key = f"gone:{place_of(each.organization_id, each.destination)}:{now // GONE_MS}"
-            await self.add(_of_destination(each, to_iso(now)), transaction, key)
-
-
-def place_of(organization_id: str | None, destination: str) -> str:
-    """Return what names an organization's destination in a key of limited length; ``None``: of all organizations."""
-    return hashlib.sha256(f"{organization_id}\0{destination}".encode()).hexdigest()
+            if each.organization_id != EVERY_ORGANIZATION:
+                place = hashlib.sha256(f"{each.organization_id}\0{each.destination}".encode()).hexdigest()
+                key = f"gone:{place}:{now // HOUR_MS}" if each.kind == "gone" else None
+                await self.add(_of_destination(each, to_iso(now)), transaction, key)
 
 
 def _of_destination(alert: DeliveryAlert, at: str) -> Alert:
-    organization_id, destination = alert.organization_id, alert.destination
+    about: dict[str, Any] = {
+        "occurred_at": at,
+        "organization_id": alert.organization_id,
+        "destination": alert.destination,
+    }
     if alert.kind == "recovered":
-        return DestinationRecovered(occurred_at=at, organization_id=organization_id, destination=destination)
+        return DestinationRecovered(**about)
     if alert.kind == "gone":
-        return DestinationGone(
-            occurred_at=at,
-            organization_id=organization_id,
-            destination=destination,
-            deliveries=alert.failures,
-            origin=alert.origin,
-        )
-    since = alert.failing_since
+        return DestinationGone(**about, deliveries=alert.failures, origin=alert.origin)
+    since = None if alert.failing_since is None else to_iso(int(alert.failing_since.timestamp() * 1000))
     return DestinationFailing(
-        occurred_at=at,
-        organization_id=organization_id,
-        destination=destination,
-        failing_since=None if since is None else to_iso(int(since.timestamp() * 1000)),
-        failures=alert.failures,
-        last_error=alert.last_error,
+        **about, failing_since=since, failures=alert.failures, last_error=alert.last_error
     )
 
 

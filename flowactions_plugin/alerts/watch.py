@@ -204,11 +204,11 @@ def _dead(since: int) -> Select[Any]:
 
 def _alert(row: Row[Any]) -> Alert:
     """Return the alert of a line of the audit; without an organization, it is about all of them."""
-    at, organization_id, destination = to_iso(row.at), row.organization_id or None, row.destination
+    about: dict[str, Any] = {
+        "occurred_at": to_iso(row.at),
+        "organization_id": row.organization_id or None,
+        "destination": row.destination,
+    }
     if row.action == "pause":
-        return DestinationPaused(
-            occurred_at=at, organization_id=organization_id, destination=destination, paused_by=row.actor_role
-        )
-    return DestinationResumed(
-        occurred_at=at, organization_id=organization_id, destination=destination, resumed_by=row.actor_role
-    )
+        return DestinationPaused(**about, paused_by=row.actor_role)
+    return DestinationResumed(**about, resumed_by=row.actor_role)

@@ -235,24 +235,7 @@ async def list_deliveries(
     With a filter that no index serves, a page reads back some thousand deliveries: it may be short, or empty, and
     ``nextCursor`` leads on as long as there are older ones.
     """
-    wanted = _filter(
-        {
-            "status": status,
-            "agent_id": agent_id,
-            "destination": destination,
-            "event_type": event_type,
-            "event_id": event_id,
-            "idempotency_key": idempotency_key,
-            "flow_id": flow_id,
-            "node_id": node_id,
-            "error_class": error_class,
-            "last_status_code": last_status_code,
-            "created_from": created_from,
-            "created_before": created_before,
-            "finished_from": finished_from,
-            "finished_before": finished_before,
-        }
-    )
+    wanted = _filter(locals())  # the parameters have the names of the fields
     try:
         page = await ports.insights.deliveries(Scope(principal.organization_id), wanted, cursor, limit)
     except FilterInvalid as exc:
@@ -271,10 +254,10 @@ async def show_delivery(
     delivery_id: FromPath[str],
 ) -> OneDelivery:
     """Show one delivery: what it sends, and each attempt with the answer's first 2 KiB."""
-    found = await ports.insights.detail(Scope(principal.organization_id), delivery_id)
+    found = await ports.insights.delivery(Scope(principal.organization_id), delivery_id)
     if found is None:
         raise Problem("not_found", "No delivery has this id.")
-    return OneDelivery(found)
+    return OneDelivery(found.row)
 
 
 @post(

@@ -37,7 +37,7 @@ class CommandContext(NamedTuple):
     @property
     def insights(self) -> Insights:
         """What can be read."""
-        return Insights.of(self.database, self.settings)
+        return Insights(self.database, self.settings)
 
     @property
     def operations(self) -> Operations:

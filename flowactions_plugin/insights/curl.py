@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from flowactions_hookspecs import Header
@@ -29,15 +29,17 @@ class Commands(NamedTuple):
     """Commands for a shell such as bash or zsh.
 
     Attributes:
-        send: sends the delivery again, signed with the secret in ``$SECRET``.
-        verify: prints the signature for the timestamp in ``$TIMESTAMP``, as receivers get it (§5.3.3).
+        send: sends the delivery again, signed with the secret in ``$SECRET`` if it is signed.
+        verify: prints the signature for the timestamp in ``$TIMESTAMP``, as receivers get it (§5.3.3); empty if it is not signed.
     """
 
     send: str
     verify: str
 
 
-def commands(method: str, url: str, headers: Sequence[Header], body: str | None) -> Commands | None:
+def commands(
+    method: str, url: str, headers: Sequence[Header], body: str | None, *, signed: bool = True
+) -> Commands | None:
     """Return the commands of a delivery; ``None`` when it cannot be written as one.
 
     Args:
@@ -45,54 +47,34 @@ def commands(method: str, url: str, headers: Sequence[Header], body: str | None)
         url: as it is shown, without credentials.
         headers: the same.
         body: as text; ``None``: without.
+        signed: whether it is sent with a signature; if not, one line sends it, and nothing is to be verified.
     """
     text = body or ""
     if len(text) > MOST_CHARACTERS or REPLACED in text or "\0" in text:
         return None
-    if not _URL.fullmatch(url) or not _NAME.fullmatch(method):
+    if not _URL.fullmatch(url) or not all(map(_NAME.fullmatch, [method, *(each.key for each in headers)])):
         return None
-    if not all(_NAME.fullmatch(header.key) for header in headers):
-        return None
-    written = [
+    options = [
+        "--head" if method == "HEAD" else f"--request {quoted(method)}",  # curl would wait for a body of HEAD
+        f"--url {quoted(url)}",
         *map(_header, headers),
+    ]
+    has_data = body is not None and method != "HEAD"
+    if not signed:
+        data = [f"--data-raw {quoted(text)}"] if has_data else []
+        return Commands(" ".join(["curl --globoff", *options, *data]), "")
+    options += [
         f'--header "{TIMESTAMP_HEADER}: $TIMESTAMP"',
         f'--header "{SIGNATURE_HEADER}: ${{SIGNATURE:?}}"',  # a shell without the secret sends nothing
+        *(['--data-raw "$BODY"'] if has_data else []),
     ]
-    data = None if body is None else '"$BODY"'
-    lines = ["curl --globoff --http1.1 --include", *_options(method, url, written, data)]
     signature = (
         'printf \'%s.%s\' "${TIMESTAMP:?}" "$BODY" | openssl dgst -sha256 -hmac "${SECRET:?}" -r'
         " | sed 's/^/v1,/; s/ .*//'"
     )
-    send = "\n".join(
-        [f"BODY={quoted(text)}", "TIMESTAMP=$(date +%s)", f"SIGNATURE=$({signature})", " \\\n  ".join(lines)]
-    )
+    curl = " \\\n  ".join(["curl --globoff --http1.1 --include", *options])
+    send = f"BODY={quoted(text)}\nTIMESTAMP=$(date +%s)\nSIGNATURE=$({signature})\n{curl}"
     return Commands(send, f"BODY={quoted(text)}; {signature}")
-
-
-def unsigned(method: str, url: str, headers: Sequence[Header], body: str | None) -> str:
-    """Return a delivery as one line that sends it without a signature.
-
-    Args:
-        method: as it is sent.
-        url: as it is shown, without credentials.
-        headers: the same.
-        body: as text; ``None``: without.
-    """
-    data = None if body is None else quoted(body)
-    return " ".join(["curl --globoff", *_options(method, url, map(_header, headers), data)])
-
-
-def _options(method: str, url: str, headers: Iterable[str], data: str | None) -> list[str]:
-    """Return the options of curl for a request, its headers and its data already written for the shell."""
-    options = [
-        "--head" if method == "HEAD" else f"--request {quoted(method)}",  # curl would wait for a body of HEAD
-        f"--url {quoted(url)}",
-        *headers,
-    ]
-    if data is not None and method != "HEAD":
-        options.append(f"--data-raw {data}")
-    return options
 
 
 def _header(header: Header) -> str:

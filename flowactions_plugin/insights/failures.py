@@ -53,8 +53,7 @@ def failures(connection: Connection, scope: Scope, now: int, limit: int) -> Fail
     found: dict[str, Counter[Origin]] = {"dead": Counter(), "retrying": Counter()}
     for row in connection.execute(top(both, ("state", *_ORIGIN), failed=func.count(column("failed")))):
         read[row.state] += row.number
-        if row.failed:
-            found[row.state][row.organization_id or "", row.flow_id, row.node_id] += row.failed
+        found[row.state][row.organization_id or "", row.flow_id, row.node_id] += row.failed
     return Failures(
         since=since,
         dead=found["dead"].total(),

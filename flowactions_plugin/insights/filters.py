@@ -19,23 +19,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     It is the one filter of routes, pages, commands and bulk actions, and is stored with the latter as JSON.
 
-    Attributes:
-        ids: only these rows.
-        organization_id: only this organization's rows.
-        status: only rows in this state (§3.1).
-        agent_id: only this agent's rows.
-        destination: only rows to this scheme, host and port.
-        event_type: only rows of this type (§6.1).
-        event_id: only rows of this event (§2.5).
-        idempotency_key: only rows that were enqueued with this key (§2.5).
-        flow_id: only rows of this flow.
-        node_id: only rows of this node.
-        error_class: only rows whose last attempt has failed in this way; see `failure_class`.
-        last_status_code: only rows that were last answered with this status code.
-        created_from: only rows that were enqueued at this time or later, Unix milliseconds.
-        created_before: only rows that were enqueued before this time, Unix milliseconds.
-        finished_from: only rows that ended at this time or later, Unix milliseconds.
-        finished_before: only rows that ended before this time, Unix milliseconds.
+    What each selects, `FIELDS` says; times are Unix milliseconds, and ``…_before`` is not within the range.
     """
 
     ids: tuple[str, ...] | None = None

@@ -5,21 +5,13 @@ What only one organization can have caused is a warning: a receiver of its own t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final, Literal
 from urllib.parse import urlencode
 
 from flowactions_plugin.insights.curl import quoted
-from flowactions_plugin.insights.results import (
-    Bucket,
-    Counted,
-    DestinationState,
-    Finding,
-    Level,
-    Verdict,
-    Worker,
-)
-from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, clock_words, moment
+from flowactions_plugin.insights.results import DestinationState, Finding, Level, Verdict, Worker
+from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, Facts, clock_words, moment
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.storage.retention import HOUR_MS
 
@@ -44,74 +36,18 @@ SYNCHRONIZE: Final = (
 )
 """What to do about a clock that differs from the database's."""
 
-START: Final = "start the host, or 'flowactions worker' if the host does not deliver by itself"
-
-_OF_VERDICT: Final = {
-    "stalled": "see that a worker runs and reaches the database: flowactions status",
-    "unwritable": "free disk space, or make the database writable: the check 'writing' says which",
-    "failing": "see which destinations fail: flowactions destinations list",
+_OF_VERDICT: Final[dict[str, tuple[Level, str]]] = {
+    "stalled": ("failed", "see that a worker runs and reaches the database: flowactions status"),
+    "unwritable": ("failed", "free disk space, or make the database writable: the check 'writing' says which"),
+    "failing": ("failed", "see which destinations fail: flowactions destinations list"),
+    "no_worker": ("warning", "see that a worker runs: flowactions status"),
 }
 
 
-class Blocked(NamedTuple):
-    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy."""
-
-    reason: str
-    deliveries: Counted
-    organizations: int
-    since: int | None
-
-
-class Facts(NamedTuple):
-    """How deliveries stand, as far as a scope may see it.
-
-    Attributes:
-        now: Unix milliseconds.
-        sees_all: whether operators look, who may read the names of machines.
-        verdict: whether deliveries work.
-        due: rows that may be claimed now, without those of paused destinations.
-        oldest_due_ms: for how long the oldest of these has been due; 0: none is due.
-        waiting: rows that are neither delivered nor dead.
-        dead: rows that ended without success.
-        chat: chat connections that cannot send.
-        blocked: why deliveries wait for something here, the most deliveries first.
-        paused: how many pauses hold, and how many of them were set automatically.
-        paused_since: when the first of them began.
-        alerts: the destination of alerts, if it fails.
-        workers: the processes that deliver, those seen last first.
-        limited: the destinations that workers limit, since when.
-        buckets: the last day.
-        failing: destinations that fail now, those that have failed for longest first.
-        worst: destinations with the most failures of the last hour.
-        quarantined: rows of the outbox that are in quarantine.
-        inbound: of each provider of which no event was processed, the row of why the latest request failed.
-    """
-
-    now: int
-    sees_all: bool
-    verdict: Verdict
-    due: Counted
-    oldest_due_ms: int
-    waiting: Counted
-    dead: Counted
-    chat: Counted
-    blocked: Sequence[Blocked]
-    paused: tuple[int, int]
-    paused_since: int | None
-    alerts: DestinationState | None
-    workers: Sequence[Worker]
-    limited: Mapping[str, int]
-    buckets: Sequence[Bucket]
-    failing: Sequence[DestinationState] = ()
-    worst: Sequence[DestinationState] = ()
-    quarantined: Sequence[Any] = ()
-    inbound: Sequence[Any] = ()
-
-
-def findings_of(facts: Facts) -> list[Finding]:
+def findings_of(facts: Facts, verdict: Verdict) -> list[Finding]:
     """Return what somebody should look at, the worst first."""
     found = [
-        *_deliveries(facts),
+        *_deliveries(facts, verdict),
         *_workers(facts),
         *(_clocks(facts) if facts.sees_all else ()),
         *_blocked(facts),
@@ -148,85 +84,63 @@ def _more(
         yield Finding("warning", about, words, advice, link)
 
 
-def _deliveries(facts: Facts) -> Iterator[Finding]:
-    verdict, due = facts.verdict, facts.due
-    words = f"{verdict.state}: {verdict.reason} (due {due}, dead {facts.dead})"
+def _deliveries(facts: Facts, verdict: Verdict) -> Iterator[Finding]:
+    words = f"{verdict.state}: {verdict.reason} (due {facts.due}, dead {facts.dead})"
     if verdict.state in _OF_VERDICT:
-        yield Finding("failed", "deliveries", words, _OF_VERDICT[verdict.state])
-    elif verdict.state == "no_worker":
-        yield Finding("warning", "deliveries", words, "see that a worker runs: flowactions status")
+        level, advice = _OF_VERDICT[verdict.state]
+        yield Finding(level, "deliveries", words, advice)
     elif verdict.failing_organization is not None:
         whose = quoted(printable(verdict.failing_organization))
         advice = f"see what its receivers answer: flowactions destinations list --organization {whose}"
         yield Finding("warning", "deliveries", words, advice)
-    elif facts.oldest_due_ms >= LATE_MS:
+    elif (facts.oldest_due_ms or 0) >= LATE_MS:
         advice = "see whose deliveries take the workers' time: flowactions status"
-        if all(each.mode == "scheduled" for each in facts.workers if each.state == "alive"):
+        if all(each.mode == "scheduled" for each in facts.alive):
             advice += "; for any volume, set FLOWACTIONS_DELIVERY=continuous where workers run"
         yield Finding("warning", "deliveries", words, advice)
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
     """Give whether workers are alive, and whether some do not answer."""
-    alive = [each for each in facts.workers if each.state == "alive"]
-    if not alive:
+    if not facts.alive:
         yield _no_worker(facts)
         return
-    late = facts.now - HOUR_MS
-    lost = [each for each in facts.workers if each.state == "stale" and each.last_seen_at > late]
-    silent, replaced = _replaced(lost, alive)
+    silent, replaced = _lost(facts.workers, facts.now)
     if not facts.sees_all or not (silent or replaced > 1):
         return
-    words = alive_words(facts.workers)
+    words = ""
     if silent:
-        some = ", ".join(
-            f"{printable(each.name)} does not answer since {moment(each.last_seen_at)}"
-            for each in silent[:NAMED]
-        )
+        some = [f"{printable(each.name)} does not answer since {moment(each.last_seen_at)}" for each in silent]
         more = f", and {len(silent) - NAMED} more do not" if len(silent) > NAMED else ""
-        words += f"; {some}{more}: killed, crashed, frozen, or without the database"
-    words += _replaced_words(replaced)
+        words = f"; {', '.join(some[:NAMED])}{more}: killed, crashed, frozen, or without the database"
     advice = "see which: flowactions status; then the last lines of their logs, and what their memory was"
-    yield Finding("warning", "workers", words, advice)
+    yield Finding("warning", "workers", workers_words(facts.workers, facts.now, words), advice)
 
 
-def workers_words(workers: Sequence[Worker], now: int) -> str:
-    """Return how many workers are alive, and how many were started in the place of others."""
+def workers_words(workers: Sequence[Worker], now: int, silent: str = "") -> str:
+    """Return how many workers are alive, which do not answer, and how many were started in the place of others."""
     alive = [each for each in workers if each.state == "alive"]
-    lost = [each for each in workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
-    return alive_words(workers) + _replaced_words(_replaced(lost, alive)[1])
+    words = f"{len(alive)} alive, {sum(each.in_flight for each in alive)} in flight{silent}"
+    if replaced := _lost(workers, now)[1]:
+        words += (
+            f"; {replaced} of the last hour ended without being stopped, and others were started in their place"
+        )
+    return words
 
 
-def alive_words(workers: Sequence[Worker]) -> str:
-    """Return how many workers are alive, and what they are doing."""
-    alive = [each for each in workers if each.state == "alive"]
-    return f"{len(alive)} alive, {sum(each.in_flight for each in alive)} in flight"
-
-
-def _replaced_words(number: int) -> str:
-    if not number:
-        return ""
-    return f"; {number} of the last hour ended without being stopped, and others were started in their place"
-
-
-def _replaced(lost: Sequence[Worker], alive: Sequence[Worker]) -> tuple[list[Worker], int]:
-    """Return the workers that do not answer and were not started again, and how many were."""
+def _lost(workers: Sequence[Worker], now: int) -> tuple[list[Worker], int]:
+    """Return the workers of the last hour that do not answer and were not started again, and how many were."""
     # One that began on the same machine after another was last seen has taken its place, and takes one place only.
-    free = list(alive)
+    free = [each for each in workers if each.state == "alive"]
+    lost = [each for each in workers if each.state == "stale" and each.last_seen_at > now - HOUR_MS]
     silent: list[Worker] = []
     for each in lost:
-        place = next(
-            (
-                other
-                for other in free
-                if other.host_name == each.host_name and other.started_at >= each.last_seen_at
-            ),
-            None,
-        )
-        if place is None:
-            silent.append(each)
+        for other in free:
+            if other.host_name == each.host_name and other.started_at >= each.last_seen_at:
+                free.remove(other)
+                break
         else:
-            free.remove(place)
+            silent.append(each)
     return silent, len(lost) - len(silent)
 
 
@@ -238,19 +152,19 @@ def _no_worker(facts: Facts) -> Finding:
     waiting = facts.waiting
     if waiting.number:
         rows = plural(waiting.number, "delivery waits", "deliveries wait", exact=waiting.exact)
-        since = moment(facts.now - facts.oldest_due_ms)
-        words += f", although {rows}{f', the oldest due since {since}' if facts.oldest_due_ms else ''}"
+        words += f", although {rows}"
+        if facts.oldest_due_ms:
+            words += f", the oldest due since {moment(facts.now - facts.oldest_due_ms)}"
         # As while the only one is restarted.
         is_restarted = seen is not None and facts.now - seen < ABSENT_MS
         level = "warning" if is_restarted else "failed"
-    return Finding(level, "workers", words, START)
+    advice = "start the host, or 'flowactions worker' if the host does not deliver by itself"
+    return Finding(level, "workers", words, advice)
 
 
 def _clocks(facts: Facts) -> Iterator[Finding]:
     """Name live workers whose clock differs from the database's, as they last wrote it."""
-    wrong = [
-        each for each in facts.workers if each.state == "alive" and abs(each.clock_ahead_ms or 0) >= SKEW_MS
-    ]
+    wrong = [each for each in facts.alive if abs(each.clock_ahead_ms or 0) >= SKEW_MS]
     for each in sorted(wrong, key=lambda each: -abs(each.clock_ahead_ms or 0))[:NAMED]:
         words = f"the clock of worker {printable(each.name)} is {clock_words(each.clock_ahead_ms or 0)}"
         yield Finding("warning", "clock", words, SYNCHRONIZE)

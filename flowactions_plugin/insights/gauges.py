@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.verdict import judge
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters, Reading
@@ -25,7 +26,7 @@ class Gauges:
 
     Args:
         meters: report them.
-        status: of the database.
+        insights: of the database.
         load: returns how busy this process is.
         timer: monotonic seconds.
     """
@@ -33,12 +34,12 @@ class Gauges:
     def __init__(
         self,
         meters: Meters,
-        status: QueueStatus,
+        insights: Insights,
         load: Callable[[], Load],
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._meters = meters
-        self._status = status
+        self._insights = insights
         self._load = load
         self._timer = timer
         self._read_at = 0.0
@@ -56,19 +57,17 @@ class Gauges:
     async def read(self) -> None:
         """Read the database; what was read before stays for a while when it does not answer, which others log."""
         try:
-            facts = await self._status.facts()
+            facts = await self._insights.facts()
         except StorageUnavailable:
             return
+        state = judge(facts).state
         blocked = [facts.now - each.since for each in facts.blocked if each.since is not None]
         self._of_database = [
             Reading(names.DUE, facts.due.number),
-            Reading(names.OLDEST_DUE, facts.oldest_due_ms / 1000),
+            Reading(names.OLDEST_DUE, (facts.oldest_due_ms or 0) / 1000),
             Reading(names.BLOCKED, max([0, *blocked]) / 1000),
-            *(
-                Reading(names.VERDICT, float(each == facts.verdict.state), {"verdict": each})
-                for each in names.VERDICTS
-            ),
-            Reading(names.CLOCK, abs(facts.verdict.clock_ahead_ms) / 1000),
+            *(Reading(names.VERDICT, float(each == state), {"verdict": each}) for each in names.VERDICTS),
+            Reading(names.CLOCK, abs(facts.clock_ahead_ms) / 1000),
         ]
         self._read_at = self._timer()
 

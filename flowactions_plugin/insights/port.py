@@ -4,36 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec.structs import replace
-from sqlalchemy import Row, select, tuple_
+from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.insights import inbound as events
-from flowactions_plugin.insights import search
+from flowactions_plugin.insights import search, standing
 from flowactions_plugin.insights.explain import why_not_sent
+from flowactions_plugin.insights.failures import failures
 from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.insights.findings import FAILING_COUNTED, NAMED, findings_of, worst_of
 from flowactions_plugin.insights.inbound import InboundPage
 from flowactions_plugin.insights.results import (
     Action,
     AuditEntry,
+    Bucket,
     ChatConnection,
     Counted,
-    DeliveryDetail,
+    DestinationState,
     Found,
+    Overview,
     Page,
     Pause,
     Resent,
+    Worker,
 )
 from flowactions_plugin.insights.search import SEARCH_COUNT_LIMIT
-from flowactions_plugin.insights.standing import of_scope, workers_of
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.standing import HOUR_BUCKETS, of_scope
+from flowactions_plugin.insights.verdict import ABSENT_MS, Facts, judge
 from flowactions_plugin.insights.views import RESENT_FROM, action_of, detail_of, entry_of, pause_of, struct_of
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
+from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
     AUDITED_ACTION,
@@ -46,6 +53,9 @@ from flowactions_plugin.storage.schema import (
     outbox,
     pauses,
 )
+from flowactions_plugin.watch.statistics import COUNTS
+
+T = TypeVar("T")
 
 Unreadable: TypeAlias = Callable[[str, bytes], str | None]
 """An organization and its sealed chat token → the code of why a process cannot use it."""
@@ -59,93 +69,40 @@ MOST_RESENT: Final = 1000
 AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
+SHOWN: Final = 5
+"""How many destinations, flows and nodes an overview names of each kind."""
 
-class Insights(QueueStatus):
-    """What the JSON routes, the pages and the commands show of one database."""
+_EVERYTHING: Final = Scope()
 
-    async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
-        """Return a page of deliveries, newest first.
 
-        A search that no index serves (decision 33) reads back some thousand rows, and says how far: the next page goes on
-        there. So a page may have few rows, or none, although there are older ones.
+class Insights:
+    """What the JSON routes, the pages, the commands and the metrics show of one database.
 
-        Args:
-            scope: what may be seen.
-            wanted: which.
-            before: `Page.next_cursor` of the page before; ``None``: the first page.
-            limit: rows at the most.
+    In all methods, ``scope`` is what may be seen, ``limit`` how many are returned at the most, and ``after`` or ``before``
+    where the page before has ended; ``None``: the first page. Each raises `StorageUnavailable` if the database fails.
 
-        Raises:
-            FilterInvalid: ``before`` is no cursor of this search.
-            StorageUnavailable: the database failed.
-        """
-        return await self._read(lambda connection: search.page(connection, scope, wanted, before, limit))
+    Args:
+        database: which.
+        settings: of its workers, and where alerts are sent.
+        uptime_ms: returns for how long this process could have seen a worker, where none has ever been.
+    """
 
-    async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
-        """Count deliveries, up to a limit, among some thousand rows where no index serves the filter.
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings = Settings(),  # noqa: B008  immutable
+        uptime_ms: Callable[[], int] = lambda: ABSENT_MS,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._uptime_ms = uptime_ms
 
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        return await self._read(lambda connection: search.counted(connection, scope, wanted, limit))
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        async with self._database.read() as connection:
+            return await connection.run_sync(work)
 
-    async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
-        """Return one delivery with everything that is known of it; ``None``: there is none within the scope.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-
-        def read(connection: Connection) -> Found | None:
-            stored = _stored(connection, scope, delivery_id)
-            if stored is None:
-                return None
-            row, log = stored
-            now = self._database.time_on(connection)
-            workers, limited = workers_of(connection, now)
-            names = {token_prefix(each.id): each.name for each in workers}
-            facts = detail_of(row, log, now, for_operators=scope.organization_id is None, workers=names)
-            pause = _pause(connection, scope, row)
-            holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
-            if holder is not None and scope.organization_id is not None:
-                # Names of machines are the operators'.
-                holder = replace(holder, name="")
-            action = _action(connection, scope, facts.action_id)
-            why = why_not_sent(
-                facts,
-                pause,
-                now,
-                workers=workers,
-                holder=holder,
-                limited_since=limited.get(facts.destination),
-            )
-            audited = _audited(connection, scope, delivery_id, facts.action_id)
-            return Found(
-                row=facts,
-                audit=audited,
-                pause=pause,
-                action=action,
-                why=why,
-                resent_as=_resent_as(connection, row),
-            )
-
-        return await self._read(read)
-
-    async def detail(self, scope: Scope, delivery_id: str) -> DeliveryDetail | None:
-        """Return one delivery with its attempts; ``None``: there is none within the scope.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-
-        def read(connection: Connection) -> DeliveryDetail | None:
-            stored = _stored(connection, scope, delivery_id)
-            if stored is None:
-                return None
-            now = self._database.time_on(connection)
-            return detail_of(*stored, now, for_operators=scope.organization_id is None)
-
-        return await self._read(read)
+    async def _rows(self, query: Select[Any], limit: int) -> Sequence[Row[Any]]:
+        return await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())
 
     @property
     def refusal(self) -> str | None:
@@ -153,126 +110,200 @@ class Insights(QueueStatus):
         refused = self._database.refused
         return None if refused is None else refused.words
 
+    async def overview(self, scope: Scope, shown: int = SHOWN) -> Overview:
+        """Return how deliveries stand, in ten statements at the most.
+
+        Args:
+            scope: whose.
+            shown: how many destinations, flows and nodes are named of each kind.
+        """
+
+        def read(connection: Connection) -> Overview:
+            facts = self._facts(connection, scope)
+            now, limited = facts.now, facts.limited
+            worst, slowest = standing.busiest(connection, scope, now, shown, limited)
+            facts = facts._replace(
+                failing=standing.states(connection, scope, now, limited, FAILING_COUNTED + 1, failing=True),
+                worst=worst[:SHOWN],
+                quarantined=standing.quarantined(connection, scope, NAMED + 1),
+                inbound=standing.inbound_failing(connection, now) if facts.sees_all else (),
+            )
+            verdict = judge(facts)
+            found = findings_of(facts, verdict)
+            return struct_of(
+                facts,
+                Overview,
+                oldest_due_ms=facts.oldest_due_ms or 0,
+                hour=facts.buckets[-HOUR_BUCKETS:],
+                day=_hours(facts.buckets),
+                worst=worst,
+                slowest=slowest,
+                failures=failures(connection, scope, now, shown),
+                verdict=verdict,
+                findings=found,
+                level=worst_of(found),
+            )
+
+        return await self._read(read)
+
+    async def facts(self, scope: Scope = _EVERYTHING) -> Facts:
+        """Return what the verdict and the gauges are made of."""
+        return await self._read(lambda connection: self._facts(connection, scope))
+
+    def _facts(self, connection: Connection, scope: Scope) -> Facts:
+        return standing.read_facts(connection, self._database, scope, self._settings, self._uptime_ms())
+
+    async def destinations(
+        self, scope: Scope, limit: int, after: tuple[str, str] | None = None
+    ) -> list[DestinationState]:
+        """Return destinations to which something was sent, by organization and name."""
+        return await self._read(lambda connection: self._states(connection, scope, limit, after=after))
+
+    async def failing(self, limit: int, scope: Scope = _EVERYTHING) -> list[DestinationState]:
+        """Return destinations that fail now, those that have failed for longest first.
+
+        A destination fails as it does for an alert, and has failed within the last hour, or deliveries wait for it. One whose
+        last attempt has succeeded does not fail.
+        """
+        return await self._read(lambda connection: self._states(connection, scope, limit, failing=True))
+
+    def _states(self, connection: Connection, scope: Scope, limit: int, **which: Any) -> list[DestinationState]:
+        """Return destinations with what waits for them."""
+        now = self._database.time_on(connection)
+        _, limited = standing.workers_of(connection, now)
+        found = standing.states(connection, scope, now, limited, limit, **which)
+        return standing.with_depth(connection, scope, found)
+
+    async def workers(self) -> list[Worker]:
+        """Return the processes that deliver, those seen last first."""
+        return await self._read(
+            lambda connection: standing.workers_of(connection, self._database.time_on(connection))[0]
+        )
+
+    async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
+        """Return a page of deliveries, newest first.
+
+        A search that no index serves (decision 33) reads back some thousand rows, and says how far: the next page goes on
+        there. So a page may have few rows, or none, although there are older ones.
+
+        Raises:
+            FilterInvalid: ``before`` is no `Page.next_cursor` of this search.
+        """
+        return await self._read(lambda connection: search.page(connection, scope, wanted, before, limit))
+
+    async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
+        """Count deliveries, up to a limit, among some thousand rows where no index serves the filter."""
+        return await self._read(lambda connection: search.counted(connection, scope, wanted, limit))
+
+    async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
+        """Return one delivery with everything that is known of it; ``None``: there is none within the scope."""
+
+        def read(connection: Connection) -> Found | None:
+            stored = _stored(connection, scope, delivery_id)
+            if stored is None:
+                return None
+            row, log = stored
+            now = self._database.time_on(connection)
+            workers, limited = standing.workers_of(connection, now)
+            names = {token_prefix(each.id): each.name for each in workers}
+            facts = detail_of(row, log, now, names, for_operators=scope.organization_id is None)
+            pause = _pause(connection, scope, row)
+            holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
+            if holder is not None and scope.organization_id is not None:
+                # Names of machines are the operators'.
+                holder = replace(holder, name="")
+            since = limited.get(facts.destination)
+            return Found(
+                row=facts,
+                audit=_audited(connection, scope, delivery_id, facts.action_id),
+                pause=pause,
+                action=_action(connection, scope, facts.action_id),
+                why=why_not_sent(facts, pause, now, workers=workers, holder=holder, limited_since=since),
+                resent_as=_resent_as(connection, row),
+            )
+
+        return await self._read(read)
+
     async def connections(
         self, scope: Scope, unreadable: Unreadable, after: str = "", limit: int = 100
     ) -> list[ChatConnection]:
         """Return chat connections, by organization, without their tokens.
 
         Args:
-            scope: what may be seen.
+            scope: whose.
             unreadable: says why a token cannot be used in this process.
             after: the last organization of the page before.
             limit: how many at the most.
-
-        Raises:
-            StorageUnavailable: the database failed.
         """
         table = chat_connections
-        query = select(*(table.c[name] for name in ChatConnection.__struct_fields__), table.c.sealed_token)
-        query = query.where(table.c.organization_id > after).order_by(table.c.organization_id)
-        if scope.organization_id is not None:
-            query = query.where(table.c.organization_id == scope.organization_id)
-        rows = await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())
+        query = select(table).where(table.c.organization_id > after, *of_scope(table, scope))
         found = []
-        for row in rows:
-            shown = struct_of(row, ChatConnection, leaves_out=("sealed_token",))
-            reason = unreadable(shown.organization_id, row.sealed_token) if shown.status == "active" else None
-            found.append(shown if reason is None else replace(shown, status="unusable", status_reason=reason))
+        for row in await self._rows(query.order_by(table.c.organization_id), limit):
+            reason = unreadable(row.organization_id, row.sealed_token) if row.status == "active" else None
+            others = {} if reason is None else {"status": "unusable", "status_reason": reason}
+            found.append(struct_of(row, ChatConnection, **others))
         return found
 
     async def inbound(self, scope: Scope, event_id: str | None, cursor: str | None, limit: int) -> InboundPage:
         """Return inbound events, the latest first. They belong to no organization: a principal sees none.
 
         Args:
-            scope: what may be seen.
+            scope: whose.
             event_id: only this event; ``None``: any.
             cursor: `InboundPage.next_cursor` of the page before; ``None``: the first page.
             limit: events at the most.
 
         Raises:
             FilterInvalid: the id is too long, or ``cursor`` is no cursor of this list.
-            StorageUnavailable: the database failed.
         """
         if scope.organization_id is not None:
             return InboundPage()
         return await self._read(lambda connection: events.page(connection, event_id, cursor, limit))
 
     async def action(self, scope: Scope, action_id: str) -> Action | None:
-        """Return a bulk action; ``None``: there is none in this scope.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Return a bulk action; ``None``: there is none in this scope."""
         query = select(actions).where(actions.c.id == action_id, *of_scope(actions, scope))
-        row = (
-            await self._read(lambda connection: connection.execute(query).one_or_none())
-            if is_id(action_id)
-            else None
-        )
-        return None if row is None else action_of(row, scope)
+        found = await self._rows(query, 1) if is_id(action_id) else ()
+        return action_of(found[0], scope) if found else None
 
     async def actions(self, scope: Scope, before: str | None = None, limit: int = 50) -> list[Action]:
-        """Return bulk actions, the latest first.
-
-        Args:
-            scope: whose.
-            before: only those older than the one with this id.
-            limit: how many at the most.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        query = (
-            select(actions).where(*of_scope(actions, scope)).order_by(actions.c.id.desc()).limit(inline(limit))
-        )
+        """Return bulk actions, the latest first; ``before`` is the id of one."""
+        query = select(actions).where(*of_scope(actions, scope)).order_by(actions.c.id.desc())
         if before is not None:
             query = query.where(actions.c.id < before)
-        rows = await self._read(lambda connection: connection.execute(query).all())
-        return [action_of(row, scope) for row in rows]
+        return [action_of(row, scope) for row in await self._rows(query, limit)]
 
     async def pauses(self, scope: Scope, after: tuple[str, str] | None = None, limit: int = 50) -> list[Pause]:
-        """Return what is paused: of an organization with what is paused for all, or everything.
-
-        Args:
-            scope: whose.
-            after: organization and destination of the last of the page before.
-            limit: how many at the most.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
+        """Return what is paused, by organization and destination: of an organization with what is paused for all."""
         target = (pauses.c.organization_id, pauses.c.destination)
-        query = (
-            select(*(pauses.c[name] for name in Pause.__struct_fields__)).order_by(*target).limit(inline(limit))
-        )
+        query = select(pauses).order_by(*target)
         if after is not None:
             query = query.where(tuple_(*target) > after)
         if scope.organization_id is not None:
             query = query.where(pauses.c.organization_id.in_([EVERY_ORGANIZATION, scope.organization_id]))
-        rows = await self._read(lambda connection: connection.execute(query).all())
-        return [pause_of(row, scope) for row in rows]
+        return [pause_of(row, scope) for row in await self._rows(query, limit)]
 
     async def audit(self, scope: Scope, before: str | None, limit: int) -> list[AuditEntry]:
-        """Return who did what, the latest first.
-
-        Args:
-            scope: what may be seen: of an organization, what was done to its own.
-            before: id of the last entry of the page before; ``None``: the first page.
-            limit: how many at the most.
+        """Return who did what, the latest first: of an organization, what was done to its own.
 
         Raises:
-            FilterInvalid: ``before`` is no id.
-            StorageUnavailable: the database failed.
+            FilterInvalid: ``before`` is no id of an entry.
         """
         if before is not None and not is_id(before):
             raise FilterInvalid("cursor: must be the id of an entry", "cursor")
-        query = select(audit).order_by(audit.c.id.desc()).limit(inline(limit))
-        if scope.organization_id is not None:
-            query = query.where(audit.c.organization_id == scope.organization_id)
+        query = select(audit).where(*of_scope(audit, scope)).order_by(audit.c.id.desc())
         if before is not None:
             query = query.where(audit.c.id < before)
-        rows = await self._read(lambda connection: connection.execute(query).all())
-        return [entry_of(row, scope) for row in rows]
+        return [entry_of(row, scope) for row in await self._rows(query, limit)]
+
+
+def _hours(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Return the sums of a day's intervals, hour by hour, counted back from now."""
+    hours = [buckets[start : start + HOUR_BUCKETS] for start in range(0, len(buckets), HOUR_BUCKETS)]
+    return [
+        Bucket(at=hour[0].at, **{name: sum(getattr(each, name) for each in hour) for name in COUNTS})
+        for hour in hours
+    ]
 
 
 def _stored(connection: Connection, scope: Scope, row_id: str) -> tuple[Row[Any], Sequence[Any]] | None:
@@ -311,7 +342,7 @@ def _delivering(row: Row[Any]) -> SimpleNamespace | None:
 def _pause(connection: Connection, scope: Scope, row: Row[Any]) -> Pause | None:
     """Return the pause of a delivery's destination; that of all organizations first."""
     query = (
-        select(*(pauses.c[name] for name in Pause.__struct_fields__))
+        select(pauses)
         .where(
             pauses.c.destination == row.destination,
             pauses.c.organization_id.in_([EVERY_ORGANIZATION, row.organization_id]),

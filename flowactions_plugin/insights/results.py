@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
@@ -11,10 +11,8 @@ from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operators.scope import Role
 
-SAFE_INTEGER: Final = 2**53
+Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 """Programs read larger ones differently (RFC 7493 §2.2)."""
-
-Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=SAFE_INTEGER)]
 
 Kind: TypeAlias = Literal["retry", "cancel", "delete", "resend"]
 """What is done: ``retry`` makes dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows, ``resend`` sends
@@ -344,6 +342,11 @@ class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         return f"{self.number:,}" if self.exact else f"{self.number:,}+"
 
 
+def counted_to(limit: int, number: int, *, exact: bool = True) -> Counted:
+    """Return a number of rows, counted to one more than a limit; ``exact``: whether none was left out before."""
+    return Counted(number=min(number, limit), exact=exact and number <= limit)
+
+
 class Bucket(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """Counts of an interval of five minutes, or of several of them.
 
@@ -494,18 +497,13 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             ``stalled``: rows are due, and no worker claims them. ``no_worker``: no worker has been alive for a minute.
             ``failing``: most attempts of the last minutes have failed, in more than one organization.
         reason: the reason, in one sentence or two.
-        waited_ms: milliseconds for which rows have been due that no worker claims; ``None`` otherwise.
         failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
             otherwise.
-        clock_ahead_ms: milliseconds by which a live worker's clock is ahead of the database's, for the clock that differs most;
-            negative: behind; 0: not known, or SQLite.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
-    waited_ms: int | None = None
     failing_organization: str | None = None
-    clock_ahead_ms: int = 0
 
 
 class Finding(msgspec.Struct, rename="camel", frozen=True):

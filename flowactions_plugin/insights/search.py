@@ -18,7 +18,7 @@ from flowactions_plugin.clock import id_at, is_id, time_of
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.insights.fields import FIELDS, RANGES
 from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.insights.results import Counted, Page
+from flowactions_plugin.insights.results import Counted, Page, counted_to
 from flowactions_plugin.insights.views import delivery_of
 from flowactions_plugin.operators.audit import SKEW_MS
 from flowactions_plugin.operators.scope import Scope
@@ -166,28 +166,14 @@ def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement
     return bounds
 
 
-def read_cursor(cursor: str | None) -> str | None:
-    """Return before which id a page begins; ``None``: with the newest row.
-
-    Args:
-        cursor: `Page.next_cursor` of the page before; ``None`` or empty: the first page.
-
-    Raises:
-        FilterInvalid: it is none.
-    """
-    if not cursor:
-        return None
-    if not is_id(cursor):
-        raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
-    return cursor
-
-
 def page(connection: Connection, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
     """Return a page of a search: the newest rows of all its sources, as far back as each was read; see `Insights.deliveries`."""
-    position, inside = read_cursor(before), within(scope, wanted)
+    if before and not is_id(before):
+        raise FilterInvalid("cursor: must be the next cursor of a page of the same search", "cursor")
+    inside = within(scope, wanted)
     if inside is None:
         return Page(rows=())
-    bounds = id_bounds(inside, position)
+    bounds = id_bounds(inside, before or None)
     found: list[Row[Any]] = []
     horizons = []
     for source in sources(inside):
@@ -220,7 +206,7 @@ def counted(connection: Connection, scope: Scope, wanted: Filter, limit: int = S
         rows = select(literal(1)).select_from(outbox).where(*selected).limit(inline(limit + 1))
         total += connection.execute(select(func.count()).select_from(rows.subquery())).scalar_one()
         exact = exact and horizon is None
-    return Counted(number=min(total, limit), exact=exact and total <= limit)
+    return counted_to(limit, total, exact=exact)
 
 
 def _source_rows(

@@ -9,11 +9,13 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import (
+    BigInteger,
     ColumnElement,
     Row,
     Select,
     and_,
     case,
+    cast,
     column,
     exists,
     func,
@@ -21,19 +23,26 @@ from sqlalchemy import (
     or_,
     select,
     true,
+    tuple_,
 )
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.chat.store import troubled
+from flowactions_plugin.egress.destination import parse_destination
+from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.http.masking import reason_for_tenants
-from flowactions_plugin.insights.results import (
-    Bucket,
-    Counted,
-    DestinationState,
-    Worker,
+from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
+from flowactions_plugin.insights.verdict import (
+    FAILING_MINUTES,
+    Blocked,
+    Facts,
+    Share,
+    attempts_of,
+    mostly_fail,
 )
-from flowactions_plugin.insights.verdict import Share
+from flowactions_plugin.insights.views import struct_of
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
@@ -84,7 +93,68 @@ def top(rows: Select[Any], by: Sequence[str], **more: ColumnElement[Any]) -> Sel
     return select(*grouped, *aggregates).select_from(head).group_by(*grouped)
 
 
-def numbers(connection: Connection, database: Database, scope: Scope, alerts_at: str | None) -> list[Row[Any]]:
+def read_facts(
+    connection: Connection, database: Database, scope: Scope, settings: Settings, uptime_ms: int
+) -> Facts:
+    """Read how deliveries stand, as far as the verdict and the gauges need it."""
+    sees_all = scope.organization_id is None
+    rows = _numbers(connection, database, scope, _alerts_at(settings) if sees_all else None)
+    first = rows[0]
+    now, waiting = first.now, sum(row.number or 0 for row in rows)
+    workers, limited = workers_of(connection, now)
+    buckets = _buckets(connection, scope, now)
+    alerts = None
+    if first.alerts_destination is not None:
+        alerts = DestinationState(
+            destination=first.alerts_destination,
+            organization_id=EVERY_ORGANIZATION,
+            failing_since=first.alerts_failing_since,
+            failures_in_row=first.alerts_failures_in_row,
+            last_reason=first.alerts_last_reason or first.alerts_last_error,
+        )
+    return Facts(
+        now=now,
+        sees_all=sees_all,
+        mode=settings.delivery,
+        tick_seconds=settings.tick_seconds,
+        uptime_ms=uptime_ms,
+        refusal=None if database.refused is None else database.refused.words,
+        due=Counted(number=min(first.due, COUNT_LIMIT), exact=first.due_read <= COUNT_LIMIT),
+        oldest_due_ms=None if first.oldest_due_ms is None else max(0, first.oldest_due_ms),
+        held_ms_ago=first.held_ms_ago,
+        waiting=counted_to(COUNT_LIMIT, waiting),
+        dead=counted_to(COUNT_LIMIT, first.dead),
+        chat=counted_to(COUNT_LIMIT, first.chat),
+        blocked=[
+            Blocked(
+                row.reason if sees_all else reason_for_tenants(row.reason, ""),
+                Counted(number=row.number, exact=waiting <= COUNT_LIMIT),
+                row.organizations,
+                row.since,
+            )
+            for row in sorted(rows, key=lambda row: (-(row.number or 0), row.reason or ""))
+            if row.reason is not None
+        ],
+        paused=(first.paused, first.paused_automatically),
+        paused_since=first.paused_since,
+        alerts=alerts,
+        workers=workers,
+        limited=limited if sees_all or not limited else _own(connection, scope, limited),
+        buckets=buckets,
+        shares=_still_failing(connection, scope, now) if mostly_fail(*attempts_of(buckets)) else (),
+        # Whose it is, an organization's people may not know.
+        snapshot=database.oldest_snapshot(connection) if sees_all else None,
+    )
+
+
+def _alerts_at(settings: Settings) -> str | None:
+    try:
+        return None if settings.alerts_url is None else parse_destination(settings.alerts_url).key
+    except EgressRefused:
+        return None  # no host starts with it
+
+
+def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at: str | None) -> list[Row[Any]]:
     """Return the time, and how much is due, waits, is dead, is paused, cannot chat, and how alerts to operators arrive.
 
     Returns:
@@ -112,7 +182,7 @@ def numbers(connection: Connection, database: Database, scope: Scope, alerts_at:
         func.count().label("due_read"),
         func.count(case((head.c.free, 1))).label("due"),
         (now - func.min(case((head.c.free, head.c.next_attempt_at)))).label("oldest_due_ms"),
-        (now - func.max(case((~head.c.free, head.c.updated_at)))).label("claimed_ms_ago"),
+        (now - func.max(case((~head.c.free, head.c.updated_at)))).label("held_ms_ago"),
         _up_to(outbox, outbox.c.status == inline("dead"), dead, *mine).label("dead"),
         _up_to(chat_connections, troubled(now - DAY_MS), *of_scope(chat_connections, scope)).label("chat"),
     ).select_from(head)
@@ -126,7 +196,7 @@ def numbers(connection: Connection, database: Database, scope: Scope, alerts_at:
         paused = paused.where(pauses.c.organization_id.in_(whose))
     alerts = select(*(destinations.c[name].label(f"alerts_{name}") for name in _HEALTH)).where(
         destinations.c.organization_id == EVERY_ORGANIZATION,
-        destinations.c.destination == (alerts_at if scope.organization_id is None else None),
+        destinations.c.destination == alerts_at,
         FAILING,
     )
     waits = outbox.c.waiting_since.is_not(None)
@@ -154,26 +224,16 @@ def _up_to(table: Any, *conditions: Any) -> ColumnElement[int]:
     return select(func.count()).select_from(rows.subquery()).scalar_subquery()
 
 
-def counted(number: int) -> Counted:
-    """Return a number that was counted to one more than `COUNT_LIMIT`."""
-    return Counted(number=min(number, COUNT_LIMIT), exact=number <= COUNT_LIMIT)
-
-
 def workers_of(connection: Connection, now: int) -> tuple[list[Worker], dict[str, int]]:
     """Return the processes that deliver, those seen last first, and the destinations that those alive limit, since when."""
     query = select(workers).order_by(workers.c.last_seen_at.desc(), workers.c.id).limit(inline(MOST_WORKERS))
     found: list[Worker] = []
     limited: dict[str, int] = {}
     for row in connection.execute(query):
-        values = {name: getattr(row, name) for name in Worker.__struct_fields__ if name != "state"}
         is_stale = row.last_seen_at < now - STALE_MS
-        found.append(
-            Worker(
-                **values,
-                state="stopped" if row.stopped_at is not None else "stale" if is_stale else "alive",
-            )
-        )
-        if found[-1].state == "alive":
+        state = "stopped" if row.stopped_at is not None else "stale" if is_stale else "alive"
+        found.append(struct_of(row, Worker, state=state))
+        if state == "alive":
             for each, since in _limited_of(row.limited).items():
                 limited[each] = min(since, limited.get(each, since))
     return found, limited
@@ -187,7 +247,7 @@ def _limited_of(text: Any) -> Mapping[str, int]:
         return {}
 
 
-def known_of(connection: Connection, scope: Scope, limited: Mapping[str, int]) -> dict[str, int]:
+def _own(connection: Connection, scope: Scope, limited: Mapping[str, int]) -> dict[str, int]:
     """Return those of the limited destinations to which something of a scope was sent."""
     query = select(destinations.c.destination).where(
         destinations.c.destination.in_(list(limited)), *of_scope(destinations, scope)
@@ -195,7 +255,7 @@ def known_of(connection: Connection, scope: Scope, limited: Mapping[str, int]) -
     return {row.destination: limited[row.destination] for row in connection.execute(query)}
 
 
-def buckets_of(connection: Connection, scope: Scope, now: int) -> list[Bucket]:
+def _buckets(connection: Connection, scope: Scope, now: int) -> list[Bucket]:
     """Return the last day in intervals of five minutes, the oldest first; intervals without an attempt too."""
     starts = _starts(now, 24 * HOUR_BUCKETS)
     query = select(statistics).where(
@@ -203,8 +263,8 @@ def buckets_of(connection: Connection, scope: Scope, now: int) -> list[Bucket]:
         statistics.c.organization_id == (scope.organization_id or EVERY_ORGANIZATION),
         statistics.c.destination == EVERY_DESTINATION,
     )
-    found = {row.bucket: {name: getattr(row, name) for name in COUNTS} for row in connection.execute(query)}
-    return [Bucket(at=at, **found.get(at, {})) for at in starts]
+    found = {row.bucket: struct_of(row, Bucket, at=row.bucket) for row in connection.execute(query)}
+    return [found.get(at) or Bucket(at=at) for at in starts]
 
 
 def _starts(now: int, number: int) -> list[int]:
@@ -213,29 +273,19 @@ def _starts(now: int, number: int) -> list[int]:
     return [last - each * BUCKET_MS for each in reversed(range(number))]
 
 
-def still_failing(connection: Connection, scope: Scope, since: int) -> list[Share]:
-    """Return the failed attempts to destinations that still fail, by organization, the most failures first.
-
-    Args:
-        connection: an open one.
-        scope: whose.
-        since: the start of the first interval that counts.
-    """
+def _still_failing(connection: Connection, scope: Scope, now: int) -> list[Share]:
+    """Return the failed attempts of the last minutes to destinations that still fail, by organization, the most failures first."""
+    since = _starts(now, FAILING_MINUTES * 60_000 // BUCKET_MS)[0]
     failed = func.sum(statistics.c.failed).label("failed")
     places = func.count(statistics.c.destination.distinct()).label("places")
     own = statistics.alias("own")
-    attempts = select(func.sum(own.c.delivered + own.c.failed)).where(
+    attempts = select(func.coalesce(func.sum(own.c.delivered + own.c.failed), 0)).where(
         own.c.bucket >= since,
         own.c.organization_id == statistics.c.organization_id,
         own.c.destination == EVERY_DESTINATION,
     )
     query = (
-        select(
-            statistics.c.organization_id,
-            attempts.correlate(statistics).scalar_subquery().label("attempts"),
-            failed,
-            places,
-        )
+        select(statistics.c.organization_id, attempts.correlate(statistics).scalar_subquery(), failed, places)
         .join_from(statistics, destinations, _same(statistics, destinations))
         .where(
             statistics.c.bucket >= since,
@@ -247,10 +297,7 @@ def still_failing(connection: Connection, scope: Scope, since: int) -> list[Shar
         .group_by(statistics.c.organization_id)
         .order_by(failed.desc(), statistics.c.organization_id)
     )
-    return [
-        Share(row.organization_id, int(row.attempts or 0), int(row.failed), row.places)
-        for row in connection.execute(query)
-    ]
+    return [Share(*row) for row in connection.execute(query)]
 
 
 def quarantined(connection: Connection, scope: Scope, limit: int) -> list[Row[Any]]:
@@ -290,18 +337,17 @@ _HEALTH: Final = (
 )
 
 
-def failing_now(now: int) -> list[Any]:
+def _fails(now: int) -> list[Any]:
     """Return the conditions on destinations that fail as for an alert, lately or with deliveries that wait for them."""
     health = destinations.c
     waits = exists().where(
         LIVE, outbox.c.destination == health.destination, outbox.c.organization_id == health.organization_id
     )
+    long = health.last_failure_at - health.failing_since >= ALERT_MS
     return [
         FAILING,
         health.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
-        or_(
-            health.failures_in_row >= ALERT_FAILURES, health.last_failure_at - health.failing_since >= ALERT_MS
-        ),
+        or_(health.failures_in_row >= ALERT_FAILURES, long),
         or_(health.last_failure_at >= now - HOUR_MS, waits),
     ]
 
@@ -310,26 +356,20 @@ def states(
     connection: Connection,
     scope: Scope,
     now: int,
-    conditions: Sequence[Any],
-    order: Sequence[str],
-    limit: int,
     limited: Mapping[str, int],
+    limit: int,
+    *,
+    failing: bool = False,
+    after: tuple[str, str] | None = None,
 ) -> list[DestinationState]:
-    """Return destinations, each with its last hour.
-
-    Args:
-        connection: an open one.
-        scope: what may be seen.
-        now: Unix milliseconds.
-        conditions: which destinations.
-        order: columns of their table.
-        limit: how many at the most.
-        limited: those that workers limit, since when.
-    """
+    """Return destinations, each with its last hour: by organization and name, or those that fail now, for longest first."""
+    key = (destinations.c.organization_id, destinations.c.destination)
+    order = (destinations.c.failing_since, *key) if failing else key
+    wanted = [*(_fails(now) if failing else ()), *(() if after is None else [tuple_(*key) > after])]
     chosen = (
         select(destinations, _paused(destinations))
-        .where(*conditions, *of_scope(destinations, scope))
-        .order_by(*(destinations.c[name] for name in order))
+        .where(*wanted, *of_scope(destinations, scope))
+        .order_by(*order)
         .limit(inline(limit))
         .subquery("chosen")
     )
@@ -338,7 +378,7 @@ def states(
         select(chosen, *_sums())
         .join_from(chosen, statistics, hour, isouter=True)
         .group_by(*chosen.c)
-        .order_by(*(chosen.c[name] for name in order))
+        .order_by(*(chosen.c[each.name] for each in order))
     )
     return [_state(row, scope, limited) for row in connection.execute(query)]
 
@@ -358,34 +398,36 @@ def busiest(
         .group_by(*key)
         .subquery("totals")
     )
-    ranks = {
-        name: func.row_number()
-        .over(order_by=(totals.c[name].desc(), totals.c.organization_id, totals.c.destination))
-        .label(f"by_{name}")
-        for name in ("failed", "duration_ms")
-    }
-    ranked = select(totals, *ranks.values()).subquery("ranked")
+    order = (totals.c.organization_id, totals.c.destination)
+    by_failed, by_time = (
+        func.row_number().over(order_by=(totals.c[name].desc(), *order)).label(f"by_{name}")
+        for name in ("failed", "worker_ms")
+    )
+    ranked = select(totals, by_failed, by_time).subquery("ranked")
     health = [destinations.c[name] for name in _HEALTH if name != "destination"]
+    wanted = [and_(ranked.c[f"by_{name}"] <= limit, ranked.c[name] > 0) for name in ("failed", "worker_ms")]
     query = (
         select(ranked, *health, _paused(ranked))
         .join_from(ranked, destinations, _same(ranked, destinations), isouter=True)
-        .where(or_(*(and_(ranked.c[f"by_{name}"] <= limit, ranked.c[name] > 0) for name in ranks)))
+        .where(or_(*wanted))
     )
     rows = connection.execute(query).all()
 
     def first(name: str) -> list[DestinationState]:
         by = attrgetter(f"by_{name}")
-        return [
-            _state(row, scope, limited)
-            for row in sorted(rows, key=by)
-            if getattr(row, name) and by(row) <= limit
-        ]
+        mine = [row for row in rows if getattr(row, name) and by(row) <= limit]
+        return [_state(row, scope, limited) for row in sorted(mine, key=by)]
 
-    return first("failed"), first("duration_ms")
+    return first("failed"), first("worker_ms")
 
 
 def _sums() -> list[ColumnElement[int]]:
-    return [func.coalesce(func.sum(statistics.c[name]), 0).label(name) for name in COUNTS]
+    """Return the sums over the rows of statistics, under the names that a `DestinationState` has for them."""
+    names = {"duration_ms": "worker_ms"}
+    return [
+        cast(func.coalesce(func.sum(statistics.c[name]), 0), BigInteger).label(names.get(name, name))
+        for name in COUNTS
+    ]
 
 
 def _paused(table: Any) -> ColumnElement[int]:
@@ -400,20 +442,15 @@ def _state(row: Row[Any], scope: Scope, limited: Mapping[str, int]) -> Destinati
     reason = row.last_reason or row.last_error
     if scope.organization_id is not None:
         reason = reason_for_tenants(reason or "", row.destination) or None
-    return DestinationState(
-        destination=row.destination,
-        organization_id=row.organization_id,
-        delivered=int(row.delivered),
-        failed=int(row.failed),
-        dead=int(row.dead),
-        worker_ms=int(row.duration_ms),
-        last_success_at=row.last_success_at,
-        failing_since=row.failing_since,
+    return struct_of(
+        row,
+        DestinationState,
         failures_in_row=row.failures_in_row or 0,
-        last_error=row.last_error,
         last_reason=reason,
         paused=bool(row.paused),
         limited_since=limited.get(row.destination),
+        waiting=Counted(number=0, exact=True),
+        waiting_since=None,
     )
 
 

@@ -1,13 +1,15 @@
-"""One verdict on whether deliveries work, for pages, ``flowactions doctor`` and metrics: pure, no I/O."""
+"""The facts on deliveries, and one verdict on whether they work, for pages, ``flowactions doctor`` and metrics: pure, no I/O."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from flowactions_plugin.clock import to_iso
-from flowactions_plugin.insights.results import Verdict
+from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Verdict, Worker
+from flowactions_plugin.watch.statistics import BUCKET_MS
 
 if TYPE_CHECKING:
     from flowactions_plugin.storage.postgresql import Snapshot
@@ -58,58 +60,95 @@ class Share(NamedTuple):
     destinations: int
 
 
-class HealthSample(NamedTuple):
-    """What the verdict is made of.
+class Blocked(NamedTuple):
+    """Deliveries that wait without an attempt, because something fails here: a method of the host, or the egress proxy."""
+
+    reason: str
+    deliveries: Counted
+    organizations: int
+    since: int | None
+
+
+class Facts(NamedTuple):
+    """How deliveries stand, as far as a scope may see it: of this, verdict, findings and gauges are made.
 
     Attributes:
-        oldest_due_ms: for how long the oldest row that may be claimed now has been due, rows of paused destinations apart;
-            ``None``: there is none.
-        claimed_ms_ago: when a row was last claimed; ``None``: it is not known of any.
-        alive: how many workers are alive.
-        attempts: how many were made within the last minutes.
-        failed: how many of these have failed, to destinations that still fail.
-        absent_ms: for how long no worker has been alive, as far as is known; ``None``: one is.
-        refusal: why the database takes no writes; ``None``: it does.
-        worst: the organization with the most failures, where several are judged together; ``None``: it is not known, or
-            one is judged.
-        clock_ahead_ms: by how much the clock of a live worker is ahead of the database's, that which is farthest from it;
-            less than 0: behind.
-        snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
-        in_ticks: whether every worker delivers in scheduled mode.
-    """
-
-    oldest_due_ms: int | None
-    claimed_ms_ago: int | None
-    alive: int
-    attempts: int = 0
-    failed: int = 0
-    absent_ms: int | None = None
-    refusal: str | None = None
-    worst: Share | None = None
-    clock_ahead_ms: int = 0
-    snapshot: Snapshot | None = None
-    in_ticks: bool = False
-
-
-def patience_ms(mode: str, tick_seconds: float) -> int:
-    """Return for how long rows may be due while nothing is claimed.
-
-    Args:
-        mode: of the workers: ``scheduled`` or ``continuous``.
+        now: Unix milliseconds.
+        sees_all: whether operators look, who may read the names of machines.
+        mode: how workers deliver by the settings: ``scheduled`` or ``continuous``. It counts where no worker is alive.
         tick_seconds: from one tick to the next, in scheduled mode.
+        uptime_ms: for how long this process could have seen a worker, where none has ever been.
+        refusal: why the database takes no writes; ``None``: it does.
+        due: rows that may be claimed now, without those of paused destinations.
+        oldest_due_ms: for how long the oldest of these has been due; ``None``: none is due.
+        held_ms_ago: how long ago the newest claim that is held was made; ``None``: no row is claimed.
+        waiting: rows that are neither delivered nor dead.
+        dead: rows that ended without success.
+        chat: chat connections that cannot send.
+        blocked: why deliveries wait for something here, the most deliveries first.
+        paused: how many pauses hold, and how many of them were set automatically.
+        paused_since: when the first of them began.
+        alerts: the destination of alerts, if it fails.
+        workers: the processes that deliver, those seen last first.
+        limited: the destinations that workers limit, since when.
+        buckets: the last day.
+        shares: organizations with failed attempts of the last minutes, the most failures first; empty if most arrive.
+        snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
+        failing: destinations that fail now, those that have failed for longest first.
+        worst: destinations with the most failures of the last hour.
+        quarantined: rows of the outbox that are in quarantine.
+        inbound: of each provider of which no event was processed, the row of why the latest request failed.
     """
-    seconds = CONTINUOUS_SECONDS
-    if mode != "continuous":
-        seconds = max(seconds, TICKS * tick_seconds)
-    return int(seconds * 1000)
+
+    now: int
+    sees_all: bool
+    mode: str
+    tick_seconds: float
+    uptime_ms: int
+    refusal: str | None
+    due: Counted
+    oldest_due_ms: int | None
+    held_ms_ago: int | None
+    waiting: Counted
+    dead: Counted
+    chat: Counted
+    blocked: Sequence[Blocked]
+    paused: tuple[int, int]
+    paused_since: int | None
+    alerts: DestinationState | None
+    workers: Sequence[Worker]
+    limited: Mapping[str, int]
+    buckets: Sequence[Bucket]
+    shares: Sequence[Share] = ()
+    snapshot: Snapshot | None = None
+    failing: Sequence[DestinationState] = ()
+    worst: Sequence[DestinationState] = ()
+    quarantined: Sequence[Any] = ()
+    inbound: Sequence[Any] = ()
+
+    @property
+    def alive(self) -> list[Worker]:
+        """The workers that are alive."""
+        return [each for each in self.workers if each.state == "alive"]
+
+    @property
+    def clock_ahead_ms(self) -> int:
+        """By how much the clock of a live worker is ahead of the database's, that which is farthest; less than 0: behind."""
+        return max((each.clock_ahead_ms or 0 for each in self.alive), key=abs, default=0)
+
+    @property
+    def in_ticks(self) -> bool:
+        """Whether every worker delivers in scheduled mode; of none that is alive, what the settings say."""
+        return "continuous" not in ({each.mode for each in self.alive} or {self.mode})
+
+    @property
+    def patience_ms(self) -> int:
+        """For how long rows may be due while nothing is claimed."""
+        return int(1000 * max(CONTINUOUS_SECONDS, TICKS * self.tick_seconds if self.in_ticks else 0))
 
 
-def judge(sample: HealthSample, patience: int) -> Verdict:
+def judge(facts: Facts) -> Verdict:
     """Return the verdict.
-
-    Args:
-        sample: how deliveries stand.
-        patience: see `patience_ms`.
 
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
@@ -117,13 +156,13 @@ def judge(sample: HealthSample, patience: int) -> Verdict:
         verdict names the organization. A wrong clock of a worker is part of the reason, and so is a transaction that makes
         claims slower.
     """
-    verdict = _judged(sample, patience)
+    verdict = _judged(facts)
     more = ""
-    if abs(sample.clock_ahead_ms) >= SKEW_MS:
-        more += f" A worker's clock is {clock_words(sample.clock_ahead_ms)}."
-    if sample.snapshot is not None and sample.snapshot.kept >= MANY_KEPT:
-        more += f" {snapshot_words(sample.snapshot)}."
-    return replace(verdict, reason=verdict.reason + more, clock_ahead_ms=sample.clock_ahead_ms)
+    if abs(facts.clock_ahead_ms) >= SKEW_MS:
+        more += f" A worker's clock is {clock_words(facts.clock_ahead_ms)}."
+    if facts.snapshot is not None and facts.snapshot.kept >= MANY_KEPT:
+        more += f" {snapshot_words(facts.snapshot)}."
+    return replace(verdict, reason=verdict.reason + more)
 
 
 def snapshot_words(snapshot: Snapshot) -> str:
@@ -164,40 +203,45 @@ def about(milliseconds: int) -> str:
     return f"{round(seconds / 60)} min" if seconds < 7200 else f"{round(seconds / 3600)} h"
 
 
-def _judged(sample: HealthSample, patience: int) -> Verdict:
-    if sample.refusal is not None:
-        return Verdict(
-            state="unwritable",
-            reason=f"The database takes no writes: {sample.refusal}. Nothing is queued, claimed or completed.",
-        )
-    due = sample.oldest_due_ms
-    claimed = sample.claimed_ms_ago
-    if due is not None and due > patience and (claimed is None or claimed > patience):
-        nobody = "and no worker is alive" if not sample.alive else f"although {_workers(sample.alive)}"
-        last = "nothing has been claimed" if claimed is None else f"the last claim was {about(claimed)} ago"
-        return Verdict(
-            state="stalled",
-            reason=f"Rows have been due for {about(due)} and {last}, {nobody}.",
-            waited_ms=due if claimed is None else min(due, claimed),
-        )
-    if sample.absent_ms is not None and sample.absent_ms >= ABSENT_MS:
+def _judged(facts: Facts) -> Verdict:
+    due, patience, alive = facts.oldest_due_ms, facts.patience_ms, len(facts.alive)
+    claims = [facts.now - each.last_claim_at for each in facts.workers if each.last_claim_at is not None]
+    if facts.held_ms_ago is not None:
+        claims.append(facts.held_ms_ago)  # its worker may not have reported itself yet
+    if facts.refusal is not None:
+        reason = f"The database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed."
+        return Verdict(state="unwritable", reason=reason)
+    if due is not None and due > patience and min(claims, default=due) > patience:
+        last = f"the last claim was {about(min(claims))} ago" if claims else "nothing has been claimed"
+        nobody = f"although {'a worker is' if alive == 1 else f'{alive} workers are'} alive"
+        if not alive:
+            nobody = "and no worker is alive"
+        return Verdict(state="stalled", reason=f"Rows have been due for {about(due)} and {last}, {nobody}.")
+    seen = [facts.now - each.last_seen_at for each in facts.workers]
+    if not alive and min([*seen, *claims], default=facts.uptime_ms) >= ABSENT_MS:
         return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
-    own: Share | None = None
-    said = ""
-    if mostly_fail(sample.attempts, sample.failed):
-        said = f"{sample.failed} of the {sample.attempts} attempts of the last {FAILING_MINUTES} minutes have failed"
-        own = sample.worst if sample.worst is not None and _is_own_fault(sample, sample.worst) else None
-        if own is None:
+    said, organization = "", None
+    attempts, failed = attempts_of(facts.buckets)[0], sum(each.failed for each in facts.shares)
+    if mostly_fail(attempts, failed):
+        said = f"{failed} of the {attempts} attempts of the last {FAILING_MINUTES} minutes have failed"
+        worst = facts.shares[0]
+        if not facts.sees_all or not _is_own_fault(worst, attempts - worst.attempts, failed - worst.failed):
             return Verdict(state="failing", reason=f"{said}.")
-        said = f" {said}: {own.failed} of them are one organization's."
-    organization = None if own is None else own.organization_id
+        said, organization = f" {said}: {worst.failed} of them are one organization's.", worst.organization_id
     if due is None:
         return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
-    if sample.in_ticks and due >= LATE_MS:
+    if facts.in_ticks and due >= LATE_MS:
         said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
-    claims = "Rows are being claimed" if sample.alive else "No worker is alive now, as while one is restarted"
-    reason = f"{claims}; the oldest has been due for {about(due)}.{said}"
+    going = "Rows are being claimed" if alive else "No worker is alive now, as while one is restarted"
+    reason = f"{going}; the oldest has been due for {about(due)}.{said}"
     return Verdict(state="ok", reason=reason, failing_organization=organization)
+
+
+def attempts_of(buckets: Sequence[Bucket]) -> tuple[int, int]:
+    """Return how many attempts were made within the last minutes, and how many of these have failed."""
+    late = buckets[-FAILING_MINUTES * 60_000 // BUCKET_MS :]
+    failed = sum(each.failed for each in late)
+    return failed + sum(each.delivered for each in late), failed
 
 
 def mostly_fail(attempts: int, failed: int) -> bool:
@@ -205,13 +249,6 @@ def mostly_fail(attempts: int, failed: int) -> bool:
     return attempts >= LEAST_ATTEMPTS and failed > FAILING_SHARE * attempts
 
 
-def _is_own_fault(sample: HealthSample, worst: Share) -> bool:
+def _is_own_fault(worst: Share, attempts: int, failed: int) -> bool:
     """Return whether the failures are one organization's own: most attempts of all others arrive."""
-    attempts, failed = sample.attempts - worst.attempts, sample.failed - worst.failed
-    if attempts <= 0:
-        return worst.destinations == 1
-    return failed <= FAILING_SHARE * attempts
-
-
-def _workers(alive: int) -> str:
-    return "a worker is alive" if alive == 1 else f"{alive} workers are alive"
+    return worst.destinations == 1 if attempts <= 0 else failed <= FAILING_SHARE * attempts

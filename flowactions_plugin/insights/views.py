@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,7 +27,8 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import FINISHED
 from flowactions_plugin.watch.statistics import answered
 
-T = TypeVar("T")
+T = TypeVar("T", bound=msgspec.Struct)
+D = TypeVar("D", bound=Delivery)
 
 RESENT_FROM: Final = "resentFrom"
 """The field of a stored origin that names the delivered row."""
@@ -45,23 +45,36 @@ def source_of(origin: Any) -> str | None:
     return source if source is not None and is_id(source) else None
 
 
-def delivery_of(row: Any, *, for_operators: bool) -> Delivery:
-    """Return a delivery of a list.
+def struct_of(row: Any, kind: type[T], **others: Any) -> T:
+    """Return a struct whose fields a row's columns have, but for these others."""
+    names = kind.__struct_fields__
+    return kind(**{name: getattr(row, name) for name in names if name not in others}, **others)
 
-    Args:
-        row: its columns.
-        for_operators: whether people see it who may read why something failed here.
-    """
-    return Delivery(**_values(row, for_operators=for_operators))
+
+def delivery_of(row: Any, *, for_operators: bool) -> Delivery:
+    """Return a delivery of a list, from its columns; ``for_operators``: who sees it may read why something failed here."""
+    return _delivery(row, Delivery, for_operators=for_operators)
+
+
+def _delivery(row: Any, kind: type[D], *, for_operators: bool, **others: Any) -> D:
+    error = _reason(row.last_error, row.url, for_operators=for_operators)
+    return struct_of(
+        row,
+        kind,
+        agent_id=row.agent_id or None,
+        url=masked_url(row.url),
+        next_attempt_at=None if row.status in FINISHED else _moment(row.next_attempt_at),
+        created_at=_moment(row.created_at),
+        updated_at=_moment(row.updated_at),
+        finished_at=_moment(row.finished_at),
+        last_error=answered(row.last_status_code) if error is None else error,
+        resent_from=source_of(row.origin),
+        **others,
+    )
 
 
 def detail_of(
-    row: Any,
-    log: Sequence[Any],
-    now: int,
-    *,
-    for_operators: bool,
-    workers: Mapping[str, str] = MappingProxyType({}),
+    row: Any, log: Sequence[Any], now: int, workers: Mapping[str, str], *, for_operators: bool
 ) -> DeliveryDetail:
     """Return a delivery with its attempts.
 
@@ -69,9 +82,9 @@ def detail_of(
         row: all columns of the outbox.
         log: rows of the attempts log.
         now: Unix milliseconds; a lease that has expired holds nothing.
+        workers: names of workers by what their tokens begin with.
         for_operators: whether people see it who may read what the egress proxy answers, why something failed here, and which
             worker made an attempt.
-        workers: names of workers by what their tokens begin with.
     """
     origin, headers = _decoded(row.origin, Origin), _decoded(row.headers, list[tuple[str, str]])
     phases = [{} if each.phases is None else _decoded(each.phases, dict[str, Milliseconds]) for each in log]
@@ -79,8 +92,10 @@ def detail_of(
     unreadable += ["attempts"] if None in phases else []
     until = row.claimed_until
     held = row.status not in FINISHED and until is not None and until > now
-    return DeliveryDetail(
-        **_values(row, for_operators=for_operators),
+    return _delivery(
+        row,
+        DeliveryDetail,
+        for_operators=for_operators,
         origin=origin,
         headers=[Header(key=key, value=masked_header(key, value)) for key, value in headers or ()],
         body=None if row.body is None else _shown(row.body),
@@ -92,9 +107,6 @@ def detail_of(
         claimed_until=_moment(until) if held else None,
         waiting_since=_moment(row.waiting_since),
         reclaims=row.takeovers,
-        quarantine_rounds=row.quarantine_rounds,
-        trace=row.trace,
-        action_id=row.action_id,
         defect=f"stored values that cannot be read: {', '.join(unreadable)}" if unreadable else msgspec.UNSET,
     )
 
@@ -103,19 +115,17 @@ def _attempt(
     row: Any, stored: Any, phases: dict[str, int], workers: Mapping[str, str], *, for_operators: bool
 ) -> Attempt:
     notes = [text for name, text in NOTES.items() if phases.pop(name, None) is not None]
-    hidden = THROUGH_PROXY in notes and not for_operators
+    note = "; ".join(notes) or None
     mark = stored.worker if for_operators else None
     worker = mark and workers.get(mark, mark)
     end = row.updated_at if row.finished_at is None else row.finished_at
-    note = "; ".join(notes) or None
     error = _reason(stored.error, row.url, for_operators=for_operators)
-    return Attempt(
-        number=stored.number,
+    return struct_of(
+        stored,
+        Attempt,
         started_at=_moment(stored.started_at),
-        duration_ms=stored.duration_ms,
-        status_code=stored.status_code,
         error=error,
-        response="" if hidden else _shown(stored.response or b""),
+        response="" if THROUGH_PROXY in notes and not for_operators else _shown(stored.response or b""),
         phases=phases,
         note=note,
         certainty=certainty(stored.status_code, error, note),
@@ -124,42 +134,33 @@ def _attempt(
     )
 
 
-def struct_of(row: Any, kind: Callable[..., T], leaves_out: Sequence[str] = ()) -> T:
-    """Return the struct whose fields a row's columns have."""
-    values = row._mapping  # noqa: SLF001  public in SQLAlchemy
-    return kind(**{name: value for name, value in values.items() if name not in leaves_out})
-
-
 def pause_of(row: Any, scope: Scope) -> Pause:
     """Return a pause as somebody may see it."""
-    pause = struct_of(row, Pause)
     # Where it is not known how they acted, it may have been an operator.
-    actor = Actor("", pause.paused_by, pause.paused_role or "operator")
+    actor = Actor("", row.paused_by, row.paused_role or "operator")
     who = scope.shown(actor)
-    return pause if who == actor else msgspec.structs.replace(pause, paused_by=who.name, paused_role=who.role)
+    return struct_of(row, Pause, paused_by=who.name, paused_role=row.paused_role if who == actor else who.role)
 
 
 def action_of(row: Any, scope: Scope) -> Action:
     """Return a bulk action as somebody may see it."""
-    values: dict[str, Any] = {name: getattr(row, name) for name in Action.__struct_fields__}
     who = scope.shown(Actor(row.actor_id, row.actor_name, row.actor_role))
-    values |= {"actor_id": who.id, "actor_name": who.name, "reset_attempts": bool(row.reset_attempts)}
-    try:
-        values["filter"] = msgspec.json.decode(row.filter, type=Filter)
-    except msgspec.MsgspecError:
-        values["filter"] = Filter()
-    return Action(**values)
+    return struct_of(
+        row,
+        Action,
+        actor_id=who.id,
+        actor_name=who.name,
+        reset_attempts=bool(row.reset_attempts),
+        filter=_decoded(row.filter, Filter) or Filter(),
+    )
 
 
 def entry_of(row: Any, scope: Scope) -> AuditEntry:
     """Return a line of the audit as somebody may see it."""
-    entry = struct_of(row, AuditEntry)
-    who = scope.shown(Actor(entry.actor_id, entry.actor_name, entry.actor_role))
+    who = scope.shown(Actor(row.actor_id, row.actor_name, row.actor_role))
     # What was there before a pause ended names who had begun it.
-    before = None if scope.hides_operators else entry.before
-    return msgspec.structs.replace(
-        entry, actor_id=who.id, actor_name=who.name, actor_role=who.role, before=before
-    )
+    before = None if scope.hides_operators else row.before
+    return struct_of(row, AuditEntry, actor_id=who.id, actor_name=who.name, actor_role=who.role, before=before)
 
 
 def _decoded(stored: Any, kind: Any) -> Any:
@@ -174,40 +175,6 @@ def _decoded(stored: Any, kind: Any) -> Any:
 
 def _moment(value: int | None) -> str | None:
     return None if value is None else to_iso(value)
-
-
-_AS_STORED: Final = (
-    "id",
-    "status",
-    "organization_id",
-    "flow_id",
-    "node_id",
-    "idempotency_key",
-    "event_id",
-    "event_type",
-    "destination",
-    "method",
-    "attempts",
-    "max_attempts",
-    "last_status_code",
-    "error_class",
-)
-
-
-def _values(row: Any, *, for_operators: bool) -> dict[str, Any]:
-    """Return the fields of a `Delivery`."""
-    error = _reason(row.last_error, row.url, for_operators=for_operators)
-    return {
-        **{name: getattr(row, name) for name in _AS_STORED},
-        "agent_id": row.agent_id or None,
-        "url": masked_url(row.url),
-        "next_attempt_at": None if row.status in FINISHED else _moment(row.next_attempt_at),
-        "created_at": _moment(row.created_at),
-        "updated_at": _moment(row.updated_at),
-        "finished_at": _moment(row.finished_at),
-        "last_error": answered(row.last_status_code) if error is None else error,
-        "resent_from": source_of(row.origin),
-    }
 
 
 def _reason(text: str | None, url: str, *, for_operators: bool) -> str | None:

@@ -333,9 +333,10 @@ class NodeTests:
     async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
         """Return what a delivery's attempt came to; ``None``: it has not ended."""
         try:
-            shown = await self._queries.detail(Scope(organization_id), delivery_id)
+            found = await self._queries.delivery(Scope(organization_id), delivery_id)
         except StorageUnavailable:
             return None
+        shown = None if found is None else found.row
         if shown is None or (shown.status not in FINISHED and not shown.attempts):
             return None
         attempt = shown.attempt_log[-1] if shown.attempt_log else None

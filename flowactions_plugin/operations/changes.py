@@ -26,8 +26,10 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql.dml import ReturningUpdate
 
+from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS
@@ -127,7 +129,7 @@ async def change_one(
     database: Database,
     kind: Change,
     row_id: str,
-    organization_id: str | None,
+    scope: Scope,
     who: Who,
     reason: str = "",
     *,
@@ -136,9 +138,7 @@ async def change_one(
     """Do something to one delivery, and write it to the audit in the same transaction; see `Operations.one`."""
     this = outbox.c.id == row_id
     found: Select[Any] = select(*(outbox.c[name] for name in (*_BEFORE, "claimed_by")))
-    found = found.where(this, *changeable(kind))
-    if organization_id is not None:
-        found = found.where(outbox.c.organization_id == organization_id)
+    found = found.where(this, *changeable(kind), *of_scope(outbox, scope))
 
     def change(connection: Connection) -> Row[Any] | None:
         rows: Sequence[Row[Any]] = connection.execute(found.with_for_update()).all()

@@ -56,6 +56,9 @@ MOST_PAUSES: Final = 500
 class Operations:
     """Changes deliveries and pauses of one database, within the scope of who does it, with a line of the audit for each.
 
+    Each method raises `StorageUnavailable` if the database fails: nothing was changed then; of a bulk action that has begun,
+    workers do the rest.
+
     Args:
         database: where they are.
     """
@@ -88,19 +91,15 @@ class Operations:
 
         Returns:
             Its id; of a resend, that of the new delivery. ``None``: there is none in this scope that this can be done to.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was changed.
         """
         if not is_id(delivery_id):
             return None
-        organization_id = scope.organization_id
         if kind == "resend":
-            return await send_one_again(self._database, delivery_id, organization_id, actor, reason, once)
+            return await send_one_again(self._database, delivery_id, scope, actor, reason, once)
         if kind == "cancel":
             reason = reason or f"cancelled by {actor.public_name}"
         changed = await change_one(
-            self._database, kind, delivery_id, organization_id, actor, reason, reset_attempts=reset_attempts
+            self._database, kind, delivery_id, scope, actor, reason, reset_attempts=reset_attempts
         )
         return delivery_id if changed else None
 
@@ -115,7 +114,6 @@ class Operations:
 
         Raises:
             ActionInvalid: the filter or the rate cannot be used; the message says why.
-            StorageUnavailable: the database failed.
         """
         bulk.check_rate(rate)
         bulk.check_filter(wanted, kind)
@@ -175,7 +173,6 @@ class Operations:
         Raises:
             ActionInvalid: the filter or an option cannot be used, or the key was used for another filter; the message says why.
             SetChanged: the set has another number of rows than was shown; for ``cancel``, rows may have left it.
-            StorageUnavailable: the database failed; nothing was begun.
         """
         kind = chosen.kind
         bulk.check_options(kind, reset_attempts=reset_attempts, rate=rate, canary=canary)
@@ -225,7 +222,6 @@ class Operations:
 
         Raises:
             ActionForbidden: it is an operator's, and the actor a principal of a dashboard.
-            StorageUnavailable: the database failed.
         """
         if not is_id(action_id):
             return None
@@ -251,7 +247,6 @@ class Operations:
             ActionForbidden: an operator has paused it, and the actor is a person of the dashboard.
             ActionInvalid: the destination is none.
             TooManyPauses: `MOST_PAUSES` are there.
-            StorageUnavailable: the database failed.
         """
         target = _target(scope, destination)
         now = self._database.now()
@@ -309,7 +304,6 @@ class Operations:
         Raises:
             ActionForbidden: an operator has paused it, and the actor is a person of the dashboard.
             ActionInvalid: the destination is none.
-            StorageUnavailable: the database failed.
         """
         target = _target(scope, destination)
         async with self._database.write() as connection:

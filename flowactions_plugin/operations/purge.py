@@ -168,14 +168,13 @@ class PurgeStore:
             queries[name] = select(func.count()).select_from(table).where(*self._of(table))
         async with self._database.read() as connection:
             found = {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
-            alerts = await connection.run_sync(self._alerts)
-        return {**found, "alerts": len(alerts)}
+        return {**found, "alerts": len(await self._alerts())}
 
     @repeated
     async def begin(self, who: Actor) -> str:
         """Write the line of the audit that stays, and return its id; see `finish`.
 
-        From then on no process writes statistics that it has counted before (`StatisticsStore.add`).
+        From then on no process writes statistics that it has counted before (`add_counts`).
         """
         line_id = new_id(self._database.clock())
         entry = Entry(who=who, action=PURGE, organization_id=self._organization_id)
@@ -186,7 +185,7 @@ class PurgeStore:
     async def remove(self) -> dict[str, int]:
         """Remove everything but the chat connection; return how many rows of each kind that were."""
         removed = {name: await self._remove(table) for name, table in _FIRST.items()}
-        removed["deliveries"], removed["attempts"] = await self._remove_deliveries()
+        removed["deliveries"], removed["attempts"] = await self._remove_deliveries(*self._of(outbox))
         await self._wait_for_statistics()
         for name, table in _REST.items():
             removed[name] = await self._remove(table)
@@ -197,36 +196,27 @@ class PurgeStore:
             await asyncio.sleep(WITHDRAWN_SECONDS)
         return removed
 
-    def _alerts(self, connection: Connection) -> list[str]:
+    async def _alerts(self) -> list[str]:
         """Return the ids of alerts that name the organization: they belong to none, and their body has its id."""
         named = b'"organizationId":' + msgspec.json.encode(self._organization_id)
-        key, body, last = outbox.c.id, outbox.c.body, ""
+        key, body = outbox.c.id, outbox.c.body
+        alerts = select(key, body).where(outbox.c.organization_id == inline(EVERY_ORGANIZATION)).order_by(key)
         found: list[str] = []
-        while True:
-            page = (
-                select(key, body)
-                .where(outbox.c.organization_id == inline(EVERY_ORGANIZATION), key > last)
-                .order_by(key)
-                .limit(inline(BATCH))
-            )
-            rows = list(connection.execute(page))
-            found += [row.id for row in rows if named in (row.body or b"")]
-            if len(rows) < BATCH:
-                return found
-            last = rows[-1].id
+        last = ""
+        async with self._database.read() as connection:
+            while rows := (await connection.execute(alerts.where(key > last).limit(inline(BATCH)))).all():
+                found += [row.id for row in rows if named in (row.body or b"")]
+                last = rows[-1].id
+        return found
 
-    @repeated
     async def _remove_alerts(self) -> int:
-        def remove(connection: Connection) -> int:
-            ids = self._alerts(connection)
-            for start in range(0, len(ids), BATCH):
-                batch = ids[start : start + BATCH]
-                connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(batch)))
-                connection.execute(delete(outbox).where(outbox.c.id.in_(batch)))
-            return len(ids)
-
-        async with self._database.write() as connection:
-            return await connection.run_sync(remove)
+        ids = await self._alerts()
+        return sum(
+            [
+                (await self._remove_deliveries(outbox.c.id.in_(ids[start : start + BATCH])))[0]
+                for start in range(0, len(ids), BATCH)
+            ]
+        )
 
     @repeated
     async def _wait_for_statistics(self) -> None:
@@ -258,20 +248,12 @@ class PurgeStore:
             if number < BATCH:
                 return total
 
-    async def _remove_deliveries(self) -> tuple[int, int]:
-        """Remove rows of the outbox with their attempts."""
-        chosen = (
-            select(outbox.c.id, outbox.c.claimed_by)
-            .where(*self._of(outbox))
-            .order_by(outbox.c.id)
-            .limit(inline(BATCH))
-            .with_for_update()
-        )
+    async def _remove_deliveries(self, *which: ColumnElement[bool]) -> tuple[int, int]:
+        """Remove rows of the outbox with their attempts; return how many of each."""
+        chosen = select(outbox.c.id, outbox.c.claimed_by).where(*which).order_by(outbox.c.id)
 
         def remove(connection: Connection) -> tuple[int, int]:
-            found = connection.execute(chosen).all()
-            if not found:
-                return 0, 0
+            found = connection.execute(chosen.limit(inline(BATCH)).with_for_update()).all()
             self._was_claimed |= any(row.claimed_by is not None for row in found)
             ids = [row.id for row in found]
             logged = connection.execute(delete(attempts).where(attempts.c.delivery_id.in_(ids))).rowcount

@@ -13,8 +13,10 @@ from sqlalchemy import String, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.insights.views import RESENT_FROM
 from flowactions_plugin.operators.audit import Entry, Who, recording
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.database import Database
@@ -106,15 +108,13 @@ def send_again(
 async def send_one_again(
     database: Database,
     row_id: str,
-    organization_id: str | None,
+    scope: Scope,
     who: Who,
     reason: str = "",
     once: KeyUse | None = None,
 ) -> str | None:
     """Send one delivered row again, and write it to the audit in the same transaction; see `Operations.one`."""
-    found = select(outbox.c.organization_id).where(outbox.c.id == row_id, DELIVERED)
-    if organization_id is not None:
-        found = found.where(outbox.c.organization_id == organization_id)
+    found = select(outbox.c.organization_id).where(outbox.c.id == row_id, DELIVERED, *of_scope(outbox, scope))
 
     def copy(connection: Connection, organization: Any) -> str | None:
         copies = send_again(database, connection, [row_id], once=once)

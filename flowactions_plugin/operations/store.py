@@ -15,7 +15,7 @@ from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Counted
 from flowactions_plugin.insights.search import conditions as conditions_of
 from flowactions_plugin.insights.search import counted, id_bounds
-from flowactions_plugin.insights.standing import top
+from flowactions_plugin.insights.standing import of_scope, top
 from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, names_rows
 from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.operations.resend import DELIVERED, send_again
@@ -352,10 +352,7 @@ def within_bytes(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
 
 
 def _one(scope: Scope, action_id: str) -> Select[Any]:
-    query = select(actions).where(actions.c.id == action_id)
-    if scope.organization_id is not None:
-        query = query.where(actions.c.organization_id == scope.organization_id)
-    return query
+    return select(actions).where(actions.c.id == action_id, *of_scope(actions, scope))
 
 
 def _open(sql: Dialect, holder: str) -> Select[Any]:

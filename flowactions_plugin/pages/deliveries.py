@@ -15,7 +15,7 @@ from flowactions_plugin.egress.attempt import UNSIGNED
 from flowactions_plugin.errors import FilterInvalid
 from flowactions_plugin.http.masking import MASK
 from flowactions_plugin.http.problems import Problem
-from flowactions_plugin.insights.curl import Commands, commands, unsigned
+from flowactions_plugin.insights.curl import commands
 from flowactions_plugin.insights.fields import BY_NAME, FIELDS
 from flowactions_plugin.insights.filters import to_query
 from flowactions_plugin.insights.results import Counted, Page
@@ -113,9 +113,6 @@ async def show_delivery(
     body = row.body or ""
     last = row.attempt_log[-1] if row.attempt_log else None
     is_unsigned = row.is_unsigned_test or (last is not None and UNSIGNED in (last.note or ""))
-    shown = commands(row.method, row.url, row.headers, row.body)
-    if shown is not None and is_unsigned:
-        shown = Commands(unsigned(row.method, row.url, row.headers, row.body), "")
     return context.page(
         request,
         "delivery.html",
@@ -126,7 +123,7 @@ async def show_delivery(
         resent_shown=RESENT_SHOWN,
         body=body[:BODY_CHARACTERS],
         body_more=max(0, len(body) - BODY_CHARACTERS),
-        commands=shown,
+        commands=commands(row.method, row.url, row.headers, row.body, signed=not is_unsigned),
         not_signed=UNSIGNED,
         masked=MASK in row.url or any(header.value == MASK for header in row.headers),
     )

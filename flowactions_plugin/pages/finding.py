@@ -53,7 +53,7 @@ async def _look(
     insights, scope, row_id = context.insights, viewer.scope, text.lower()
     wrong = "" if is_id(row_id) else "an id has 36 characters, as in 01890a5d-ac96-774b-bcce-b302099a8057"
     looked = [Looked("a delivery or a bulk action with this id", wrong)]
-    if not wrong and await insights.detail(scope, row_id) is not None:
+    if not wrong and await insights.delivery(scope, row_id) is not None:
         return [Hit("delivery", row_id, f"/deliveries/{row_id}", {})], looked
     if not wrong and await insights.action(scope, row_id) is not None:
         return [Hit("bulk action", row_id, f"/actions/{row_id}", {})], looked

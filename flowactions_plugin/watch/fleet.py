@@ -25,7 +25,7 @@ BEAT_SECONDS: Final = 10.0
 STALE_MS: Final = 45_000
 """A process that was not seen for so long is stale."""
 
-KEPT_MS: Final = DAY_MS
+WORKERS_KEPT_MS: Final = DAY_MS
 """How long the row of one that is gone is kept."""
 
 
@@ -147,8 +147,3 @@ def _version() -> str:
         return version("flowactions-plugin")
     except PackageNotFoundError:
         return "unknown"  # a frozen app may have no metadata
-
-
-async def prune(database: Database, limit: int) -> int:
-    """Delete the rows of processes that were last seen a day ago; returns how many there were."""
-    return await database.prune(workers.c.last_seen_at, KEPT_MS, limit)

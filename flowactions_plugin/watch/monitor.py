@@ -18,7 +18,7 @@ from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 from flowactions_plugin.watch.fleet import BEAT_SECONDS, Fleet
 from flowactions_plugin.watch.statistics import Tally
-from flowactions_plugin.watch.statistics_store import QueueAlerts, StatisticsStore
+from flowactions_plugin.watch.statistics_store import QueueAlerts, add_counts
 
 log = logging.getLogger("flowactions.operate")
 
@@ -59,7 +59,8 @@ class Monitor:
         delivery_alert: DeliveryAlerted | None,
         queue_alerts: QueueAlerts | None = None,
     ) -> None:
-        self._store = StatisticsStore(database, queue_alerts)
+        self._database = database
+        self._queue_alerts = queue_alerts
         self._fleet = Fleet(database, mode, slots)
         self._delivery_alert = delivery_alert
         self._tally = Tally()
@@ -137,7 +138,8 @@ class Monitor:
         rows = list(counted.items())
         for start in range(0, len(rows), AT_ONCE):
             try:
-                alerts = await self._store.add(dict(rows[start : start + AT_ONCE]), since)
+                taken = dict(rows[start : start + AT_ONCE])
+                alerts = await add_counts(self._database, taken, since, self._queue_alerts)
             except BaseException:
                 self._tally.restore(dict(rows[start:]))
                 self._since = since

@@ -142,9 +142,5 @@ def alert_of(
         return "recovered" if failing_since is None or failing_since > alerted_at else None
     if failing_since is None or last_failure_at is None:
         return None
-    return "failing" if fails(failing_since, last_failure_at, failures_in_row) else None
-
-
-def fails(since: int, until: int, failures_in_row: int) -> bool:
-    """Return whether a destination has failed for so long, or so often, that somebody should know (Unix milliseconds)."""
-    return failures_in_row >= ALERT_FAILURES or until - since >= ALERT_MS
+    fails = failures_in_row >= ALERT_FAILURES or last_failure_at - failing_since >= ALERT_MS
+    return "failing" if fails else None

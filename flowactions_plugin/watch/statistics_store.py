@@ -18,7 +18,7 @@ from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, destinations, 
 from flowactions_plugin.storage.waiting import repeated
 from flowactions_plugin.watch.statistics import BUCKET_MS, COUNTS, EVERY_DESTINATION, Counts, alert_of
 
-KEPT_MS: Final = 8 * DAY_MS
+STATISTICS_KEPT_MS: Final = 8 * DAY_MS
 """How long statistics are kept."""
 
 FRESH_MS: Final = 60_000
@@ -31,92 +31,75 @@ QueueAlerts: TypeAlias = Callable[[Transaction, Sequence[DeliveryAlert]], Awaita
 """Writes alerts to the outbox, in the transaction that records them."""
 
 
-class StatisticsStore:
-    """Statistics of one database.
+@repeated
+async def add_counts(
+    database: Database,
+    counted: Mapping[tuple[str, str], Counts],
+    since: float,
+    queue_alerts: QueueAlerts | None = None,
+) -> Sequence[DeliveryAlert]:
+    """Add what was counted to the present interval, and to the health of its destinations.
+
+    To avoid deadlock, rows are locked in the order of their keys. Of an organization of which a purge has begun since
+    something of it may have been counted, nothing is added.
 
     Args:
-        database: which.
+        database: where.
+        counted: organization and destination → counts.
+        since: when the first of it was counted, Unix seconds.
         queue_alerts: queues what operators are told; ``None``: they are told nothing.
+
+    Returns:
+        What the host is to be told: of any number of workers, one gets each. What a receiver has ended is told by each
+        worker whose deliveries it has ended.
+
+    Raises:
+        StorageUnavailable: the database failed; nothing was written.
     """
-
-    def __init__(self, database: Database, queue_alerts: QueueAlerts | None = None) -> None:
-        self._database = database
-        self._queue_alerts = queue_alerts
-
-    @repeated
-    async def add(self, counted: Mapping[tuple[str, str], Counts], since: float) -> Sequence[DeliveryAlert]:
-        """Add what was counted to the present interval, and to the health of its destinations.
-
-        To avoid deadlock, rows are locked in the order of their keys. Of an organization of which a purge has begun since
-        something of it may have been counted, nothing is added.
-
-        Args:
-            counted: organization and destination → counts.
-            since: when the first of it was counted, Unix seconds.
-
-        Returns:
-            What the host is to be told: of any number of workers, one gets each. What a receiver has ended is told by each
-            worker whose deliveries it has ended.
-
-        Raises:
-            StorageUnavailable: the database failed; nothing was written.
-        """
-        async with self._database.write() as transaction:
-            # Locked first: a purge that this does not see yet waits for it (`PurgeStore.remove`).
-            await self._database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
-            purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
-            kept = {key: counts for key, counts in counted.items() if key[0] not in purged}
-            alerts = [*await self._add(transaction, kept), *_gone(kept)] if kept else []
-            if alerts and self._queue_alerts is not None:
-                await self._queue_alerts(transaction, alerts)
-            return alerts
-
-    async def _add(
-        self, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
-    ) -> Sequence[DeliveryAlert]:
-        built = self._database.built
-        health = [
-            {
-                "organization": organization,
-                "destination": destination,
-                "succeeded": int(counts.succeeded),
-                "failures": counts.failures_in_row,
-                "error": counts.last_error,
-                "reason": counts.last_reason,
-            }
-            for (organization, destination), counts in sorted(counted.items())
-            if counts.attempts
-        ]
-        await transaction.execute(
-            built(_adding), {"counted": self._database.sql.json_rows(_with_sums(counted))}
-        )
-        if not health:
-            return []
-        changed = await transaction.execute(
-            built(_updating_health), {"given": self._database.sql.json_rows(health)}
-        )
-        alerts = [alert for row in changed.all() if (alert := _alert(row)) is not None]
-        if alerts:
-            notified = [
-                {
-                    "organization": each.organization_id,
-                    "destination": each.destination,
-                    "fails": int(each.kind == "failing"),
-                }
-                for each in alerts
-            ]
-            await transaction.execute(
-                built(_marking_notified), {"notified": self._database.sql.json_rows(notified)}
-            )
+    async with database.write() as transaction:
+        # Locked first: a purge that this does not see yet waits for it (`PurgeStore.remove`).
+        await database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
+        purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
+        kept = {key: counts for key, counts in counted.items() if key[0] not in purged}
+        alerts = [*await _add(database, transaction, kept), *_gone(kept)] if kept else []
+        if alerts and queue_alerts is not None:
+            await queue_alerts(transaction, alerts)
         return alerts
 
-    async def prune(self, limit: int) -> int:
-        """Delete statistics that are older than eight days."""
-        return await self._database.prune(statistics.c.bucket, KEPT_MS, limit)
 
-    async def prune_destinations(self, older_than_ms: int, limit: int) -> int:
-        """Delete the health of destinations to which nothing was sent for so long."""
-        return await self._database.prune(destinations.c.updated_at, older_than_ms, limit)
+async def _add(
+    database: Database, transaction: Transaction, counted: Mapping[tuple[str, str], Counts]
+) -> Sequence[DeliveryAlert]:
+    """Add counts, and return which destinations fail now or have recovered."""
+    built, json_rows = database.built, database.sql.json_rows
+    health = [
+        {
+            "organization": organization,
+            "destination": destination,
+            "succeeded": int(counts.succeeded),
+            "failures": counts.failures_in_row,
+            "error": counts.last_error,
+            "reason": counts.last_reason,
+        }
+        for (organization, destination), counts in sorted(counted.items())
+        if counts.attempts
+    ]
+    await transaction.execute(built(_adding), {"counted": json_rows(_with_sums(counted))})
+    if not health:
+        return []
+    changed = await transaction.execute(built(_updating_health), {"given": json_rows(health)})
+    alerts = [alert for row in changed.all() if (alert := _alert(row)) is not None]
+    if alerts:
+        notified = [
+            {
+                "organization": each.organization_id,
+                "destination": each.destination,
+                "fails": int(each.kind == "failing"),
+            }
+            for each in alerts
+        ]
+        await transaction.execute(built(_marking_notified), {"notified": json_rows(notified)})
+    return alerts
 
 
 def _with_sums(counted: Mapping[tuple[str, str], Counts]) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ class Site:
         found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
         who = ("olive", "Olive", "operator")
         for _ in range(3):
-            assert await send_one_again(self.queue.database, found.rows[0].id, None, who) is not None
+            assert await send_one_again(self.queue.database, found.rows[0].id, Scope(), who) is not None
         return found.rows[0].id
 
 

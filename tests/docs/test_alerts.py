@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import Gauges
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.storage.schema import outbox
 from flowactions_plugin.telemetry.names import METRICS
@@ -46,7 +46,7 @@ class Running:
         database = services_of(host)._database
         self.gauges = Gauges(
             services_of(host)._telemetry.meters,
-            QueueStatus.of(
+            Insights(
                 database,
                 services_of(host)._settings,
                 lambda: self._minute * 60_000,

@@ -21,7 +21,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION
 from flowactions_plugin.watch.statistics import Counts
-from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.statistics_store import add_counts
 from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
 from tests.outages import Outage, refuse, write
@@ -144,7 +144,7 @@ async def test_operators_see_alerts_as_such(database_url: str) -> None:
         counts = Counts()
         counts.failed = counts.failures_in_row = 2
         counts.last_error = "network"
-        await StatisticsStore(database).add({(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
+        await add_counts(database, {(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
         for page in ("/", "/deliveries", "/destinations", f"/deliveries/{row_id}"):
             answer = await client.get(f"/integrations/webhooks{page}")
             assert (answer.status_code, "<em>alerts</em>" in answer.text) == (200, True), page
@@ -315,7 +315,7 @@ async def test_commands_say_how_alerts_stand(tmp_path: Path, database_url: str) 
     counts.failed = counts.failures_in_row = 2
     counts.last_error = "network"
     async with Database(read_settings(settings).database_url) as database:
-        await StatisticsStore(database).add({(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
+        await add_counts(database, {(EVERY_ORGANIZATION, "http://127.0.0.1:9"): counts}, 0.0)
     checks = (await command("doctor", "--json", cwd=tmp_path, **settings)).document["checks"]
     assert [each["result"] for each in checks if each["name"] == "alerts"] == ["ok", "warning"]
     assert [each for each in checks if each["name"] == "destination"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from flowactions_plugin.storage.schema import (
     statistics,
 )
 from flowactions_plugin.watch.statistics import Counts
-from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.statistics_store import add_counts
 from tests.alerting import SECRET, alerts_in, an_alert, bodies, examples, queued, shape
 from tests.outages import refuse
 from tests.queueing import ORIGIN, Queue
@@ -80,10 +81,10 @@ async def test_each_kind_is_as_its_guide_shows_it(queue: Queue) -> None:
     """All names and kinds of values of each example are those of what is really queued or sent."""
     database = queue.database
     alerts, watched = alerts_in(database), Watched(database)
-    store = StatisticsStore(database, alerts.of_destinations)
-    await store.add({("acme", HOOKS): counts(20)}, 0.0)
-    await store.add({("acme", HOOKS): counts(succeeded=True)}, 0.0)
-    await store.add({("acme", HOOKS): counts(1, gone=3)}, 0.0)
+    add = partial(add_counts, database, since=0.0, queue_alerts=alerts.of_destinations)
+    await add({("acme", HOOKS): counts(20)})
+    await add({("acme", HOOKS): counts(succeeded=True)})
+    await add({("acme", HOOKS): counts(1, gone=3)})
     await Operations(database).pause(Scope("acme"), HOOKS, OPERATOR)
     await Operations(database).resume(Scope("acme"), HOOKS, OPERATOR)
     await dead(queue, 1)
@@ -184,10 +185,10 @@ async def test_pauses_beyond_those_that_are_read_at_once_are_alerts_too(
 async def test_what_a_destination_ends_by_410_is_one_alert_an_hour(queue: Queue) -> None:
     """Of each organization, however many workers and writes tell of it."""
     alerts = alerts_in(queue.database)
-    store = StatisticsStore(queue.database, alerts.of_destinations)
+    add = partial(add_counts, queue.database, since=0.0, queue_alerts=alerts.of_destinations)
     alerts._outbox.database.clock = lambda: 1_800_000_000.0  # not at the end of an hour
     for _ in range(3):
-        await store.add({("acme", HOOKS): counts(1, gone=1), ("globex", HOOKS): counts(1, gone=1)}, 0.0)
+        await add({("acme", HOOKS): counts(1, gone=1), ("globex", HOOKS): counts(1, gone=1)})
     assert sorted(each["data"]["organizationId"] for each in await bodies(queue.database)) == [
         "acme",
         "globex",
@@ -196,9 +197,9 @@ async def test_what_a_destination_ends_by_410_is_one_alert_an_hour(queue: Queue)
 
 async def test_alerts_own_destination_makes_no_alert(queue: Queue) -> None:
     """Neither its failure nor its recovery; its sums are counted once."""
-    store = StatisticsStore(queue.database, alerts_in(queue.database).of_destinations)
+    add = partial(add_counts, queue.database, since=0.0, queue_alerts=alerts_in(queue.database).of_destinations)
     for counted in (counts(30, gone=1), counts(succeeded=True)):
-        found = await store.add({(EVERY_ORGANIZATION, HOOKS): counted}, 0.0)
+        found = await add({(EVERY_ORGANIZATION, HOOKS): counted})
         assert found  # the log says it
     assert await queued(queue.database) == []
     async with queue.database.read() as connection:
@@ -212,11 +213,11 @@ async def test_an_alert_and_what_it_is_about_are_written_together(queue: Queue) 
     async def fails(*_: object) -> None:
         raise RuntimeError
 
-    store = StatisticsStore(queue.database, fails)
+    add = partial(add_counts, queue.database, since=0.0, queue_alerts=fails)
     with pytest.raises(RuntimeError):
-        await store.add({("acme", HOOKS): counts(20)}, 0.0)
+        await add({("acme", HOOKS): counts(20)})
     alerts = alerts_in(queue.database)
-    await StatisticsStore(queue.database, alerts.of_destinations).add({("acme", HOOKS): counts(20)}, 0.0)
+    await add_counts(queue.database, {("acme", HOOKS): counts(20)}, 0.0, alerts.of_destinations)
     assert [each["data"]["failures"] for each in await bodies(queue.database)] == [20]
 
 

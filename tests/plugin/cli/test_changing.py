@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Row, func, select, update
 
 from flowactions_plugin.clock import new_id
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.storage import schema
 from tests.commanding import Ended, command, running
 from tests.queueing import Queue
@@ -176,7 +176,7 @@ async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
     await site.put_dead(1)
 
     async def is_alive() -> bool:
-        return any(each.state == "alive" for each in await QueueStatus(site.queue.database).workers())
+        return any(each.state == "alive" for each in await Insights(site.queue.database).workers())
 
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(site.worker())

@@ -14,7 +14,6 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.findings import NAMED
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
@@ -24,7 +23,7 @@ from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.watch.statistics import Counts
-from flowactions_plugin.watch.statistics_store import StatisticsStore
+from flowactions_plugin.watch.statistics_store import add_counts
 from tests.alerting import SETTINGS
 from tests.chatting import chat_host
 from tests.commanding import command
@@ -98,17 +97,16 @@ async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue,
         "http://answers.example:80": Outcome(0, 1, status_code=302),
         "http://odd.example:80": Outcome(0, 1, error="cannot connect to 10.1.2.3: [Errno 111] refused\0\ud800"),
     }
-    store = StatisticsStore(queue.database)
     for place, last in places.items():
         for outcome in [Outcome(0, 1, status_code=500)] + [last] * (failures - 1):
             counts = Counts()
             row = claimed(organization_id="acme", destination=place)
             counts.add(Completion(row, outcome, Transition("retrying")))
-            await store.add({("acme", place): counts}, queue.database.clock())
+            await add_counts(queue.database, {("acme", place): counts}, queue.database.clock())
     told = {each.message.split(" ")[0]: each.message for each in await found(queue, "destination")}
-    rows = {each.destination: each for each in await QueueStatus(queue.database).destinations(Scope(), 10)}
+    rows = {each.destination: each for each in await Insights(queue.database).destinations(Scope(), 10)}
     tenants = {
-        each.destination: each for each in await QueueStatus(queue.database).destinations(Scope("acme"), 10)
+        each.destination: each for each in await Insights(queue.database).destinations(Scope("acme"), 10)
     }
     assert told.keys() == (places.keys() if failures >= 3 else set())
     for place, words in zip(
@@ -403,7 +401,7 @@ async def test_one_of_a_kind_is_said_as_one(queue: Queue) -> None:
     assert "1 delivery waits, without an attempt," in " ".join(said)
     assert "1 more destination fails" in said
     assert any("alerts do not arrive at http://127.0.0.1:9: 1 failure in a row since" in each for each in said)
-    findings = (await Insights.of(queue.database, read_settings(settings)).overview(Scope())).findings
+    findings = (await Insights(queue.database, read_settings(settings)).overview(Scope())).findings
     assert {each.words for each in findings} <= set(said)  # the same words everywhere
     assert (plural(1, "row"), plural(1, "row", exact=False), plural(2500, "row"), plural(0, "key", "keys")) == (
         "1 row",

@@ -239,7 +239,7 @@ STRANGE = [
 class TestCorruptRows:
     def test_a_sound_row_has_no_defect(self) -> None:
         """The field is not there at all."""
-        shown = msgspec.to_builtins(detail_of(a_row(), [an_attempt()], 0, for_operators=False))
+        shown = msgspec.to_builtins(detail_of(a_row(), [an_attempt()], 0, {}, for_operators=False))
         assert "defect" not in shown
         assert shown["url"] == "https://a.example/?token=…"
         assert shown["headers"] == [{"key": "authorization", "value": MASK}, {"key": "x-user", "value": "u"}]
@@ -254,7 +254,7 @@ class TestCorruptRows:
             row = a_row(**{column: value})
             msgspec.json.decode(msgspec.json.encode(delivery_of(row, for_operators=False)))
             shown = msgspec.json.decode(
-                msgspec.json.encode(detail_of(row, [an_attempt()], 0, for_operators=False))
+                msgspec.json.encode(detail_of(row, [an_attempt()], 0, {}, for_operators=False))
             )
             assert shown["attemptLog"][0]["number"] == 1
 
@@ -262,7 +262,9 @@ class TestCorruptRows:
         """With its other attempts."""
         for value in STRANGE:
             log = [an_attempt(phases=value), an_attempt(number=2)]
-            shown = msgspec.json.decode(msgspec.json.encode(detail_of(a_row(), log, 0, for_operators=False)))
+            shown = msgspec.json.decode(
+                msgspec.json.encode(detail_of(a_row(), log, 0, {}, for_operators=False))
+            )
             assert shown["attemptLog"][1]["number"] == 2
 
     @pytest.mark.parametrize(
@@ -274,7 +276,7 @@ class TestCorruptRows:
     )
     def test_the_defect_names_what_cannot_be_read(self, changes: dict[str, Any], named: str) -> None:
         """What can be read is shown beside it."""
-        shown = detail_of(a_row(**changes), [], 0, for_operators=False)
+        shown = detail_of(a_row(**changes), [], 0, {}, for_operators=False)
         assert shown.defect == f"stored values that cannot be read: {named}"
         assert shown.event_id == "evt_1"
 
@@ -303,7 +305,7 @@ async def test_inner_parts_of_a_reason_are_for_operators_alone(queue: Queue) -> 
     stored = "Requests to 10.0.0.1 are not allowed (private)."
     await queue.run(f"UPDATE flowactions_outbox SET last_error = '{stored}'")  # noqa: S608
     shown = "Requests to (an address) are not allowed (private)."
-    queries = Insights.of(queue.database, read_settings({}))
+    queries = Insights(queue.database, read_settings({}))
     for scope, reason in ((Scope("acme"), shown), (Scope(), stored)):
         (listed,) = (await queries.deliveries(scope, Filter(), None, 5)).rows
         found = await queries.delivery(scope, row_id)

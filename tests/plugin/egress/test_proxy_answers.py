@@ -306,7 +306,7 @@ class TestSquid:
             host = SmallHost(development(database_url, **settings))
             actions = FlowActions.load(host)
             made = services_of(host)
-            queries = Insights.of(made._database, made._settings)
+            queries = Insights(made._database, made._settings)
 
             async def rows() -> dict[str, Any]:
                 async with made._database.write() as connection:
@@ -433,7 +433,7 @@ async def test_the_body_of_an_answer_in_clear_through_a_proxy_is_for_operators(
             assert (attempt["statusCode"], attempt["response"]) == (code, "")
             assert attempt["note"] == "answered through the proxy; not signed"
             assert "proxy" not in attempt["phases"]
-            queries = Insights.of(services_of(host)._database, services_of(host)._settings)
+            queries = Insights(services_of(host)._database, services_of(host)._settings)
             for scope, body in ((Scope("acme"), ""), (Scope(), "cache.internal says no")):
                 found = await queries.delivery(scope, finished.id)
                 assert found is not None

@@ -9,7 +9,6 @@ from sqlalchemy import update
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.status import QueueStatus
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
@@ -62,7 +61,7 @@ async def test_a_worker_writes_by_how_much_its_clock_is_ahead(database_url: str,
         fleet.begin()
         for _ in range(2):
             await fleet.beat(0, 0)
-            (worker,) = await QueueStatus(database).workers()
+            (worker,) = await Insights(database).workers()
             if database.sql.is_server:
                 assert worker.clock_ahead_ms is not None
                 assert abs(worker.clock_ahead_ms - ahead * 1000) < 60_000

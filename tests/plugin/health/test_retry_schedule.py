@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Literal
 
 import pytest
 
 from flowactions_hookspecs import DeliveryAlert, FlowNodeOrigin
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.verdict import judge
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import DEAD, GONE, Transition
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.statistics import Counts
 from tests.queueing import ORIGIN, Queue, claimed
@@ -29,28 +32,31 @@ async def waiting(queue: Queue, *, since_ms: int, left_ms: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["scheduled", "continuous"])
-async def test_a_row_that_waits_for_hours_is_no_stall(queue: Queue, mode: str) -> None:
+async def test_a_row_that_waits_for_hours_is_no_stall(
+    queue: Queue, mode: Literal["scheduled", "continuous"]
+) -> None:
     """Nothing is due, although nothing was claimed for hours; nor is a worker missing then that claims it."""
     await waiting(queue, since_ms=9 * HOUR_MS, left_ms=HOUR_MS)
-    status = QueueStatus(queue.database, mode=mode, uptime_ms=lambda: 0)
+    status = Insights(queue.database, Settings(delivery=mode), lambda: 0)
     facts = await status.facts()
-    assert facts.verdict.state == "idle"
-    assert (facts.due.number, facts.due.exact, facts.oldest_due_ms) == (0, True, 0)
+    assert judge(facts).state == "idle"
+    assert (facts.due.number, facts.due.exact, facts.oldest_due_ms) == (0, True, None)
 
 
 async def test_how_long_a_row_is_due_counts_from_the_end_of_its_wait(queue: Queue) -> None:
     """Not from its last attempt, ten hours before; from then on, a worker that does not claim it has stalled."""
     await waiting(queue, since_ms=10 * HOUR_MS, left_ms=-60_000)
-    status = QueueStatus(queue.database, uptime_ms=lambda: 0)
-    verdict = (await status.facts()).verdict
+    status = Insights(queue.database, uptime_ms=lambda: 0)
+    verdict = judge(await status.facts())
     assert verdict.state == "ok"
     assert "the oldest has been due for 6" in verdict.reason
     await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 180000")
     facts = await status.facts()
-    assert facts.verdict.state == "stalled"
-    assert facts.verdict.waited_ms is not None
-    for milliseconds in (facts.verdict.waited_ms, facts.oldest_due_ms):
-        assert 240_000 <= milliseconds < HOUR_MS
+    verdict = judge(facts)
+    assert verdict.state == "stalled"
+    assert "Rows have been due for 4 min and nothing has been claimed" in verdict.reason
+    assert facts.oldest_due_ms is not None
+    assert 240_000 <= facts.oldest_due_ms < HOUR_MS
 
 
 def ended(change: Transition = GONE, node_id: str = "n") -> Completion:

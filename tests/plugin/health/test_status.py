@@ -10,16 +10,19 @@ from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.verdict import judge
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.storage.schema import statistics, workers
 from flowactions_plugin.watch import fleet
 from flowactions_plugin.watch import monitor as health_monitor
 from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from flowactions_plugin.watch.statistics import ALERT_MS, Counts, Tally, alert_of
+from flowactions_plugin.watch.statistics_store import STATISTICS_KEPT_MS, add_counts
 from tests.queueing import Queue, claimed
 
 ALL = Scope(None)
@@ -152,15 +155,15 @@ class TestStatistics:
         monkeypatch.setattr(health_monitor, "AT_ONCE", 3)
         monitor = a_monitor(queue)
         monitor.record([completion(ok=True, destination=f"http://d{number}:80") for number in range(10)])
-        add, sizes = monitor._store.add, list[int]()
+        sizes = list[int]()
 
-        async def added(counted: Any, since: float) -> Any:
+        async def added(database: Any, counted: Any, *others: Any) -> Any:
             sizes.append(len(counted))
             if len(sizes) == 2:
                 raise StorageUnavailable("away")
-            return await add(counted, since)
+            return await add_counts(database, counted, *others)
 
-        monkeypatch.setattr(monitor._store, "add", added)
+        monkeypatch.setattr(health_monitor, "add_counts", added)
         with pytest.raises(StorageUnavailable):
             await monitor.write()
         await monitor.write()
@@ -173,9 +176,10 @@ class TestStatistics:
         monitor = a_monitor(queue)
         monitor.record([completion(ok=True)])
         await monitor.write()
-        assert await monitor._store.prune(100) == 0
+        prune = partial(queue.database.prune, statistics.c.bucket, STATISTICS_KEPT_MS, 100)
+        assert await prune() == 0
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 691500000")
-        assert await monitor._store.prune(100) == 3
+        assert await prune() == 3
 
     async def test_what_the_database_did_not_take_is_written_later(self, queue: Queue) -> None:
         """Nothing that was counted is lost while it is away."""
@@ -254,7 +258,7 @@ class TestAlerts:
         for _ in range(2):
             monitor.record([completion(ok=True)])
             await monitor.write()
-            times.append((await QueueStatus(queue.database).destinations(ALL, 1))[0].last_success_at)
+            times.append((await Insights(queue.database).destinations(ALL, 1))[0].last_success_at)
             await asyncio.sleep(0.01)
         assert times[0] == times[1] is not None
 
@@ -279,9 +283,10 @@ class TestFleet:
             "continuous": "stopped",
             "scheduled": "stale",
         }
-        assert await fleet.prune(queue.database, 100) == 0
+        prune = partial(queue.database.prune, workers.c.last_seen_at, fleet.WORKERS_KEPT_MS, 100)
+        assert await prune() == 0
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 86400000")
-        assert await fleet.prune(queue.database, 100) == 2
+        assert await prune() == 2
 
     async def test_a_claim_is_noted_only_when_there_was_one(self, queue: Queue) -> None:
         """A worker that is alive and claims nothing shows."""
@@ -289,7 +294,7 @@ class TestFleet:
         await own.beat(0, 5)
         await queue.run("UPDATE flowactions_workers SET last_claim_at = 1")
         await own.beat(0, 5)
-        assert [each.last_claim_at for each in await QueueStatus(queue.database).workers()] == [1]
+        assert [each.last_claim_at for each in await Insights(queue.database).workers()] == [1]
 
     async def test_a_row_that_was_removed_comes_back(self, queue: Queue) -> None:
         """The process was away for a day."""
@@ -297,7 +302,7 @@ class TestFleet:
         await own.beat(0, 0)
         await queue.run("DELETE FROM flowactions_workers")
         await own.beat(0, 0)
-        assert len(await QueueStatus(queue.database).workers()) == 1
+        assert len(await Insights(queue.database).workers()) == 1
 
     async def test_a_monitor_writes_while_its_process_delivers_and_when_it_stops(self, queue: Queue) -> None:
         """What was counted last is not lost."""
@@ -313,50 +318,52 @@ class TestFleet:
 
 
 class TestVerdict:
+    @staticmethod
+    async def state(status: Insights, scope: Scope = ALL) -> str:
+        return judge(await status.facts(scope)).state
+
     async def test_rows_that_nobody_claims_have_stalled_unless_they_are_paused(self, queue: Queue) -> None:
         """A paused destination's rows are not due for anybody."""
-        status = QueueStatus(queue.database, uptime_ms=lambda: 0)
-        assert (await status.facts()).verdict.state == "idle"
+        status = Insights(queue.database, uptime_ms=lambda: 0)
+        assert await self.state(status) == "idle"
         await queue.put(destination=DESTINATION)
-        assert (await status.facts()).verdict.state == "ok"
+        assert await self.state(status) == "ok"
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 181000")
-        verdict = (await status.facts()).verdict
-        assert (verdict.state, verdict.waited_ms is not None and verdict.waited_ms >= 181_000) == (
-            "stalled",
-            True,
-        )
-        assert (await status.facts(Scope("globex"))).verdict.state == "idle"
+        verdict = judge(await status.facts())
+        assert verdict.state == "stalled"
+        assert verdict.reason.startswith("Rows have been due for 3 min and nothing has been claimed")
+        assert await self.state(status, Scope("globex")) == "idle"
         for organization, state in (("globex", "stalled"), ("acme", "idle"), ("", "idle")):
             await queue.run(
                 "INSERT INTO flowactions_pauses (organization_id, destination, paused_at, paused_by, reason)"  # noqa: S608
                 f" VALUES ('{organization}', '{DESTINATION}', 1, 'Ann', '')"
             )
-            assert (await status.facts()).verdict.state == state, organization
+            assert await self.state(status) == state, organization
             await queue.run("DELETE FROM flowactions_pauses")
-            assert (await status.facts()).verdict.state == "stalled", organization
+            assert await self.state(status) == "stalled", organization
 
     async def test_a_claim_that_is_held_shows_that_deliveries_go_on(self, queue: Queue) -> None:
         """Also one of a worker that is not in the fleet."""
-        status = QueueStatus(queue.database, uptime_ms=lambda: 0)
+        status = Insights(queue.database, uptime_ms=lambda: 0)
         for _ in range(2):
             await queue.put()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 600000")
-        assert (await status.facts()).verdict.state == "stalled"
+        assert await self.state(status) == "stalled"
         await queue.store.claim(1)
-        assert (await status.facts()).verdict.state == "ok"
+        assert await self.state(status) == "ok"
         facts = await status.facts()
-        assert (facts.due.number, facts.due.exact, facts.oldest_due_ms >= 600_000) == (1, True, True)
+        assert (facts.due.number, facts.due.exact, (facts.oldest_due_ms or 0) >= 600_000) == (1, True, True)
 
     async def test_workers_that_claim_show_that_deliveries_go_on(self, queue: Queue) -> None:
         """A backlog is no stall."""
-        status = QueueStatus(queue.database, mode="continuous", uptime_ms=lambda: 0)
+        status = Insights(queue.database, Settings(delivery="continuous"), lambda: 0)
         await queue.put()
         await queue.run("UPDATE flowactions_outbox SET next_attempt_at = next_attempt_at - 16000")
-        assert (await status.facts()).verdict.state == "stalled"
+        assert await self.state(status) == "stalled"
         await Fleet(queue.database, "continuous", 1).beat(0, 1)
-        assert (await status.facts()).verdict.state == "ok"
+        assert await self.state(status) == "ok"
         await queue.run("UPDATE flowactions_workers SET last_claim_at = last_claim_at - 16000")
-        verdict = (await status.facts()).verdict
+        verdict = judge(await status.facts())
         assert verdict.state == "stalled"
         assert "although a worker is alive" in verdict.reason
 
@@ -365,40 +372,40 @@ class TestVerdict:
         monitor = a_monitor(queue)
         monitor.record([completion() for _ in range(20)])
         await monitor.write()
-        status = QueueStatus(queue.database, uptime_ms=lambda: 0)
-        verdict = (await status.facts()).verdict
+        status = Insights(queue.database, uptime_ms=lambda: 0)
+        verdict = judge(await status.facts())
         assert (verdict.state, verdict.failing_organization) == ("idle", "acme")
-        assert (await status.facts(Scope("acme"))).verdict.state == "failing"
+        assert await self.state(status, Scope("acme")) == "failing"
         monitor.record([completion(organization_id="globex") for _ in range(2)])
         await monitor.write()
-        assert (await status.facts()).verdict.state == "failing"
+        assert await self.state(status) == "failing"
         monitor.record([completion(organization_id=each, ok=True) for each in ("acme", "globex")])
         await monitor.write()
         for scope in (ALL, Scope("acme")):
-            recovered = (await status.facts(scope)).verdict
+            recovered = judge(await status.facts(scope))
             assert (recovered.state, recovered.failing_organization) == ("idle", None)
         monitor.record([completion(organization_id=each) for each in ("acme", "globex")])
         await monitor.write()
-        assert (await status.facts()).verdict.state == "failing"
+        assert await self.state(status) == "failing"
         await queue.run("UPDATE flowactions_statistics SET bucket = bucket - 1200000")
-        assert (await status.facts()).verdict.state == "idle"
+        assert await self.state(status) == "idle"
 
     async def test_without_a_live_worker_nothing_is_idle(self, queue: Queue) -> None:
         """From a minute on: after the first start where none has ever been, otherwise after the last was seen."""
         for uptime, state in ((59_000, "idle"), (60_000, "no_worker")):
-            status = QueueStatus(queue.database, uptime_ms=partial(int, uptime))
-            assert (await status.facts()).verdict.state == state
+            status = Insights(queue.database, uptime_ms=partial(int, uptime))
+            assert await self.state(status) == state
         await Fleet(queue.database, "continuous", 1).beat(0, 0)
-        assert (await status.facts()).verdict.state == "idle"
+        assert await self.state(status) == "idle"
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 50000, stopped_at = 1")
-        assert (await status.facts()).verdict.state == "idle"
+        assert await self.state(status) == "idle"
         await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 10000")
-        assert (await status.facts()).verdict.state == "no_worker"
+        assert await self.state(status) == "no_worker"
         # A row that is due is claimed by nobody either, and no stall yet; a claim that is held is somebody's.
         await queue.put()
-        assert (await status.facts()).verdict.state == "no_worker"
+        assert await self.state(status) == "no_worker"
         await queue.store.claim(1)
-        assert (await status.facts()).verdict.state == "idle"
+        assert await self.state(status) == "idle"
 
 
 class TestOneDelivery:

@@ -1,12 +1,52 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from flowactions_plugin.insights.verdict import HealthSample, Share, judge, patience_ms
+from flowactions_plugin.insights.results import Bucket, Counted, Worker
+from flowactions_plugin.insights.verdict import Facts, Share, judge
 from flowactions_plugin.storage.postgresql import Snapshot
 from tests.rings import sampled
 
-SCHEDULED = patience_ms("scheduled", 60)
+NOW = 10**12
+SCHEDULED = 180_000
+NONE = Counted(number=0, exact=True)
+
+
+def a_worker(seen_ms_ago: int, **changes: Any) -> Worker:
+    values = dict.fromkeys(("id", "name", "version", "host_name"), "w") | {"pid": 1, "slots": 1, "in_flight": 0}
+    times = {
+        "last_seen_at": NOW - seen_ms_ago,
+        "last_claim_at": None,
+        "stopped_at": None,
+        "clock_ahead_ms": None,
+    }
+    return Worker(**{**values, **times, "started_at": 0, "mode": "scheduled", "state": "alive", **changes})
+
+
+def facts(due: int | None = None, claimed: int | None = None, alive: int = 1, **more: Any) -> Facts:
+    """Give how deliveries stand: the oldest row is due, and a row was claimed, for so long."""
+    gone = more.pop("absent_ms", None)
+    stale = [] if gone is None else [a_worker(gone, state="stale")]
+    values = {
+        "now": NOW, "sees_all": True, "mode": "scheduled", "tick_seconds": 60, "uptime_ms": 0, "refusal": None,
+        "due": NONE, "oldest_due_ms": due, "held_ms_ago": claimed, "waiting": NONE, "dead": NONE, "chat": NONE,
+        "blocked": (), "paused": (0, 0), "paused_since": None, "alerts": None, "limited": {}, "buckets": (),
+        "workers": [*[a_worker(0)] * alive, *stale],
+    }  # fmt: skip
+    return Facts(**{**values, **more})
+
+
+def failing(attempts: int, *shares: Share) -> dict[str, Any]:
+    """Give the attempts of the last minutes; those of these organizations have failed."""
+    failed = sum(each.failed for each in shares)
+    return {"buckets": [Bucket(at=0, delivered=attempts - failed, failed=failed)], "shares": shares}
+
+
+def mine(attempts: int, failed: int) -> dict[str, Any]:
+    """Give failures as one of the organization's own people sees them."""
+    return {**failing(attempts, Share("acme", attempts, failed, 1)), "sees_all": False}
 
 
 @pytest.mark.parametrize(
@@ -15,72 +55,62 @@ SCHEDULED = patience_ms("scheduled", 60)
 )
 def test_patience_is_three_ticks_or_fifteen_seconds(mode: str, tick: float, expected: int) -> None:
     """Workers write every ten seconds when they last claimed, so no less is told apart."""
-    assert patience_ms(mode, tick) == expected
+    assert facts(alive=0, mode=mode, tick_seconds=tick).patience_ms == expected
 
 
 @pytest.mark.parametrize(
     ("signs", "state", "says"),
     [
-        (HealthSample(None, None, 0), "idle", "Nothing is due."),
-        (HealthSample(None, 10**9, 1), "idle", "Nothing is due."),
-        (HealthSample(SCHEDULED, None, 0), "ok", "due for 3 min"),
-        (HealthSample(SCHEDULED + 1, None, 0), "stalled", "nothing has been claimed, and no worker is alive"),
-        (HealthSample(SCHEDULED + 1, SCHEDULED + 1, 2), "stalled", "although 2 workers are alive"),
-        (HealthSample(10**7, SCHEDULED, 1), "ok", "being claimed"),
-        (HealthSample(1000, 10**9, 1), "ok", "being claimed"),
-        (HealthSample(1000, 5000, 0, absent_ms=59_999), "ok", "No worker is alive now"),
-        (HealthSample(1000, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
-        (HealthSample(None, 0, 1, attempts=20, failed=11), "failing", "11 of the 20 attempts"),
-        (HealthSample(1000, 0, 1, attempts=20, failed=10), "ok", "being claimed"),
-        (HealthSample(1000, 0, 1, attempts=19, failed=19), "ok", "being claimed"),
-        (HealthSample(10**7, None, 0, attempts=20, failed=20), "stalled", "no worker"),
-        (HealthSample(None, None, 0, absent_ms=59_999), "idle", "Nothing is due."),
-        (HealthSample(None, None, 0, absent_ms=60_000), "no_worker", "No worker is alive"),
-        (HealthSample(SCHEDULED, None, 0, absent_ms=60_000), "no_worker", "waits until one is"),
-        (HealthSample(SCHEDULED + 1, None, 0, absent_ms=60_000), "stalled", "no worker"),
-        (HealthSample(None, None, 0, attempts=20, failed=20, absent_ms=60_000), "no_worker", "No worker"),
-        (
-            HealthSample(None, None, 1, refusal="it is read-only"),
-            "unwritable",
-            "takes no writes: it is read-only.",
-        ),
-        (HealthSample(10**7, None, 0, refusal="its disk is full"), "unwritable", "its disk is full"),
+        (facts(alive=0), "idle", "Nothing is due."),
+        (facts(None, 10**9), "idle", "Nothing is due."),
+        (facts(SCHEDULED, alive=0), "ok", "due for 3 min"),
+        (facts(SCHEDULED + 1, alive=0), "stalled", "nothing has been claimed, and no worker is alive"),
+        (facts(SCHEDULED + 1, SCHEDULED + 1, 2), "stalled", "although 2 workers are alive"),
+        (facts(10**7, SCHEDULED), "ok", "being claimed"),
+        (facts(1000, 10**9), "ok", "being claimed"),
+        (facts(1000, 5000, 0, absent_ms=59_999), "ok", "No worker is alive now"),
+        (facts(1000, 0, **mine(20, 11)), "failing", "11 of the 20 attempts"),
+        (facts(None, 0, **mine(20, 11)), "failing", "11 of the 20 attempts"),
+        (facts(1000, 0, **mine(20, 10)), "ok", "being claimed"),
+        (facts(1000, 0, **mine(19, 19)), "ok", "being claimed"),
+        (facts(10**7, None, 0, **mine(20, 20)), "stalled", "no worker"),
+        (facts(alive=0, absent_ms=59_999), "idle", "Nothing is due."),
+        (facts(alive=0, absent_ms=60_000), "no_worker", "No worker is alive"),
+        (facts(SCHEDULED, alive=0, absent_ms=60_000), "no_worker", "waits until one is"),
+        (facts(SCHEDULED + 1, alive=0, absent_ms=60_000), "stalled", "no worker"),
+        (facts(alive=0, absent_ms=60_000, **mine(20, 20)), "no_worker", "No worker"),
+        (facts(refusal="it is read-only"), "unwritable", "takes no writes: it is read-only."),
+        (facts(10**7, alive=0, refusal="its disk is full"), "unwritable", "its disk is full"),
     ],
 )
-def test_rows_that_nobody_claims_have_stalled(signs: HealthSample, state: str, says: str) -> None:
+def test_rows_that_nobody_claims_have_stalled(signs: Facts, state: str, says: str) -> None:
     """Both have to last: that rows are due, and that nothing is claimed. Nothing due is no stall, however long it is quiet."""
-    verdict = judge(signs, SCHEDULED)
+    verdict = judge(signs)
     assert verdict.state == state
     assert says in verdict.reason
     assert signs.alive or "being claimed" not in verdict.reason
-    assert (verdict.waited_ms is not None) == (state == "stalled")
-
-
-def test_a_stall_is_as_long_as_both() -> None:
-    """A row that was enqueued long ago and claimed since has not waited for so long."""
-    assert judge(HealthSample(10**7, SCHEDULED + 5, 1), SCHEDULED).waited_ms == SCHEDULED + 5
 
 
 @sampled(
-    ("attempts", "failed", "worst", "organization"),
+    ("attempts", "shares", "organization"),
     [
-        (24, 24, Share("acme", 24, 24, 1), "acme"),
-        (24, 24, Share("acme", 24, 24, 2), None),
-        (30, 25, Share("acme", 24, 24, 2), "acme"),
-        (30, 28, Share("acme", 24, 24, 1), None),
+        (24, [Share("acme", 24, 24, 1)], "acme"),
+        (24, [Share("acme", 24, 24, 2)], None),
+        (30, [Share("acme", 24, 24, 2), Share("globex", 6, 1, 1)], "acme"),
+        (30, [Share("acme", 24, 24, 1), Share("globex", 6, 4, 1)], None),
     ],
     3,
 )
 def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
-    attempts: int, failed: int, worst: Share, organization: str | None
+    attempts: int, shares: list[Share], organization: str | None
 ) -> None:
     """Most attempts of the others arrive; where it alone sends, several destinations that fail have a cause in common."""
-    verdict = judge(HealthSample(None, 0, 1, attempts=attempts, failed=failed, worst=worst), SCHEDULED)
+    verdict = judge(facts(None, 0, **failing(attempts, *shares)))
     assert (verdict.state, verdict.failing_organization) == (
         "idle" if organization else "failing",
         organization,
     )
-    assert f"{failed} of the {attempts} attempts" in verdict.reason
+    assert f"{sum(each.failed for each in shares)} of the {attempts} attempts" in verdict.reason
 
 
 @sampled(
@@ -96,10 +126,11 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
 )
 def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str | None) -> None:
     """From five seconds on; from four minutes on with what follows from it."""
-    verdict = judge(HealthSample(None, 0, 1, clock_ahead_ms=ahead), SCHEDULED)
+    stands = facts(None, 0, workers=[a_worker(0, clock_ahead_ms=each) for each in (None, ahead, 9)])
+    verdict = judge(stands)
     assert verdict.state == "idle"
     assert verdict.reason == "Nothing is due." + (f" A worker's clock {says}" if says else "")
-    assert verdict.clock_ahead_ms == ahead
+    assert stands.clock_ahead_ms == ahead
 
 
 @pytest.mark.parametrize(
@@ -125,5 +156,5 @@ def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str |
 )
 def test_what_keeps_old_versions_of_rows_is_part_of_the_reason(snapshot: Snapshot | None, says: str) -> None:
     """Who it is, since when, and what it costs; from a hundred thousand on, which is noticed."""
-    verdict = judge(HealthSample(None, 0, 1, snapshot=snapshot), SCHEDULED)
+    verdict = judge(facts(None, 0, snapshot=snapshot))
     assert verdict.reason == f"Nothing is due.{says}"

@@ -257,7 +257,7 @@ async def test_an_unsigned_test_stays_unsigned(database_url: str, capsys: pytest
         assert [each["kind"] for each in await origins(run)] == ["unsigned_test"] * 2
         page = await run.client.get(f"/integrations/webhooks/deliveries/{outcome.delivery_id}")
         assert "a test of a draft, sent unsigned" in page.text
-        queries = Insights.of(services_of(run.host)._database, services_of(run.host)._settings)
+        queries = Insights(services_of(run.host)._database, services_of(run.host)._settings)
         found = await queries.delivery(Scope(), outcome.delivery_id or "")
         assert found is not None
         show_delivery(found)

@@ -18,6 +18,7 @@ from flowactions_plugin.pages.context import ROWS
 from flowactions_plugin.pages.routes import PAGES
 from flowactions_plugin.queue.claimed import Completion
 from flowactions_plugin.queue.rules import Transition
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.schema import (
     attempts,
     chat_connections,
@@ -151,7 +152,7 @@ async def test_an_overview_takes_ten_statements_at_the_most(queue: Queue, scope:
     await monitor.write()
     await Fleet(database, "continuous", 10).beat(0, 0, {place: 1})
     await queue.run("UPDATE flowactions_outbox SET takeovers = 3, waiting_since = 1, last_error = 'x'")
-    insights = Insights(database, alerts_at=place)
+    insights = Insights(database, Settings(alerts_url=place))
     about = {each.about for each in (await insights.overview(scope)).findings}
     assert {"waiting", "quarantine", "destination", "limited", "paused"} <= about, row_id
     assert ("alerts" in about) == (scope.organization_id is None)

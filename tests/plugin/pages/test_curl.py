@@ -17,7 +17,7 @@ from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import FlowActions, Header, HostOrigin, Origin
 from flowactions_plugin.egress.signature import sign
-from flowactions_plugin.insights.curl import MOST_CHARACTERS, commands, quoted, unsigned
+from flowactions_plugin.insights.curl import MOST_CHARACTERS, commands, quoted
 from tests.owning import own_webhook
 from tests.recorder import recorder, status
 from tests.support import SmallHost, development, transport_of
@@ -106,9 +106,10 @@ async def test_the_line_of_the_command_sends_what_was_sent_unsigned(method: str,
     headers = [Header(key="x-name", value="it's $HOME"), Header(key="x-empty", value="")]
     async with serve(receiver.app) as url:
         for body in bodies:
-            line = unsigned(method, f"{url}/hooks/[a]?b={{c}}&d='e'", headers, body)
-            assert line.isprintable()
-            done = await asyncio.to_thread(run, line, tmp_path)
+            found = commands(method, f"{url}/hooks/[a]?b={{c}}&d='e'", headers, body, signed=False)
+            assert found is not None
+            assert (found.send.isprintable(), found.verify) == (True, "")
+            done = await asyncio.to_thread(run, found.send, tmp_path)
             assert done.returncode == 0, done.stderr
             arrival = receiver.arrivals[-1]
             assert (arrival.method, arrival.body) == (method, body or "")

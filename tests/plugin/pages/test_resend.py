@@ -9,7 +9,7 @@ import pytest
 
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.resend import send_one_again
-from flowactions_plugin.operators.scope import Actor
+from flowactions_plugin.operators.scope import Actor, Scope
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site
 from tests.plugin.pages.test_changes import hidden, preview
@@ -87,7 +87,7 @@ async def test_the_last_of_many_that_were_sent_again_are_shown(site: Site) -> No
     """Ten, and how many came before them."""
     row_id = await site.put("delivered")
     for _ in range(12):
-        assert await send_one_again(site.queue.database, row_id, "acme", OPERATOR) is not None
+        assert await send_one_again(site.queue.database, row_id, Scope("acme"), OPERATOR) is not None
     shown = (await site.get(f"/deliveries/{row_id}")).text
     assert shown.split("Resent as")[1].split("</dd>")[0].count("<code>") == 10
     assert "and 2 before" in shown
@@ -96,7 +96,7 @@ async def test_the_last_of_many_that_were_sent_again_are_shown(site: Site) -> No
 async def test_lists_mark_what_was_sent_again(site: Site, database_url: str, tmp_path: Path) -> None:
     """On the page and by the command; the delivered one is not marked."""
     row_id = await site.put("delivered")
-    copy = await send_one_again(site.queue.database, row_id, "acme", OPERATOR)
+    copy = await send_one_again(site.queue.database, row_id, Scope("acme"), OPERATOR)
     assert copy is not None
     page = (await site.get("/deliveries")).text
     rows = {each[: len(row_id)]: each for each in page.split('data-live="row ')[1:]}

@@ -287,13 +287,14 @@ async def test_rows_wait_while_the_hosts_transport_is_invalid(
         queries = services_of(host)._insights
 
         async def waiting() -> bool:
-            rows = [await queries.detail(Scope(), row_id) for row_id in ids]
-            return all(row is not None and row.waiting_since is not None for row in rows)
+            found = [await queries.delivery(Scope(), row_id) for row_id in ids]
+            return all(each is not None and each.row.waiting_since is not None for each in found)
 
         await until(waiting)
         for row_id in ids:
-            row = await queries.detail(Scope(), row_id)
-            assert row is not None
+            found = await queries.delivery(Scope(), row_id)
+            assert found is not None
+            row = found.row
             assert (row.status, row.attempts, row.attempt_log) == ("pending", 0, [])
             assert said in (row.last_error or "")
     named = [record for record in caplog.records if "Host.transport" in record.getMessage()]

@@ -74,7 +74,7 @@ async def test_stored_phases_that_cannot_be_read_are_left_out(queue: Queue, stor
     async with queue.database.write() as connection:
         values = {"number": 1, "started_at": 0, "duration_ms": 5, "error": "lost", "phases": stored}
         await connection.execute(insert(attempts).values(delivery_id=row_id, **values))
-    shown = await queue.queries.detail(Scope("acme"), row_id)
+    shown = await queue.queries.delivery(Scope("acme"), row_id)
     assert shown is not None
-    assert [(each.error, each.phases) for each in shown.attempt_log] == [("lost", {})]
-    assert shown.defect == "stored values that cannot be read: attempts"
+    assert [(each.error, each.phases) for each in shown.row.attempt_log] == [("lost", {})]
+    assert shown.row.defect == "stored values that cannot be read: attempts"

@@ -6,7 +6,7 @@ from sqlalchemy import insert, update
 
 from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
-from flowactions_plugin.insights.status import QueueStatus
+from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.queue.delivery_telemetry import Load
 from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.storage.schema import outbox, pauses, workers
@@ -40,7 +40,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         database = services._database
         gauges = Gauges(
             Meters(),
-            QueueStatus.of(database, services._settings, uptime_ms=lambda: 0),
+            Insights(database, services._settings, uptime_ms=lambda: 0),
             lambda: Load(in_flight=3),
             clock,
         )
@@ -99,7 +99,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
 
 async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> None:
     """Also while the database is away."""
-    status = QueueStatus(services_of(SmallHost(development(database_url)))._database)
+    status = Insights(services_of(SmallHost(development(database_url)))._database)
 
     class Limits(Standing):
         def limited(self) -> dict[str, int]:
