@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Container
+from collections.abc import Awaitable, Container
 from typing import Final, Literal, TypeAlias
 
 import msgspec
@@ -23,7 +23,6 @@ from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.tunnel import ProxyFailed
 from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
-from flowactions_plugin.insights.findings import NAMED
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.retention import DAY_MS
@@ -33,8 +32,8 @@ Result: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
 
-TROUBLED_READ: Final = 1000
-"""How many chat connections with a known failure are read."""
+TROUBLED_READ: Final = 3 * CHAT_TOKENS
+"""How many chat connections with a known failure are read; two thirds of them may be told already, or be over."""
 
 UNREADABLE: Final = "token_unreadable"
 
@@ -183,14 +182,9 @@ async def check_keys(checks: Checks, context: CommandContext) -> None:
 
 
 async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:
-    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test).
+    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test), unless ``asks`` is false.
 
     Only one thing is stored: that it accepts a token which it has refused before.
-
-    Args:
-        checks: to be added to.
-        context: the settings and the database.
-        asks: whether the provider is asked.
     """
     store, settings = ConnectionStore(context.database), context.settings
     connected = await store.count_active()
@@ -210,23 +204,19 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
             )
             advice = "set CHAT_SIGNING_SECRET to the chat app's signing secret"
             checks.add("chat", "failed", words, advice)
-        if asks and await _bot_token_is_accepted(checks, chat, settings.chat_bot_token):
+        if asks and settings.chat_bot_token is not None:
+            try:
+                identity = await chat.provider.identify(settings.chat_bot_token)
+            except ChatRefused as refusal:
+                words = f"CHAT_BOT_TOKEN: {refusal.code}"
+                checks.add("chat", "failed", words, advice_for_operators(refusal.code))
+                return
+            words = f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}"
+            checks.add("chat", "ok", words)
+        if asks:
             await _ask_provider(checks, context, chat, store, connected)
     finally:
         await chat.aclose()
-
-
-async def _bot_token_is_accepted(checks: Checks, chat: Chat, token: str | None) -> bool:
-    if token is not None:
-        try:
-            identity = await chat.provider.identify(token)
-        except ChatRefused as refusal:
-            words = f"CHAT_BOT_TOKEN: {refusal.code}"
-            checks.add("chat", "failed", words, advice_for_operators(refusal.code))
-            return False
-        words = f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}"
-        checks.add("chat", "ok", words)
-    return True
 
 
 async def _ask_provider(
@@ -263,32 +253,18 @@ async def _ask_provider(
 
 
 async def _troubled(
-    checks: Checks,
-    context: CommandContext,
-    store: ConnectionStore,
-    accepted: Container[str],
-    told: Collection[str],
+    checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: Container[str]
 ) -> None:
     """Name connections that are revoked, or whose last message could not be sent, less than a day ago."""
     since = int(await context.database.time() * 1000) - DAY_MS
-    found = []
-    for each in await store.some(troubled(since), TROUBLED_READ):
-        is_active = each.status == "active"
-        code = (each.last_error or "") if is_active else (each.status_reason or "token_revoked")
-        is_over = each.organization_id in accepted and code in REVOKED | TRANSIENT
-        if each.organization_id not in told and not is_over:
-            found.append((each, code, is_active))
-    for each, code, is_active in found[:NAMED]:
-        words = code
-        if is_active:
-            origin = "a test message"
+    for each in await store.some(troubled(since), TROUBLED_READ):  # a finding has the number of all
+        code, words = each.status_reason or "token_revoked", ""
+        if each.status == "active":
+            code, origin = each.last_error or "", "a test message"
             if each.last_error_node:
                 origin = f"flow {printable(each.last_error_flow)}, node {printable(each.last_error_node)}"
             words = f"last error {code} at {to_iso(each.last_error_at or 0)}, {origin}"
-        whose = printable(each.organization_id)
-        checks.add("chat", "warning", f"organization {whose}: {words}", advice_for_operators(code))
-    if len(found) > NAMED:
-        more = plural(
-            len(found) - NAMED, "more connection", "more connections", exact=len(found) < TROUBLED_READ
-        )
-        checks.add("chat", "warning", more, "see the page 'Chat connections'")
+        is_over = each.organization_id in accepted and code in REVOKED | TRANSIENT
+        if each.organization_id not in told and not is_over:
+            whose = printable(each.organization_id)
+            checks.add("chat", "warning", f"organization {whose}: {words or code}", advice_for_operators(code))
