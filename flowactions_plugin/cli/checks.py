@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Container
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -74,17 +74,27 @@ class Checks:
         """Record a result."""
         self.found.append(Check(name=name, result=result, message=message, advice=advice))
 
-    async def guarded(self, name: str, check: Awaitable[None]) -> None:
-        """Make a check; an error of it is its result."""
+    async def guarded(self, name: str, check: Awaitable[Said | None]) -> None:
+        """Make a check, and record what it returns, if it has recorded nothing itself; an error of it is its result."""
         try:
-            await check
+            said = await check
         except Exception as exc:  # noqa: BLE001  the other checks are still made
             is_ours = isinstance(exc, FlowActionsError)
-            self.add(name, "failed", str(exc) if is_ours else f"the check failed unexpectedly: {summary(exc)}")
+            said = Said("failed", str(exc) if is_ours else f"the check failed unexpectedly: {summary(exc)}")
+        if said is not None:
+            self.add(name, *said)
 
 
-async def check_egress(checks: Checks, context: CommandContext, url: str, name: str = "egress") -> None:
-    """Record what would happen to a webhook to a URL, and why, without a connection."""
+class Said(NamedTuple):
+    """What a check returns: its result, the result in words, and what to do."""
+
+    result: Result
+    message: str
+    advice: str = ""
+
+
+async def check_egress(context: CommandContext, url: str) -> Said:
+    """Return what would happen to a webhook to a URL, and why, without a connection."""
     settings, resolver = context.settings, Resolver(threads=1)
     guard = guard_of(settings, resolver)
     way = "directly" if settings.egress_proxy is None else "through the proxy of FLOWACTIONS_EGRESS_PROXY"
@@ -93,22 +103,17 @@ async def check_egress(checks: Checks, context: CommandContext, url: str, name: 
     try:
         destination = parse_destination(url)
     except EgressRefused as exc:
-        checks.add(name, "failed", f"refused at enqueue: {exc}", "correct the URL")
-        return
+        return Said("failed", f"refused at enqueue: {exc}", "correct the URL")
     host, addresses = destination.host, [destination.host]
     if not is_address(host):
         if settings.egress_resolve == "proxy":
-            words = f"{host} would be sent {way}, which resolves and judges its addresses"
-            checks.add(name, "ok", words)
-            return
+            return Said("ok", f"{host} would be sent {way}, which resolves and judges its addresses")
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 addresses = [*dict.fromkeys(await resolver(host, destination.port))]
         except (OSError, TimeoutError, UnicodeError) as exc:
             words = f"{host} has no address now ({str(exc) or 'no answer'}): it would be enqueued, and each attempt would fail"
-            advice = "see that the name exists and that this machine's resolver knows it"
-            checks.add(name, "failed", words, advice)
-            return
+            return Said("failed", words, "see that the name exists and that this machine's resolver knows it")
     for address in addresses:
         try:
             guard.check_address(address)
@@ -116,13 +121,11 @@ async def check_egress(checks: Checks, context: CommandContext, url: str, name: 
             advice = "no webhook should be sent there: correct the URL"
             if str(exc).endswith(HOW_TO_ALLOW):
                 advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
-            checks.add(name, "failed", f"{host} at {address} would be refused: {exc}", advice)
-            return
-    words = f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}"
-    checks.add(name, "ok", words)
+            return Said("failed", f"{host} at {address} would be refused: {exc}", advice)
+    return Said("ok", f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}")
 
 
-async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
+async def check_proxy(settings: Settings, seconds: float = PROXY_SECONDS) -> Said:
     """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials."""
     advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"
     transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None)
@@ -139,46 +142,41 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
             advice = "have FLOWACTIONS_EGRESS_PROXY name a forward proxy: a web server answers so, which opens no tunnels"
         if status is None or wants or status in NOT_A_PROXY:
             detail = printable(exc.detail, message=True)
-            checks.add("proxy", "failed", f"{exc} ({detail}): deliveries wait for it", advice)
-            return
+            return Said("failed", f"{exc} ({detail}): deliveries wait for it", advice)
         answered = f"answered {status} to CONNECT for a name that does not exist"
     except TimeoutError:
         if progress.proxy is not None:
             words = f"the egress proxy {progress.proxy} did not answer within {seconds:g} s"
-            checks.add("proxy", "failed", words, advice)
-            return
+            return Said("failed", words, advice)
     except SendFailed:
         pass  # it opened a tunnel
     finally:
         await transport.aclose()
     words = f"the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials: it {answered}"
-    checks.add("proxy", "ok", words)
+    return Said("ok", words)
 
 
-async def check_keys(checks: Checks, context: CommandContext) -> None:
+async def check_keys(context: CommandContext) -> Said:
     """Check that the encryption keys open every stored token. Nothing is resealed."""
     store, settings = ConnectionStore(context.database), context.settings
     stored = await store.sealed_tokens("", 1)
     if not settings.encryption_keys and (not stored or settings.environment == "development"):
         needed = "the file flowactions.key is used, as this is development" if stored else "no token needs one"
-        checks.add("keys", "skipped", f"no encryption key is set, and {needed}")
-        return
+        return Said("skipped", f"no encryption key is set, and {needed}")
     try:
         keys = keys_of(settings, context.database)
     except NotConfigured as exc:
-        checks.add("keys", "failed", str(exc), "set it to the keys that the tokens were sealed with")
-        return
+        return Said("failed", str(exc), "set it to the keys that the tokens were sealed with")
     done = await reseal(store, keys, dry=True)
     said = f"{plural(done.current, 'token')} under the newest key, {done.changed} under older ones"
     if done.broken:
         some = ", ".join(printable(each) for each in done.broken[:5])
         said += f"; no key opens those of {plural(len(done.broken), 'organization')}: {some}"
         advice = "add the missing key to FLOWACTIONS_ENCRYPTION_KEYS, or let them reconnect"
-        checks.add("keys", "failed", said, advice)
-    elif done.changed:
-        checks.add("keys", "warning", said, "run 'flowactions reseal' before you remove an older key")
-    else:
-        checks.add("keys", "ok", said)
+        return Said("failed", said, advice)
+    if done.changed:
+        return Said("warning", said, "run 'flowactions reseal' before you remove an older key")
+    return Said("ok", said)
 
 
 async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:

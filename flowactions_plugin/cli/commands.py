@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from inspect import cleandoc
 from typing import Final
 
 import click
@@ -43,6 +45,18 @@ RESET: Final = option(
     "Give each delivery all its attempts again; without it, one more attempt.",
     is_flag=True,
 )
+
+
+def group(name: str, commands: Sequence[click.Command], text: str, *params: click.Option) -> click.Group:
+    """Declare a group of commands; without one of them, a mistake is said in one line."""
+    return click.Group(
+        name,
+        commands=commands,
+        params=[*params],
+        help=cleandoc(text),
+        context_settings=SETTINGS,
+        no_args_is_help=False,
+    )
 
 
 def changing(kind: str, text: str, *own: click.Option) -> Command:
@@ -268,21 +282,15 @@ COMMANDS: Final = (
         exits={FAILED: "no worker is alive; or it failed"},
         opens=True,
     ),
-    click.Group(
+    group(
         "outbox",
-        commands=OUTBOX,
-        help="List, show, retry, resend, cancel and delete deliveries.\n\n"
-        "Without --organization, the deliveries of all organizations.",
-        context_settings=SETTINGS,
-        no_args_is_help=False,
+        OUTBOX,
+        """List, show, retry, resend, cancel and delete deliveries.
+
+        Without --organization, the deliveries of all organizations.
+        """,
     ),
-    click.Group(
-        "destinations",
-        commands=DESTINATIONS,
-        help="List destinations, pause and resume them.",
-        context_settings=SETTINGS,
-        no_args_is_help=False,
-    ),
+    group("destinations", DESTINATIONS, "List destinations, pause and resume them."),
     command(
         "purge",
         "maintenance:purge",
@@ -382,18 +390,14 @@ COMMANDS: Final = (
     ),
 )
 
-flowactions: Final = click.Group(
+flowactions: Final = group(
     "flowactions",
-    commands=COMMANDS,
-    params=[
-        option(
-            "--log-level",
-            "What is logged to standard error.",
-            type=click.Choice(["debug", "info", "warning", "error"]),
-            default="info",
-        )
-    ],
-    help="Operate the flow-actions plugin.",
-    context_settings=SETTINGS,
-    no_args_is_help=False,
+    COMMANDS,
+    "Operate the flow-actions plugin.",
+    option(
+        "--log-level",
+        "What is logged to standard error.",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+    ),
 )

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError, SettingsInvalid
-from flowactions_plugin.cli.checks import Check, Checks, check_chat, check_egress, check_keys, check_proxy
+from flowactions_plugin.cli.checks import Check, Checks, Said, check_chat, check_egress, check_keys, check_proxy
 from flowactions_plugin.cli.context import CommandContext, context_of, opened_database
 from flowactions_plugin.cli.frame import DONE, FAILED, FAILING, STALLED
 from flowactions_plugin.cli.output import line
@@ -90,25 +91,25 @@ async def _with_settings(
     _settings(checks, settings)
     if settings.egress_proxy is not None:
         if host is None or host.transport is None:
-            await checks.guarded("proxy", check_proxy(checks, settings))
+            await checks.guarded("proxy", check_proxy(settings))
         else:
             checks.add("proxy", "skipped", "not tried: the host sends through its own transport")
     for url in urls:
-        await checks.guarded("egress", check_egress(checks, context, url))
+        await checks.guarded("egress", check_egress(context, url))
     if settings.alerts_url is None:
         checks.add("alerts", "skipped", "FLOWACTIONS_ALERTS_URL is not set: no alert is sent")
     else:
-        await checks.guarded("alerts", check_egress(checks, context, settings.alerts_url, "alerts"))
+        await checks.guarded("alerts", check_egress(context, settings.alerts_url))
     if not await _is_open(checks, context, stack):
         return None
     for name, check in (
-        ("writing", _writing(checks, context)),
-        ("clock", _clock(checks, context)),
-        ("transactions", _transactions(checks, context)),
-        ("keys", check_keys(checks, context)),
-        ("chat", check_chat(checks, context, asks=with_chat)),
+        ("writing", _writing),
+        ("clock", _clock),
+        ("transactions", _transactions),
+        ("keys", check_keys),
+        ("chat", partial(check_chat, checks, asks=with_chat)),
     ):
-        await checks.guarded(name, check)
+        await checks.guarded(name, check(context))
     return await check_deliveries(checks, context)
 
 
@@ -160,46 +161,39 @@ async def _is_open(checks: Checks, context: CommandContext, stack: AsyncExitStac
     return True
 
 
-async def _writing(checks: Checks, context: CommandContext) -> None:
+async def _writing(context: CommandContext) -> Said:
     try:
         await try_writing(context.database)
     except StorageUnavailable as exc:
         advice = "nothing can be enqueued, claimed or completed until the database can be written; then everything continues without a restart"
-        checks.add("writing", "failed", str(exc), advice)
-    else:
-        checks.add("writing", "ok", "a row was written, and removed")
+        return Said("failed", str(exc), advice)
+    return Said("ok", "a row was written, and removed")
 
 
-async def _clock(checks: Checks, context: CommandContext) -> None:
+async def _clock(context: CommandContext) -> Said:
     if not context.database.sql.is_server:
-        words = "SQLite uses this machine's clock: no other clock to compare it with"
-        checks.add("clock", "skipped", words)
-        return
+        return Said("skipped", "SQLite uses this machine's clock: no other clock to compare it with")
     before = context.database.clock()
     theirs = await context.database.time()
     after = context.database.clock()
     # Only what the time of the question cannot explain is skew.
     skew = 0.0 if before <= theirs <= after else min(theirs - before, theirs - after, key=abs)
     if abs(skew) * 1000 < SKEW_MS:
-        checks.add("clock", "ok", "this machine's clock and the database's agree")
-        return
+        return Said("ok", "this machine's clock and the database's agree")
     said = f"this machine's clock is {abs(skew):.1f} s {'behind' if skew > 0 else 'ahead of'} the database's"
-    checks.add("clock", "failed" if abs(skew) * 1000 >= WRONG_CLOCK_MS else "warning", said, SYNCHRONIZE)
+    return Said("failed" if abs(skew) * 1000 >= WRONG_CLOCK_MS else "warning", said, SYNCHRONIZE)
 
 
-async def _transactions(checks: Checks, context: CommandContext) -> None:
-    name, database = "transactions", context.database
+async def _transactions(context: CommandContext) -> Said:
+    database = context.database
     if not database.sql.is_server:
-        checks.add(name, "skipped", "SQLite keeps no old versions of rows")
-        return
+        return Said("skipped", "SQLite keeps no old versions of rows")
     async with database.read() as connection:
         found = await connection.run_sync(database.oldest_snapshot)
     if found is None:
-        words = f"none has been open for {OPEN_SECONDS // 60} minutes, as far as this role may see"
-        checks.add(name, "ok", words)
-    else:
-        advice = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot"
-        checks.add(name, "warning", snapshot_words(found), advice)
+        return Said("ok", f"none has been open for {OPEN_SECONDS // 60} minutes, as far as this role may see")
+    advice = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot"
+    return Said("warning", snapshot_words(found), advice)
 
 
 async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:

@@ -15,8 +15,6 @@ LEAST: Final = 1.5
 TICKS: Final = 4
 """How many intervals have their time below them."""
 
-MILLISECOND: Final = timedelta(milliseconds=1)
-
 _MANTISSAS: Final = (1, 2, 4, 6, 8)
 """Ends of the value axis, by a power of ten: the half of each is a whole number, except that of 1."""
 
@@ -105,11 +103,11 @@ def steps(created_at: str | None, attempts: Sequence[Attempt]) -> list[Step]:
         created_at: when the delivery was enqueued, ISO 8601; ``None``: not known.
         attempts: the oldest first.
     """
-    found = []
+    found, unit = [], timedelta(milliseconds=1)
     before = None if created_at is None else datetime.fromisoformat(created_at)
     for each in attempts:
         start = None if each.started_at is None else datetime.fromisoformat(each.started_at)
-        waited = None if start is None or before is None else max(0, round((start - before) / MILLISECOND))
+        waited = None if start is None or before is None else max(0, round((start - before) / unit))
         found.append(Step(each, waited, each.error is None and 200 <= (each.status_code or 0) < 300))
-        before = None if start is None else start + each.duration_ms * MILLISECOND
+        before = None if start is None else start + each.duration_ms * unit
     return found

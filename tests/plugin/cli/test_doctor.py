@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,13 @@ def results(ended: Ended) -> dict[str, str]:
     return found
 
 
-async def made(check: Callable[..., Awaitable[object]], database: Database, **settings: str) -> list[Check]:
+async def made(check: Callable[..., Awaitable[Any]], database: Database, **settings: str) -> list[Check]:
     """Make one check, and give what it says."""
-    checks = Checks()
-    await check(checks, CommandContext(None, read_settings(settings), database))
+    checks, context = Checks(), CommandContext(None, read_settings(settings), database)
+    if "checks" in signature(check).parameters:
+        await check(checks, context)
+    else:
+        await checks.guarded("", check(context))
     return checks.found
 
 
