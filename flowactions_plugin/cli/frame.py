@@ -158,10 +158,11 @@ def call(root: click.Command, arguments: Sequence[str] | None) -> int:
             None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
         )
     except click.ClickException as exc:
-        where = ""
+        said = exc.format_message()
         if isinstance(exc, click.UsageError):
-            where = f" See '{PROGRAM if exc.ctx is None else exc.ctx.command_path} --help'."
-        _say(exc.format_message() + where)
+            path = PROGRAM if exc.ctx is None else exc.ctx.command_path
+            said = f"{said.removesuffix('.')}. See '{path} --help'."
+        _say(said)
         return CANNOT_RUN
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED

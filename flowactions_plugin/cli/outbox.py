@@ -153,9 +153,10 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
     overview = await context.insights.overview(Scope(organization))
     failures = overview.failures
     alive = [worker for worker in overview.workers if worker.state == "alive"]
+    oldest = f", the oldest for {span(overview.oldest_due_ms)}" if overview.oldest_due_ms else ""
     facts = {
         "verdict": f"{overview.verdict.state}: {overview.verdict.reason}",
-        "due": f"{overview.due}, the oldest for {span(overview.oldest_due_ms)}",
+        "due": f"{overview.due}{oldest}",
         "waiting": overview.waiting,
         "dead": overview.dead,
         "workers": f"{len(alive)} alive, {sum(worker.in_flight for worker in alive)} in flight",

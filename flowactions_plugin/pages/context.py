@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from litestar import Request, Response
 from litestar.di import NamedDependency
@@ -19,7 +19,7 @@ from flowactions_plugin.insights.fields import BY_NAME
 from flowactions_plugin.insights.filters import Filter, parse
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.pages.guard import Find, Viewer, viewer_of
-from flowactions_plugin.pages.rendering import Renderer, redirect
+from flowactions_plugin.pages.rendering import HEADERS, Renderer, base_of, query_text
 from flowactions_plugin.pages.sessions import Sessions
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ class Visit:
 
     def redirect(self, path: str, **query: str) -> Redirect:
         """Return an answer that leads to another page, by its path below the root of the pages."""
-        return redirect(self._request, path, **query)
+        url = f"{base_of(self._request)}{quote(path)}{query_text(query)}"
+        return Redirect(url, status_code=303, headers=HEADERS)
 
     def query(self, *known: str, repeated: Collection[str] = ()) -> dict[str, str]:
         """Read the request's query, as `read_fields` does."""

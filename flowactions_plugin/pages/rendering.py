@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 from litestar import MediaType, Request, Response
@@ -162,17 +162,6 @@ def base_of(request: ASGIRequest) -> str:
     path = raw if ROOT in raw else request.scope["path"]
     below = path[path.rfind(ROOT) + len(ROOT) :] if ROOT in path else ""
     return "../" * below.count("/") + ROOT.rpartition("/")[2]
-
-
-def redirect(request: ASGIRequest, path: str, **query: str) -> Redirect:
-    """Return an answer that leads to another page.
-
-    Args:
-        request: answered by it.
-        path: of the page, below the root of the pages: begins with a slash.
-        query: of the page.
-    """
-    return Redirect(f"{base_of(request)}{quote(path)}{query_text(query)}", status_code=303, headers=HEADERS)
 
 
 def query_text(*parts: dict[str, str], **more: str) -> str:

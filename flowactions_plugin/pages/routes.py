@@ -29,7 +29,7 @@ from flowactions_plugin.pages.context import PageContext, Visit
 from flowactions_plugin.pages.deliveries import list_deliveries, show_delivery
 from flowactions_plugin.pages.finding import find
 from flowactions_plugin.pages.guard import FOR_EVERYBODY, must_run, page_guard
-from flowactions_plugin.pages.rendering import ROOT, page_handlers, redirect
+from flowactions_plugin.pages.rendering import ROOT, page_handlers
 from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES
 from flowactions_plugin.pages.watching import (
     list_destinations,
@@ -72,10 +72,10 @@ async def begin_session(
 
 
 @post("/sign-out", opt=FOR_EVERYBODY)
-async def end_session(request: Request[Any, Any, Any], context: NamedDependency[PageContext]) -> Response[Any]:
+async def end_session(request: Request[Any, Any, Any], visit: NamedDependency[Visit]) -> Response[Any]:
     """End the session: its cookie expires, with the same attributes and in the same folder as `begin_session` has set it."""
-    answer = redirect(request, "")
-    answer.set_cookie(_cookie(request, context, "", 0))
+    answer = visit.redirect("")
+    answer.set_cookie(_cookie(request, visit.context, "", 0))
     return answer
 
 
