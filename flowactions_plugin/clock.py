@@ -32,6 +32,20 @@ def to_iso(milliseconds: int) -> str:
     return to_utc(milliseconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def moment(value: object, otherwise: str = "") -> str:
+    """Return a time as people read it: ISO 8601 in UTC, to the second.
+
+    Args:
+        value: Unix milliseconds, or a text of `to_iso`.
+        otherwise: what stands for anything else.
+    """
+    try:
+        text = to_iso(value) if type(value) is int else value
+    except (ValueError, OverflowError, OSError):
+        return otherwise
+    return f"{text[:19]}Z" if isinstance(text, str) else otherwise
+
+
 def to_utc(milliseconds: int) -> datetime:
     """Return a stored time (Unix milliseconds) as a time of the calendar, in UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC)

@@ -19,6 +19,22 @@ def size(count: int) -> str:
     return f"{count} bytes" if count < 1024 else f"{f'{count / 1024:,.1f}'.removesuffix('.0')} KB"
 
 
+_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def span(milliseconds: float) -> str:
+    """Return a duration as people read it: in its two largest units, ``2 h 5 min``; below a second in milliseconds."""
+    rest = max(0, int(milliseconds))
+    if rest < 10_000:
+        return f"{rest} ms" if rest < 1000 else f"{rest / 1000:.1f} s"
+    counts: list[tuple[int, str]] = []
+    for size, unit in _UNITS:
+        count, rest = divmod(rest, size)
+        if count or counts:
+            counts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count)
+
+
 def printable(text: object, *, message: bool = False) -> str:
     r"""Return a text on one line, so that nothing from outside can end a log line or forge one.
 

@@ -22,6 +22,7 @@ from flowactions_plugin.nodes.routes import nodes_router
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.origins import origin_of
 from flowactions_plugin.pages.context import PageContext
+from flowactions_plugin.pages.guard import viewers
 from flowactions_plugin.pages.rendering import Renderer
 from flowactions_plugin.pages.routes import pages_routers
 from flowactions_plugin.pages.sessions import Sessions
@@ -69,25 +70,29 @@ def build(
     guard = RouteGuard(host, [*settings.dashboard_origins, *([own] if own else [])], is_running)
     operations = Operations(database)
     unreadable = _not_configured if isinstance(chat, NotConfigured) else chat.connections.unreadable
-    pages = PageContext(insights, operations, Renderer(), database.clock, unreadable)
     login_url = None if settings.login_path is None else public_url + settings.login_path
+    connections_url = public_url + settings.connections_path
+    home = None if isinstance(chat, NotConfigured) else connections_url
+    sessions = Sessions(partial(keys_of, settings, database), database.clock)
+    find_viewer = viewers(host, sessions, show_operators=settings.show_operators)
+    pages = PageContext(
+        insights,
+        operations,
+        Renderer(home),
+        database.clock,
+        unreadable,
+        sessions,
+        find_viewer,
+        secure=public_url.startswith("https:"),
+    )
     verifier = Verifier(settings.auth_secrets) if settings.auth_secrets else None
     return [
         outbox_router(guard, insights, operations, keys),
         nodes_router(guard, actions),
-        chat_router(host, guard, chat, public_url + settings.connections_path, login_url, database, telemetry),
+        chat_router(host, guard, chat, connections_url, login_url, database, telemetry),
         logic_router(host, guard, logic),
         auth_events_router(guard, auth_events, verifier, database, telemetry),
-        *pages_routers(
-            host,
-            pages,
-            Sessions(partial(keys_of, settings, database), database.clock),
-            is_running,
-            origins=[own] if own else [],
-            secure=public_url.startswith("https:"),
-            login_url=login_url,
-            show_operators=settings.show_operators,
-        ),
+        *pages_routers(pages, is_running, origins=[own] if own else [], login_url=login_url),
         health_router(health, needs_writes=settings.ready_needs_writes),
     ]
 

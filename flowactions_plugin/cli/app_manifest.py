@@ -1,14 +1,49 @@
-"""The app manifest of the chat provider: its form, and what this plugin needs in it."""
+"""``flowactions chat-manifest``: the app manifest of the chat provider, with what this plugin needs in it."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import click
+
 from flowactions_plugin.chat.app import CALLBACK_PATH, EVENTS_PATH, SCOPES
 from flowactions_plugin.chat.events import REASONS
+from flowactions_plugin.cli.context import context_of
+from flowactions_plugin.cli.frame import DONE
+from flowactions_plugin.cli.output import status, write_json
+from flowactions_plugin.settings.readers import base_url
 
 NAME: Final = "Flow messages"
 """What people see of the app; who pastes the manifest may change it."""
+
+NEXT_STEPS: Final = (
+    "Create the app: https://api.slack.com/apps, Create New App, From a manifest; paste what is above.",
+    "Set CHAT_CLIENT_ID, CHAT_CLIENT_SECRET and CHAT_SIGNING_SECRET from its Basic Information; restart the host.",
+    "Then verify the request URL under Event Subscriptions: the host answers there once it knows the signing secret.",
+)
+"""What is to be done with an app manifest."""
+
+
+async def chat_manifest(host: str | None, url: str | None) -> int:
+    """Write the manifest for a host whose routes are at a URL, else at the public one of its settings."""
+    if url is None:
+        async with context_of(host) as context:
+            public_url = context.settings.public_url
+        if public_url is None:
+            raise click.UsageError("Nothing says where the routes are: set BACKEND_PUBLIC_URL, or add --url.")
+    else:
+        try:
+            public_url = base_url(url)
+        except ValueError as exc:
+            raise click.UsageError(f"--url {exc}.") from None
+    write_json(app_manifest(public_url))
+    if not public_url.startswith("https://"):
+        status(
+            "flowactions: warning: a real provider accepts no URL but https://: name the public one, with --url."
+        )
+    for step in NEXT_STEPS:
+        status(step)
+    return DONE
 
 
 def app_manifest(routes: str) -> dict[str, Any]:

@@ -1,25 +1,23 @@
-"""Changes deliveries: shows the selected deliveries, asks, begins the action, and shows its progress until it ends."""
+"""Changes deliveries: single ones at once, those of a filter as a bulk action that workers carry out."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from flowactions_plugin.cli.context import CommandContext, actor
-from flowactions_plugin.cli.documents import Document
 from flowactions_plugin.cli.frame import DONE, FAILED
-from flowactions_plugin.cli.options import filter_of, say_times
-from flowactions_plugin.cli.output import confirmed, duration, line, moment, status, table, write_json
-from flowactions_plugin.clock import is_id
+from flowactions_plugin.cli.options import filter_of
+from flowactions_plugin.cli.output import confirmed, hint, line, status, table
+from flowactions_plugin.clock import is_id, moment
 from flowactions_plugin.errors import CannotRun, StorageUnavailable
-from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Action, Kind
-from flowactions_plugin.log_text import plural
+from flowactions_plugin.log_text import plural, span
 from flowactions_plugin.operations.bulk import Preview
 from flowactions_plugin.operators.scope import Scope
 
@@ -41,7 +39,7 @@ LINE_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 5.0
 
 
-class Changed(Document):
+class Changed(msgspec.Struct, kw_only=True, rename="camel"):
     """A single delivery.
 
     Attributes:
@@ -56,7 +54,7 @@ class Changed(Document):
     resent_as: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Outcome(Document):
+class Outcome(msgspec.Struct, kw_only=True, rename="camel"):
     """The result of a command on many deliveries.
 
     Attributes:
@@ -70,7 +68,7 @@ class Outcome(Document):
     deliveries: list[Changed] = msgspec.field(default_factory=list)
 
 
-class ActionList(Document):
+class ActionList(msgspec.Struct, kw_only=True, rename="camel"):
     """Bulk actions.
 
     Attributes:
@@ -80,138 +78,125 @@ class ActionList(Document):
     data: list[Action]
 
 
-class Asked(NamedTuple):
-    """The options of a command by their names; ``given`` are those of the filter."""
-
-    kind: Kind
-    given: Mapping[str, str | None]
-    ids: tuple[str, ...]
-    everything: bool
-    reason: str
-    dry_run: bool
-    yes: bool
-    as_json: bool
-    reset_attempts: bool = False
-    rate: float | None = None
-    canary: int = 0
-
-
-async def change(context: CommandContext, asked: Asked) -> int:
-    """Execute a command, and return its exit status.
+async def change(
+    context: CommandContext,
+    *,
+    kind: Kind,
+    ids: Sequence[str],
+    everything: bool,
+    reason: str,
+    dry_run: bool,
+    yes: bool,
+    reset_attempts: bool = False,
+    rate: float | None = None,
+    canary: int = 0,
+    **given: str | None,
+) -> int | tuple[Outcome, int]:
+    """Change the deliveries with some ids, or those that a filter selects.
 
     Raises:
         CannotRun: it asks for nothing, or for too much.
         FilterInvalid: a value of the filter is wrong.
         SetChanged: the set is another than the one that was shown.
     """
-    filtered = any(asked.given.values())
-    if asked.ids:
-        if filtered or asked.everything:
-            raise CannotRun("give ids, or a filter, and not both")
-        of_filter = {"rate": asked.rate is not None, "canary": asked.canary > 0, "dry-run": asked.dry_run}
-        ignored = [name for name, is_given in of_filter.items() if is_given]
-        if ignored:
-            raise CannotRun(f"--{ignored[0]} is for a filter: deliveries with these ids are changed at once")
-    elif filtered == asked.everything:
+    filtered = any(given.values())
+    if not ids and filtered == everything:
         raise CannotRun(
             "--all is for no filter at all" if filtered else "which ones? Give ids, a filter, or --all"
         )
-    return await (_single if asked.ids else _many)(context, asked)
+    if ids:
+        if filtered or everything:
+            raise CannotRun("give ids, or a filter, and not both")
+        for name, is_given in (("rate", rate), ("canary", canary), ("dry-run", dry_run)):
+            if is_given:
+                raise CannotRun(f"--{name} is for a filter: deliveries with these ids are changed at once")
+        return await _single(context, kind, ids, reason, yes=yes, reset_attempts=reset_attempts)
+    wanted = filter_of(given)
+    scope, operations = Scope(wanted.organization_id), context.operations
+    preview = await operations.preview(scope, kind, wanted, rate=rate)
+    _show(preview)
+    if dry_run or not preview.count:
+        return Outcome(preview=preview), DONE
+    if not _agreed(kind, preview.count, yes=yes):
+        return FAILED
+    action = await operations.change(
+        scope, preview.chosen, actor(), reason, reset_attempts=reset_attempts, rate=rate, canary=canary
+    )
+    action = await _followed(context, scope, action)
+    return Outcome(preview=preview, action=action), FAILED if action.state == "stopped" else DONE
 
 
-async def _single(context: CommandContext, asked: Asked) -> int:
+async def _single(
+    context: CommandContext, kind: Kind, given: Sequence[str], reason: str, *, yes: bool, reset_attempts: bool
+) -> int | tuple[Outcome, int]:
     """Change deliveries one by one, at once."""
-    ids = list(dict.fromkeys(each.lower() for each in asked.ids))
+    ids = list(dict.fromkeys(each.lower() for each in given))
     if not all(map(is_id, ids)):
         raise CannotRun("one of the ids is none; 'flowactions outbox list' shows them")
-    done = WORDS[asked.kind][1]
-    if asked.kind == "delete" and not _agreed(asked, len(ids)):
+    if kind == "delete" and not _agreed(kind, len(ids), yes=yes):
         return FAILED
     changed = []
     for each in ids:
-        found_id = await context.operations.one(
-            Scope(), asked.kind, each, actor(), asked.reason, reset_attempts=asked.reset_attempts
+        found = await context.operations.one(
+            Scope(), kind, each, actor(), reason, reset_attempts=reset_attempts
         )
-        new_id = found_id if asked.kind == "resend" and found_id is not None else msgspec.UNSET
-        changed.append(Changed(id=each, changed=found_id is not None, resent_as=new_id))
+        one = Changed(id=each, changed=found is not None)
+        if found is None:
+            hint(f"{each}: {NOT_RESENT if kind == 'resend' else NOT_CHANGED}")
+        elif kind == "resend":
+            one.resent_as = found
+            line(f"{each}: sent again as {found}")
+        changed.append(one)
     number = sum(each.changed for each in changed)
-    if asked.as_json:
-        write_json(Outcome(deliveries=changed))
-    else:
-        for one in changed:
-            if one.resent_as:
-                line(f"{one.id}: sent again as {one.resent_as}")
-            elif not one.changed:
-                status(f"{one.id}: {NOT_RESENT if asked.kind == 'resend' else NOT_CHANGED}")
-        line(f"{number} of {len(ids)} {done}")
-    return DONE if number == len(ids) else FAILED
+    line(f"{number} of {len(ids)} {WORDS[kind][1]}")
+    return Outcome(deliveries=changed), DONE if number == len(ids) else FAILED
 
 
-async def _many(context: CommandContext, asked: Asked) -> int:
-    """Begin a bulk action on what a filter selects, and follow it where a worker can carry it out."""
-    wanted = filter_of(asked.given)
-    scope, operations = Scope(wanted.organization_id), context.operations
-    preview = await operations.preview(scope, asked.kind, wanted, rate=asked.rate)
-    if not asked.as_json:
-        say_times(wanted)
-        _show(preview)
-    if asked.dry_run or not preview.count:
-        if asked.as_json:
-            write_json(Outcome(preview=preview))
-        return DONE
-    if not _agreed(asked, preview.count):
-        return FAILED
-    action = await operations.change(
-        scope,
-        preview.chosen,
-        actor(),
-        asked.reason,
-        reset_attempts=asked.reset_attempts,
-        rate=asked.rate,
-        canary=asked.canary,
-    )
-    if action.finished_at is None:
-        begins = f" begins at {moment(action.starts_at)};" if action.state == "waiting" else ""
-        status(f"action {action.id}{begins} to stop it: flowactions outbox stop {action.id}")
-        if any(worker.state == "alive" for worker in await context.insights.workers()):
-            action = await _follow(context.insights, scope, action)
-        else:
-            status(
-                "no worker is alive: the action waits until one runs; to see how far it is: flowactions outbox actions"
-            )
-    if action.finished_at is not None:
-        say_end(action)
-    if asked.as_json:
-        write_json(Outcome(preview=preview, action=action))
-    return FAILED if action.state == "stopped" else DONE
-
-
-def _agreed(asked: Asked, number: int) -> bool:
+def _agreed(kind: Kind, number: int, *, yes: bool) -> bool:
     """Ask whether so many deliveries are to be changed."""
-    question = WORDS[asked.kind][0].format(plural(number, "delivery", "deliveries"))
-    return confirmed(f"{question}?", yes=asked.yes)
+    return confirmed(f"{WORDS[kind][0].format(plural(number, 'delivery', 'deliveries'))}?", yes=yes)
 
 
 def _show(preview: Preview) -> None:
     """Print what a filter selects."""
     line(f"{plural(preview.count, 'delivery', 'deliveries')} at {moment(preview.as_of)}")
     if preview.seconds_to_drain is not None and preview.count:
-        line(f"about {duration(preview.seconds_to_drain)} to send them")
+        line(f"about {span(preview.seconds_to_drain * 1000)} to send them")
     if preview.delivered is not None and preview.delivered.number:
         line(f"left out: {preview.delivered} that are delivered; 'outbox resend' sends such deliveries again")
     for name, shares in (("destination", preview.destinations), ("organization", preview.organizations)):
-        if shares and (name == "destination" or len(shares) > 1):
+        if name == "destination" or len(shares) > 1:
             table(shares, {name: lambda each: each.name, "deliveries>": lambda each: f"{each.number:,}"})
     sys.stdout.flush()
 
 
-def say_end(action: Action) -> None:
+def _how_to_stop(action: Action) -> str:
+    return f"to stop it: flowactions outbox actions --stop {action.id}"
+
+
+def _say_end(action: Action) -> None:
     """Print the result of an action."""
     reason = f": {action.state_reason}" if action.state_reason else ""
     status(f"{action.state}{reason}; {action.done:,} of {action.counted:,} {WORDS[action.kind][1]}")
 
 
-async def _follow(insights: Insights, scope: Scope, action: Action) -> Action:
+async def _followed(context: CommandContext, scope: Scope, action: Action) -> Action:
+    """Say how an action is stopped, and follow it where a worker carries it out; return it as it is then."""
+    if action.finished_at is None:
+        begins = f" begins at {moment(action.starts_at)};" if action.state == "waiting" else ""
+        status(f"action {action.id}{begins} {_how_to_stop(action)}")
+        if any(worker.state == "alive" for worker in await context.insights.workers()):
+            action = await _follow(context, scope, action)
+        else:
+            status(
+                "no worker is alive: the action waits until one runs; to see how far it is: flowactions outbox actions"
+            )
+    if action.finished_at is not None:
+        _say_end(action)
+    return action
+
+
+async def _follow(context: CommandContext, scope: Scope, action: Action) -> Action:
     """Show the progress of an action until it has ended; wait for a database that is away meanwhile.
 
     When the command is interrupted, the action continues: workers execute it. The command says how to see or stop it.
@@ -222,22 +207,51 @@ async def _follow(insights: Insights, scope: Scope, action: Action) -> Action:
             now = time.monotonic()
             if action.state != said or now >= said_at + LINE_SECONDS:
                 rate = (action.done - before) / (now - said_at)
-                pace = (
-                    f", {rate:,.1f}/s, {duration((action.counted - action.done) / rate)} left" if rate else ""
-                )
+                left = (action.counted - action.done) / rate * 1000 if rate else 0
+                pace = f", {rate:,.1f}/s, {span(left)} left" if rate else ""
                 why = f" ({action.state_reason})" if action.state_reason else ""
                 status(f"{action.state}{why}: {action.done:,} of {action.counted:,}{pace}")
                 said, said_at, before = action.state, now, action.done
             await asyncio.sleep(POLL_SECONDS)
             try:
-                action = await insights.action(scope, action.id) or action
+                action = await context.insights.action(scope, action.id) or action
             except StorageUnavailable as exc:
                 status(f"waiting for the database: {exc}")
                 await asyncio.sleep(RETRY_SECONDS)
     except asyncio.CancelledError:
         status(
-            "the action continues; to see how far it is: flowactions outbox actions; "
-            f"to stop it: flowactions outbox stop {action.id}"
+            f"the action continues; to see how far it is: flowactions outbox actions; {_how_to_stop(action)}"
         )
         raise
     return action
+
+
+async def actions(
+    context: CommandContext, organization: str | None, limit: int, stop: str | None
+) -> int | tuple[ActionList, int]:
+    """List bulk actions, or stop one."""
+    if stop is not None:
+        stopped = await context.operations.stop(Scope(organization), stop, actor())
+        if stopped is None:
+            status("flowactions: no action has this id; 'flowactions outbox actions' lists them")
+            return FAILED
+        _say_end(stopped)
+        return ActionList(data=[stopped]), DONE if stopped.state == "stopped" else FAILED
+    found = await context.insights.actions(Scope(organization), limit=limit)
+    table(
+        found,
+        {
+            "id": lambda each: each.id,
+            "kind": lambda each: each.kind,
+            "state": lambda each: each.state,
+            "done>": lambda each: f"{each.done:,}",
+            "of>": lambda each: f"{each.counted:,}",
+            "organization": lambda each: each.organization_id or "all",
+            "began": lambda each: moment(each.created_at),
+            "by": lambda each: each.actor_name,
+            "reason": lambda each: each.state_reason or each.reason,
+        },
+    )
+    if not found:
+        hint("there is none")
+    return ActionList(data=found), DONE

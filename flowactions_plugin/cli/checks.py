@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Container
-from typing import Final, Literal, TypeAlias
+from collections.abc import Awaitable, Container
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -23,7 +23,6 @@ from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.tunnel import ProxyFailed
 from flowactions_plugin.errors import EgressRefused, NotConfigured, SendFailed
-from flowactions_plugin.insights.findings import NAMED
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.retention import DAY_MS
@@ -33,8 +32,8 @@ Result: TypeAlias = Literal["ok", "warning", "failed", "skipped"]
 CHAT_TOKENS: Final = 20
 """How many chat tokens are tested at the most, so that the provider does not throttle the app."""
 
-TROUBLED_READ: Final = 1000
-"""How many chat connections with a known failure are read."""
+TROUBLED_READ: Final = 3 * CHAT_TOKENS
+"""How many chat connections with a known failure are read; two thirds of them may be told already, or be over."""
 
 UNREADABLE: Final = "token_unreadable"
 
@@ -75,17 +74,27 @@ class Checks:
         """Record a result."""
         self.found.append(Check(name=name, result=result, message=message, advice=advice))
 
-    async def guarded(self, name: str, check: Awaitable[None]) -> None:
-        """Make a check; an error of it is its result."""
+    async def guarded(self, name: str, check: Awaitable[Said | None]) -> None:
+        """Make a check, and record what it returns, if it has recorded nothing itself; an error of it is its result."""
         try:
-            await check
+            said = await check
         except Exception as exc:  # noqa: BLE001  the other checks are still made
             is_ours = isinstance(exc, FlowActionsError)
-            self.add(name, "failed", str(exc) if is_ours else f"the check failed unexpectedly: {summary(exc)}")
+            said = Said("failed", str(exc) if is_ours else f"the check failed unexpectedly: {summary(exc)}")
+        if said is not None:
+            self.add(name, *said)
 
 
-async def check_egress(checks: Checks, context: CommandContext, url: str, name: str = "egress") -> None:
-    """Record what would happen to a webhook to a URL, and why, without a connection."""
+class Said(NamedTuple):
+    """What a check returns: its result, the result in words, and what to do."""
+
+    result: Result
+    message: str
+    advice: str = ""
+
+
+async def check_egress(context: CommandContext, url: str) -> Said:
+    """Return what would happen to a webhook to a URL, and why, without a connection."""
     settings, resolver = context.settings, Resolver(threads=1)
     guard = guard_of(settings, resolver)
     way = "directly" if settings.egress_proxy is None else "through the proxy of FLOWACTIONS_EGRESS_PROXY"
@@ -94,22 +103,17 @@ async def check_egress(checks: Checks, context: CommandContext, url: str, name: 
     try:
         destination = parse_destination(url)
     except EgressRefused as exc:
-        checks.add(name, "failed", f"refused at enqueue: {exc}", "correct the URL")
-        return
+        return Said("failed", f"refused at enqueue: {exc}", "correct the URL")
     host, addresses = destination.host, [destination.host]
     if not is_address(host):
         if settings.egress_resolve == "proxy":
-            words = f"{host} would be sent {way}, which resolves and judges its addresses"
-            checks.add(name, "ok", words)
-            return
+            return Said("ok", f"{host} would be sent {way}, which resolves and judges its addresses")
         try:
             async with asyncio.timeout(RESOLVE_SECONDS):
                 addresses = [*dict.fromkeys(await resolver(host, destination.port))]
         except (OSError, TimeoutError, UnicodeError) as exc:
             words = f"{host} has no address now ({str(exc) or 'no answer'}): it would be enqueued, and each attempt would fail"
-            advice = "see that the name exists and that this machine's resolver knows it"
-            checks.add(name, "failed", words, advice)
-            return
+            return Said("failed", words, "see that the name exists and that this machine's resolver knows it")
     for address in addresses:
         try:
             guard.check_address(address)
@@ -117,13 +121,11 @@ async def check_egress(checks: Checks, context: CommandContext, url: str, name: 
             advice = "no webhook should be sent there: correct the URL"
             if str(exc).endswith(HOW_TO_ALLOW):
                 advice = f"if this destination is yours: FLOWACTIONS_EGRESS_ALLOW={networks_of(address)}"
-            checks.add(name, "failed", f"{host} at {address} would be refused: {exc}", advice)
-            return
-    words = f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}"
-    checks.add(name, "ok", words)
+            return Said("failed", f"{host} at {address} would be refused: {exc}", advice)
+    return Said("ok", f"{host} at {', '.join(addresses)} would be sent {way}; port {destination.port}")
 
 
-async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY_SECONDS) -> None:
+async def check_proxy(settings: Settings, seconds: float = PROXY_SECONDS) -> Said:
     """Ask the egress proxy for a tunnel to a name that never exists, to see that it is there and accepts our credentials."""
     advice = "see that FLOWACTIONS_EGRESS_PROXY is right, and that the proxy runs and can be reached"
     transport, _ = outbound(settings, guard_of(settings, Resolver(threads=1)), None)
@@ -140,57 +142,47 @@ async def check_proxy(checks: Checks, settings: Settings, seconds: float = PROXY
             advice = "have FLOWACTIONS_EGRESS_PROXY name a forward proxy: a web server answers so, which opens no tunnels"
         if status is None or wants or status in NOT_A_PROXY:
             detail = printable(exc.detail, message=True)
-            checks.add("proxy", "failed", f"{exc} ({detail}): deliveries wait for it", advice)
-            return
+            return Said("failed", f"{exc} ({detail}): deliveries wait for it", advice)
         answered = f"answered {status} to CONNECT for a name that does not exist"
     except TimeoutError:
         if progress.proxy is not None:
             words = f"the egress proxy {progress.proxy} did not answer within {seconds:g} s"
-            checks.add("proxy", "failed", words, advice)
-            return
+            return Said("failed", words, advice)
     except SendFailed:
         pass  # it opened a tunnel
     finally:
         await transport.aclose()
     words = f"the proxy of FLOWACTIONS_EGRESS_PROXY answers, and asks for no other credentials: it {answered}"
-    checks.add("proxy", "ok", words)
+    return Said("ok", words)
 
 
-async def check_keys(checks: Checks, context: CommandContext) -> None:
+async def check_keys(context: CommandContext) -> Said:
     """Check that the encryption keys open every stored token. Nothing is resealed."""
     store, settings = ConnectionStore(context.database), context.settings
     stored = await store.sealed_tokens("", 1)
     if not settings.encryption_keys and (not stored or settings.environment == "development"):
         needed = "the file flowactions.key is used, as this is development" if stored else "no token needs one"
-        checks.add("keys", "skipped", f"no encryption key is set, and {needed}")
-        return
+        return Said("skipped", f"no encryption key is set, and {needed}")
     try:
         keys = keys_of(settings, context.database)
     except NotConfigured as exc:
-        checks.add("keys", "failed", str(exc), "set it to the keys that the tokens were sealed with")
-        return
+        return Said("failed", str(exc), "set it to the keys that the tokens were sealed with")
     done = await reseal(store, keys, dry=True)
     said = f"{plural(done.current, 'token')} under the newest key, {done.changed} under older ones"
     if done.broken:
         some = ", ".join(printable(each) for each in done.broken[:5])
         said += f"; no key opens those of {plural(len(done.broken), 'organization')}: {some}"
         advice = "add the missing key to FLOWACTIONS_ENCRYPTION_KEYS, or let them reconnect"
-        checks.add("keys", "failed", said, advice)
-    elif done.changed:
-        checks.add("keys", "warning", said, "run 'flowactions reseal' before you remove an older key")
-    else:
-        checks.add("keys", "ok", said)
+        return Said("failed", said, advice)
+    if done.changed:
+        return Said("warning", said, "run 'flowactions reseal' before you remove an older key")
+    return Said("ok", said)
 
 
 async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = True) -> None:
-    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test).
+    """Check the settings for chat, and ask the provider whether it accepts stored tokens (auth-test), unless ``asks`` is false.
 
     Only one thing is stored: that it accepts a token which it has refused before.
-
-    Args:
-        checks: to be added to.
-        context: the settings and the database.
-        asks: whether the provider is asked.
     """
     store, settings = ConnectionStore(context.database), context.settings
     connected = await store.count_active()
@@ -210,23 +202,19 @@ async def check_chat(checks: Checks, context: CommandContext, *, asks: bool = Tr
             )
             advice = "set CHAT_SIGNING_SECRET to the chat app's signing secret"
             checks.add("chat", "failed", words, advice)
-        if asks and await _bot_token_is_accepted(checks, chat, settings.chat_bot_token):
+        if asks and settings.chat_bot_token is not None:
+            try:
+                identity = await chat.provider.identify(settings.chat_bot_token)
+            except ChatRefused as refusal:
+                words = f"CHAT_BOT_TOKEN: {refusal.code}"
+                checks.add("chat", "failed", words, advice_for_operators(refusal.code))
+                return
+            words = f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}"
+            checks.add("chat", "ok", words)
+        if asks:
             await _ask_provider(checks, context, chat, store, connected)
     finally:
         await chat.aclose()
-
-
-async def _bot_token_is_accepted(checks: Checks, chat: Chat, token: str | None) -> bool:
-    if token is not None:
-        try:
-            identity = await chat.provider.identify(token)
-        except ChatRefused as refusal:
-            words = f"CHAT_BOT_TOKEN: {refusal.code}"
-            checks.add("chat", "failed", words, advice_for_operators(refusal.code))
-            return False
-        words = f"CHAT_BOT_TOKEN is accepted, of workspace {printable(identity.team_name)}"
-        checks.add("chat", "ok", words)
-    return True
 
 
 async def _ask_provider(
@@ -263,32 +251,18 @@ async def _ask_provider(
 
 
 async def _troubled(
-    checks: Checks,
-    context: CommandContext,
-    store: ConnectionStore,
-    accepted: Container[str],
-    told: Collection[str],
+    checks: Checks, context: CommandContext, store: ConnectionStore, accepted: set[str], told: Container[str]
 ) -> None:
     """Name connections that are revoked, or whose last message could not be sent, less than a day ago."""
     since = int(await context.database.time() * 1000) - DAY_MS
-    found = []
-    for each in await store.some(troubled(since), TROUBLED_READ):
-        is_active = each.status == "active"
-        code = (each.last_error or "") if is_active else (each.status_reason or "token_revoked")
-        is_over = each.organization_id in accepted and code in REVOKED | TRANSIENT
-        if each.organization_id not in told and not is_over:
-            found.append((each, code, is_active))
-    for each, code, is_active in found[:NAMED]:
-        words = code
-        if is_active:
-            origin = "a test message"
+    for each in await store.some(troubled(since), TROUBLED_READ):  # a finding has the number of all
+        code, words = each.status_reason or "token_revoked", ""
+        if each.status == "active":
+            code, origin = each.last_error or "", "a test message"
             if each.last_error_node:
                 origin = f"flow {printable(each.last_error_flow)}, node {printable(each.last_error_node)}"
             words = f"last error {code} at {to_iso(each.last_error_at or 0)}, {origin}"
-        whose = printable(each.organization_id)
-        checks.add("chat", "warning", f"organization {whose}: {words}", advice_for_operators(code))
-    if len(found) > NAMED:
-        more = plural(
-            len(found) - NAMED, "more connection", "more connections", exact=len(found) < TROUBLED_READ
-        )
-        checks.add("chat", "warning", more, "see the page 'Chat connections'")
+        is_over = each.organization_id in accepted and code in REVOKED | TRANSIENT
+        if each.organization_id not in told and not is_over:
+            whose = printable(each.organization_id)
+            checks.add("chat", "warning", f"organization {whose}: {words or code}", advice_for_operators(code))

@@ -1,109 +1,403 @@
-"""The tree of commands, and those with which a host is prepared: ``keygen`` and ``chat-manifest``."""
+"""The tree of commands: their help, arguments and options. What carries them out is imported when they run."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from inspect import cleandoc
 from typing import Final
 
 import click
 
-from flowactions_plugin.cli.destinations import destinations
-from flowactions_plugin.cli.frame import DONE, SETTINGS, command, host_option
-from flowactions_plugin.cli.maintenance import doctor, migrate, purge, reseal
-from flowactions_plugin.cli.options import WORDS
-from flowactions_plugin.cli.outbox import outbox, show_status
-from flowactions_plugin.cli.output import line, status, write_json
-from flowactions_plugin.cli.send_and_listen import listen, send_test
-from flowactions_plugin.cli.worker import worker
-
-NEXT_STEPS: Final = (
-    "Create the app: https://api.slack.com/apps, Create New App, From a manifest; paste what is above.",
-    "Set CHAT_CLIENT_ID, CHAT_CLIENT_SECRET and CHAT_SIGNING_SECRET from its Basic Information; restart the host.",
-    "Then verify the request URL under Event Subscriptions: the host answers there once it knows the signing secret.",
+from flowactions_plugin.cli.frame import (
+    DONE,
+    FAILED,
+    FAILING,
+    NEWER_TABLES,
+    SETTINGS,
+    STALLED,
+    Command,
+    command,
+    host_option,
 )
-"""What is to be done with an app manifest."""
-
-
-@command("keygen")
-@click.option(
-    "--signing", is_flag=True, help="Make a signing secret of a webhook instead of an encryption key."
+from flowactions_plugin.cli.options import (
+    LIMIT,
+    REASON,
+    SECRET,
+    WORDS,
+    YES,
+    filter_options,
+    option,
+    organization_option,
 )
-def keygen(signing: bool) -> int:
-    """Make an encryption key, for FLOWACTIONS_ENCRYPTION_KEYS.
 
-    The key is 32 random bytes in base64. It is written to standard output and not stored. To rotate keys, put
-    it before the older keys and run 'flowactions reseal'.
-    """
-    import base64
-    import secrets
-
-    line(("whsec_" if signing else "") + base64.b64encode(secrets.token_bytes(32)).decode())
-    return DONE
-
-
-@command("chat-manifest")
-@host_option()
-@click.option(
-    "--url",
-    type=WORDS,
-    metavar="URL",
-    help="The URL at which browsers and the provider reach this host's routes, with the prefix of FlowActions.load, if it has "
-    "one. Without it, BACKEND_PUBLIC_URL.",
+RATE: Final = option(
+    "--rate", "At most this many deliveries a second.", type=click.FloatRange(min=0, min_open=True), metavar="N"
 )
-async def chat_manifest(host: str | None, url: str | None) -> int:
-    """Write the app manifest of the chat provider for this host, as JSON.
+CANARY: Final = option(
+    "--canary",
+    "Send this many first, and stop if more than a tenth of their first attempts fail.",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+)
+RESET: Final = option(
+    "--reset reset_attempts",
+    "Give each delivery all its attempts again; without it, one more attempt.",
+    is_flag=True,
+)
 
-    It has the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a
-    manifest'; you may change its name. It contains no secret. The command sends nothing and opens no database. The next
-    steps are written to standard error.
-    """
-    from flowactions_plugin.cli.app_manifest import app_manifest
-    from flowactions_plugin.cli.context import context_of
-    from flowactions_plugin.settings.readers import base_url
 
-    if url is None:
-        async with context_of(host) as context:
-            public_url = context.settings.public_url
-        if public_url is None:
-            raise click.UsageError("Nothing says where the routes are: set BACKEND_PUBLIC_URL, or add --url.")
-    else:
-        try:
-            public_url = base_url(url)
-        except ValueError as exc:
-            raise click.UsageError(f"--url {exc}.") from None
-    write_json(app_manifest(public_url))
-    if not public_url.startswith("https://"):
-        status(
-            "flowactions: warning: a real provider accepts no URL but https://: name the public one, with --url."
+def group(name: str, commands: Sequence[click.Command], text: str, *params: click.Option) -> click.Group:
+    """Declare a group of commands; without one of them, a mistake is said in one line."""
+    return click.Group(
+        name,
+        commands=commands,
+        params=[*params],
+        help=cleandoc(text),
+        context_settings=SETTINGS,
+        no_args_is_help=False,
+    )
+
+
+def changing(kind: str, text: str, *own: click.Option) -> Command:
+    """Declare a command that changes deliveries: those of some ids, or of a filter."""
+    return command(
+        kind,
+        "changing:change",
+        text,
+        click.Argument(["ids"], nargs=-1, metavar="[ID]..."),
+        *own,
+        *filter_options("status", "id"),
+        option("--all everything", "Without any filter: all of them.", is_flag=True),
+        REASON,
+        option("--dry-run", "Change nothing; show the number and the destinations.", is_flag=True),
+        YES,
+        document="cli.changing:Outcome",
+        exits={
+            DONE: "done; or ordered, where no worker is alive; or nothing meets the filter",
+            FAILED: "it failed; the action was stopped; or a single delivery was not in a state for it",
+        },
+        opens=True,
+        kind=kind,
+    )
+
+
+OUTBOX: Final = (
+    command(
+        "list",
+        "outbox:list_deliveries",
+        "List deliveries, newest first.",
+        *filter_options("id"),
+        LIMIT,
+        option(
+            "--cursor",
+            "Continue after a page; the last line of each page names its cursor.",
+            type=WORDS,
+            metavar="TEXT",
+        ),
+        document="insights.results:Page",
+        opens=True,
+    ),
+    command(
+        "show",
+        "outbox:show",
+        "Show one delivery: why it is not sent yet, its request, its attempts, and the changes that people made to it.",
+        click.Argument(["delivery_id"], metavar="ID"),
+        document="insights.results:Found",
+        exits={FAILED: "no delivery has this id; or it failed"},
+        opens=True,
+    ),
+    changing(
+        "retry",
+        """Retry dead deliveries: those with these ids now, or those that match a filter, ten seconds later.
+
+        Workers retry those of a filter, so it continues if this command or a worker is killed. To see the progress, use
+        'outbox actions'. To stop it, use 'outbox actions --stop': before it has begun, nothing is changed.
+        """,
+        RESET,
+        RATE,
+        CANARY,
+    ),
+    changing(
+        "resend",
+        """Send delivered webhooks again: those with these ids, or those that match a filter with --from.
+
+        Each is sent as a new delivery with the same event id, headers and body, signed with the present secret. Receivers
+        that dedupe by event id ignore events that they have already processed. Filters need --from, --event-id or --key.
+        """,
+        RATE,
+        CANARY,
+    ),
+    changing(
+        "cancel",
+        """Cancel deliveries that wait for an attempt, at once: those with these ids, or those that match a filter.
+
+        They are then dead; 'outbox retry --reset' sends them after all. A delivery that is being sent is delivered if its
+        receiver answers so, and is not tried again otherwise.
+        """,
+    ),
+    changing(
+        "delete",
+        """Delete dead deliveries with their attempts: those with these ids, or those that match a filter.
+
+        Those of a filter are deleted ten seconds later, unless 'outbox actions --stop' stops it. They cannot be restored.
+        """,
+    ),
+    command(
+        "actions",
+        "changing:actions",
+        """List bulk actions, the latest first; or stop one.
+
+        Deliveries that a stopped action has already changed stay changed. Before it has begun, it changes none.
+        """,
+        organization_option("Of this organization."),
+        LIMIT,
+        option("--stop", "Stop this bulk action, and show it.", type=WORDS, metavar="ID"),
+        document="cli.changing:ActionList",
+        exits={FAILED: "with --stop: no action has this id, or it has ended; or it failed"},
+        opens=True,
+    ),
+)
+
+DESTINATIONS: Final = (
+    command(
+        "list",
+        "destinations:list_destinations",
+        "List destinations with the results of the last hour, and pauses.",
+        organization_option("Of this organization."),
+        LIMIT,
+        document="cli.destinations:Destinations",
+        opens=True,
+    ),
+    *(
+        command(
+            name,
+            "destinations:change",
+            text,
+            click.Argument(["destination"], type=WORDS),
+            organization_option("For this organization only; without it, for all."),
+            REASON,
+            opens=True,
+            what=name,
         )
-    for step in NEXT_STEPS:
-        status(step)
-    return DONE
+        for name, text in (
+            (
+                "pause",
+                """Pause a destination: its deliveries wait, use up no attempt and do not delay other deliveries.
 
-
-@click.group("flowactions", context_settings=SETTINGS, no_args_is_help=False)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged to standard error.",
+                DESTINATION is scheme, host and port, or a URL. Attempts in flight are finished.
+                """,
+            ),
+            (
+                "resume",
+                "Resume a destination: deliveries that have waited are due at once, in their order.",
+            ),
+        )
+    ),
 )
-def flowactions(log_level: str) -> None:
-    """Operate the flow-actions plugin."""
 
+COMMANDS: Final = (
+    command(
+        "worker",
+        "worker:worker",
+        """Deliver the rows of the outbox, in a process of its own.
 
-for each in (
-    worker,
-    migrate,
-    reseal,
-    doctor,
-    show_status,
-    outbox,
-    destinations,
-    purge,
-    send_test,
-    listen,
-    chat_manifest,
-    keygen,
-):
-    flowactions.add_command(each)
+        It runs until SIGTERM, SIGINT or SIGHUP; if nohup has started it, it ignores SIGHUP. At the end it stops claiming,
+        finishes the attempts in flight, and gives its other rows back. Any number of workers may run with one PostgreSQL.
+        """,
+        host_option(required=True),
+        exits={DONE: "after a graceful stop"},
+    ),
+    command(
+        "migrate",
+        "maintenance:migrate",
+        """Create the tables, or upgrade them to this release's revision.
+
+        The tables are those of FLOWACTIONS_DATABASE_URL, or with --host those of the host, its shared engine included.
+        """,
+        host_option(),
+        option(
+            "--check",
+            "Change nothing; exit 1 if the tables must be changed, 3 if they are newer than this release.",
+            is_flag=True,
+        ),
+        exits={
+            DONE: "the tables are of this release",
+            FAILED: "it failed; or, with --check, something is to be done",
+            NEWER_TABLES: "the tables are of a later release than this one, and nothing was changed",
+        },
+    ),
+    command(
+        "reseal",
+        "maintenance:reseal",
+        """Encrypt every stored token with the newest encryption key.
+
+        Run it after you have put a new key before the others in FLOWACTIONS_ENCRYPTION_KEYS. Then you can remove the older
+        keys. Hosts continue to work meanwhile.
+        """,
+        option("--check", "Change nothing; exit 1 if tokens must be encrypted again.", is_flag=True),
+        exits={
+            DONE: "every token is sealed with the newest key",
+            FAILED: "no key opens some token, and the message names its organization; or, with --check, something is to be "
+            "done; or it failed",
+        },
+        opens=True,
+    ),
+    command(
+        "doctor",
+        "diagnosis:doctor",
+        """Check settings, database, tables, clocks, keys, chat tokens, egress, its proxy and deliveries.
+
+        To check that the database can be written, it writes a row and rolls it back. It changes nothing else. The exit
+        status is that of the verdict, so that a monitor can run it.
+        """,
+        host_option(),
+        option(
+            "--url urls",
+            "Say what would happen to a webhook to this URL, and why. May be repeated.",
+            multiple=True,
+        ),
+        option(
+            "--chat/--no-chat with_chat",
+            "Ask the chat provider about stored tokens, at most 20 of them.",
+            default=True,
+        ),
+        document="cli.diagnosis:Diagnosis",
+        exits={
+            DONE: "no check failed: deliveries work, or nothing is due",
+            FAILED: "a check failed",
+            STALLED: "deliveries are stalled: rows are due, and nobody claims them",
+            FAILING: "deliveries are failing: most attempts of the last minutes have failed, and not of one organization alone",
+        },
+    ),
+    command(
+        "status",
+        "outbox:show_status",
+        """Show how deliveries stand: what is due, rates, workers, findings, and what fails most.
+
+        Workers are the processes that deliver: 'flowactions worker', and hosts that deliver themselves.
+        """,
+        organization_option("Of this organization."),
+        document="insights.results:Overview",
+        exits={FAILED: "no worker is alive; or it failed"},
+        opens=True,
+    ),
+    group(
+        "outbox",
+        OUTBOX,
+        """List, show, retry, resend, cancel and delete deliveries.
+
+        Without --organization, the deliveries of all organizations.
+        """,
+    ),
+    group("destinations", DESTINATIONS, "List destinations, pause and resume them."),
+    command(
+        "purge",
+        "maintenance:purge",
+        """Delete all rows of an organization, and revoke its chat token.
+
+        Deliveries that wait are deleted too, and are not sent. The command counts the rows first. One line of the audit
+        stays: it has the person and the numbers. If the command was interrupted, run it again.
+        """,
+        click.Argument(["organization"], type=WORDS),
+        option("--dry-run", "Count only.", is_flag=True),
+        YES,
+        document="cli.maintenance:Purge",
+        exits={FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
+        opens=True,
+    ),
+    command(
+        "send-test",
+        "trial:send_test",
+        """Send one delivery to a URL, and time each phase of it.
+
+        This process sends it, with the egress rules, the proxy and the certificates of the settings. If a secret is given,
+        the request is signed. The command writes nothing to a database, and does not retry.
+        """,
+        click.Argument(["url"]),
+        host_option(),
+        SECRET,
+        option(
+            "--body-file",
+            "A file with the body; '-': standard input. Without it, a small test event.",
+            type=click.File("rb"),
+            metavar="FILE",
+        ),
+        document="cli.trial:Sent",
+        exits={
+            DONE: "the receiver answered with 2xx",
+            FAILED: "it did not, or nothing could be sent; the line says why",
+        },
+    ),
+    command(
+        "listen",
+        "receiver:listen",
+        """Receive webhooks here, verify their signatures and print them.
+
+        Without a signing secret, the command makes one and writes it to standard error: configure it in the webhook. With
+        FLOWACTIONS_ENVIRONMENT=development, webhooks may go to a receiver on this machine.
+        """,
+        option("--bind", "The address to listen at.", default="127.0.0.1", metavar="ADDRESS"),
+        option("--port", "The port; 0: any that is free.", type=click.IntRange(0, 65535), default=8420),
+        SECRET,
+        option(
+            "--status answer",
+            "The status of every answer; 500 or 429, for example, to watch retries.",
+            type=click.IntRange(200, 599),
+            default=200,
+        ),
+        option(
+            "--forward-to",
+            "Send each request on to this URL as it came, and answer with the status that it gives.",
+            metavar="URL",
+        ),
+        option("--count", "End after this many requests.", type=click.IntRange(min=1)),
+        option("--headers show_headers", "Print the headers and the body, too.", is_flag=True),
+        document="cli.receiver:Received",
+        exits={
+            DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, this many requests arrived and all of them were verified",
+            FAILED: "with --count: not all of them were verified",
+            2: "the address cannot be used, or an option is wrong",
+        },
+    ),
+    command(
+        "chat-manifest",
+        "app_manifest:chat_manifest",
+        """Write the app manifest of the chat provider for this host, as JSON.
+
+        It has the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a
+        manifest'; you may change its name. It contains no secret. The command sends nothing and opens no database. The next
+        steps are written to standard error.
+        """,
+        host_option(),
+        option(
+            "--url",
+            "The URL at which browsers and the provider reach this host's routes, with the prefix of FlowActions.load, "
+            "if it has one. Without it, BACKEND_PUBLIC_URL.",
+            type=WORDS,
+            metavar="URL",
+        ),
+    ),
+    command(
+        "keygen",
+        "maintenance:keygen",
+        """Make an encryption key, for FLOWACTIONS_ENCRYPTION_KEYS.
+
+        The key is 32 random bytes in base64. It is written to standard output and not stored. To rotate keys, put it before
+        the older keys and run 'flowactions reseal'.
+        """,
+        option("--signing", "Make a signing secret of a webhook instead of an encryption key.", is_flag=True),
+    ),
+)
+
+flowactions: Final = group(
+    "flowactions",
+    COMMANDS,
+    "Operate the flow-actions plugin.",
+    option(
+        "--log-level",
+        "What is logged to standard error.",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+    ),
+)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from flowactions_plugin.cli.output import status, summary
+from flowactions_plugin.cli.output import status, summary, wants_json, write_json
 
 if TYPE_CHECKING:
     from flowactions_hookspecs import FlowActionsError
@@ -51,53 +52,59 @@ class Command(click.Command):
         self.document = document
 
 
-def host_option(*, required: bool = False) -> Callable[[Any], Any]:
+def host_option(*, required: bool = False) -> click.Option:
     """Return the option ``--host``."""
     text = "Where the host is made: 'package.module:name' of a Host, or of a function that returns one."
     if not required:
         text += " Without it, the settings of the environment are used."
-    return click.option("--host", required=required, metavar="MODULE:NAME", help=text)
+    return click.Option(["--host"], required=required, metavar="MODULE:NAME", help=text)
 
 
 def command(
     name: str,
-    *,
+    work: str | Callable[..., Any],
+    text: str,
+    *params: click.Parameter,
     exits: Mapping[int, str] | None = None,
     document: str | None = None,
     opens: bool = False,
-) -> Callable[[Callable[..., Any]], Command]:
-    """Declare a `Command`; with a document it has the option ``--json``.
+    **more: Any,
+) -> Command:
+    """Declare a command.
 
     Args:
         name: of the command.
+        work: the function that carries it out, as ``module:name`` within this package, which is imported when the command
+            runs. It gets the options, and returns an exit status, or what ``--json`` writes and an exit status.
+        text: its help.
+        params: its arguments and options.
         exits: see `Command`.
         document: see `Command`.
         opens: whether the command works on deliveries: it gets a `CommandContext` whose database is open, and has ``--host``.
+        more: further arguments of the function.
     """
 
-    def declare(function: Callable[..., Any]) -> Command:
-        @wraps(function)
-        def run(**options: Any) -> int:
-            return _run(partial(_opened if opens else function, **options))
+    def run(**options: Any) -> int:
+        options.pop("as_json", None)
+        return _run(work, {**options, **more}, opens=opens)
 
-        async def _opened(host: str | None, **options: Any) -> int:
-            from flowactions_plugin.cli.context import opened  # not for --help
-
-            async with opened(host) as context:
-                return int(await function(context, **options))
-
-        meant = {**(TABLES_EXITS if opens else {}), **(exits or {})}
-        declared = click.command(name, cls=Command, context_settings=SETTINGS, exits=meant, document=document)
-        made = declared(host_option()(run) if opens else run)
-        if document is not None:
-            text = "Write the result as JSON to standard output."
-            made.params.append(click.Option(["--json", "as_json"], is_flag=True, help=text))
-        return made
-
-    return declare
+    found = [host_option(), *params] if opens else [*params]
+    if document is not None:
+        words = "Write the result as JSON to standard output."
+        found.append(click.Option(["--json", "as_json"], is_flag=True, help=words))
+    meant = {**(TABLES_EXITS if opens else {}), **(exits or {})}
+    return Command(
+        name,
+        params=found,
+        callback=run,
+        help=inspect.cleandoc(text),
+        context_settings=SETTINGS,
+        exits=meant,
+        document=document,
+    )
 
 
-def _run(work: Callable[[], Any]) -> int:
+def _run(work: str | Callable[..., Any], options: dict[str, Any], *, opens: bool) -> int:
     """Run a command's work, in an event loop if it needs one; return the exit status.
 
     No message of an unexpected error is shown: a secret may be in it.
@@ -111,8 +118,14 @@ def _run(work: Callable[[], Any]) -> int:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs every check of the tables
     try:
-        found = work()
-        return int(asyncio.run(found) if isinstance(found, Coroutine) else found)
+        function = work if callable(work) else _imported(work)
+        found = _opened(function, **options) if opens else function(**options)
+        if isinstance(found, Coroutine):
+            found = asyncio.run(found)
+        document, code = found if isinstance(found, tuple) else (None, found)
+        if document is not None and wants_json():
+            write_json(document)
+        return int(code)
     except (BrokenPipeError, click.ClickException, click.Abort):
         raise  # click ends with 1, and without a word, when whoever reads the output has enough
     except FlowActionsError as exc:
@@ -125,18 +138,31 @@ def _run(work: Callable[[], Any]) -> int:
     return code
 
 
+def _imported(work: str) -> Callable[..., Any]:
+    module, _, name = work.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(f"{__package__}.{module}"), name)
+    return found
+
+
+async def _opened(work: Callable[..., Any], host: str | None, **options: Any) -> Any:
+    from flowactions_plugin.cli.context import opened  # not for --help
+
+    async with opened(host) as context:
+        return await work(context, **options)
+
+
 def call(root: click.Command, arguments: Sequence[str] | None) -> int:
     """Run the command line; returns the exit status. Mistakes are one line on standard error."""
     try:
         code = root.main(
             None if arguments is None else list(arguments), prog_name=PROGRAM, standalone_mode=False
         )
-    except click.UsageError as exc:
-        where = PROGRAM if exc.ctx is None else exc.ctx.command_path
-        _say(f"{exc.format_message()} See '{where} --help'.")
-        return CANNOT_RUN
     except click.ClickException as exc:
-        _say(exc.format_message())
+        said = exc.format_message()
+        if isinstance(exc, click.UsageError):
+            path = PROGRAM if exc.ctx is None else exc.ctx.command_path
+            said = f"{said.removesuffix('.')}. See '{path} --help'."
+        _say(said)
         return CANNOT_RUN
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
@@ -157,7 +183,7 @@ def _advice(exc: FlowActionsError) -> tuple[str, int]:
         return said, NEWER_TABLES
     if isinstance(exc, errors.FilterInvalid):
         return f"--{said}" if exc.field else said, CANNOT_RUN
-    unrunnable = (errors.ActionInvalid, errors.CannotRun, errors.StorageMisplaced, HostInvalid, SettingsInvalid)
-    return said, CANNOT_RUN if isinstance(exc, unrunnable) and not isinstance(
-        exc, errors.SetChanged
-    ) else FAILED
+    if isinstance(exc, errors.SetChanged):
+        return said, FAILED
+    wrong = (errors.ActionInvalid, errors.CannotRun, errors.StorageMisplaced, HostInvalid, SettingsInvalid)
+    return said, CANNOT_RUN if isinstance(exc, wrong) else FAILED

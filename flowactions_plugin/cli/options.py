@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import click
 
-from flowactions_plugin.cli.output import short, status
+from flowactions_plugin.cli.output import hint
 from flowactions_plugin.insights.fields import BY_NAME, FIELDS, TIMES
 
 if TYPE_CHECKING:
     from flowactions_plugin.insights.filters import Filter
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 MOST_CHARACTERS: Final = 2048
 
@@ -37,113 +35,75 @@ class Words(click.ParamType):  # type: ignore[type-arg]  # generic for a checker
 WORDS: Final = Words()
 
 
-def organization_option(text: str) -> Callable[[Function], Function]:
-    """Return the option ``--organization``."""
-    return click.option("--organization", type=WORDS, metavar="ID", help=text)
+def option(names: str, text: str, **more: Any) -> click.Option:
+    """Return an option, by its names and its help; a default is shown if it is not empty."""
+    return click.Option(names.split(), help=text, show_default=bool(more.get("default")), **more)
 
 
-reason_option = click.option(
+REASON: Final = option(
     "--reason",
+    "The reason, for the audit; it is shown to the organization.",
     type=WORDS,
     default="",
     metavar="TEXT",
-    help="The reason, for the audit; it is shown to the organization.",
 )
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
-limit_option = click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="The most that are shown."
+YES: Final = option("--yes -y", "Do not ask.", is_flag=True)
+LIMIT: Final = option("--limit", "The most that are shown.", type=click.IntRange(1, 1000), default=50)
+SECRET: Final = option(
+    "--secret-file",
+    "A file with the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
+    type=click.File("rb"),
+    metavar="FILE",
 )
 
 
-def content(read: Callable[[str | None], Any]) -> Callable[..., Any]:
-    """Return what reads the file that an option names, before the event loop runs: in it, Ctrl+C ends no read of the terminal."""
-    return lambda context, _param, path: None if context.resilient_parsing else read(path)
+def organization_option(text: str) -> click.Option:
+    """Return the option ``--organization``."""
+    return option("--organization", text, type=WORDS, metavar="ID")
 
 
-def read_file(path: str | None) -> bytes | None:
-    """Return the bytes of a file, of standard input for ``-``; ``None`` without one.
+def filter_options(*without: str) -> list[click.Option]:
+    """Return the options of a filter, without some of its fields."""
+    return [
+        click.Option([f"--{field.name}", _variable(field.name)], metavar=field.metavar, help=field.help)
+        for field in FIELDS
+        if field.name not in without
+    ]
+
+
+def filter_of(given: Mapping[str, str | None]) -> Filter:
+    """Return the filter of a command's options, and say how its times were read.
 
     Raises:
-        click.FileError: it cannot be read.
+        FilterInvalid: a value is wrong.
     """
-    if path is None:
-        return None
-    try:
-        with click.open_file(path, "rb") as file:
-            content: bytes = file.read()
-    except OSError as exc:
-        raise click.FileError(path, exc.strerror) from None
-    return content
+    from flowactions_plugin.clock import moment
+    from flowactions_plugin.insights.filters import parse, to_query
+
+    wanted = parse({name: value for name in BY_NAME if (value := given.get(_variable(name))) is not None})
+    times = [f"--{name} {moment(value)}" for name, value in to_query(wanted).items() if name in TIMES]
+    if times:
+        hint(f"times in UTC: {' '.join(times)}")
+    return wanted
 
 
-def read_secret(path: str | None) -> str | None:
+def read_secret(file: BinaryIO | None) -> str | None:
     """Return the signing secret of a file, or that of the environment; ``None`` when there is none.
 
     Raises:
-        click.FileError: the file cannot be read.
-        click.UsageError: it holds no text.
+        click.UsageError: the file holds no text.
     """
     import os
 
-    content = read_file(path)
-    if content is None:
+    if file is None:
         return os.environ.get("WEBHOOK_SECRET") or None
     try:
-        secret = content.decode().strip("\r\n")
+        secret = file.read().decode().strip("\r\n")
     except UnicodeDecodeError:
         raise click.UsageError("The secret's file is not UTF-8.") from None
     if not secret:
         raise click.UsageError("The secret's file is empty.")
     return secret
-
-
-secret_option = click.option(
-    "--secret-file",
-    "secret",
-    metavar="FILE",
-    callback=content(read_secret),
-    help="A file with the signing secret; '-': standard input. Without it, the environment's WEBHOOK_SECRET.",
-)
-
-
-def filter_options(*, without: Collection[str] = ()) -> Callable[[Function], Function]:
-    """Return the options of a filter; the command gets their values by name.
-
-    Args:
-        without: names that the command does not have.
-    """
-
-    def add(function: Function) -> Function:
-        for field in reversed(FIELDS):
-            if field.name not in without:
-                option = click.option(
-                    f"--{field.name}", _variable(field.name), metavar=field.metavar, help=field.help
-                )
-                function = option(function)
-        return function
-
-    return add
-
-
-def filter_of(given: Mapping[str, str | None]) -> Filter:
-    """Return the filter of a command's options.
-
-    Raises:
-        FilterInvalid: a value is wrong.
-    """
-    from flowactions_plugin.insights.filters import parse
-
-    values = {name: given.get(_variable(name)) for name in BY_NAME}
-    return parse({name: value for name, value in values.items() if value is not None})
-
-
-def say_times(wanted: Filter) -> None:
-    """Say which times a filter has, as its words and offsets were read."""
-    from flowactions_plugin.insights.filters import to_query
-
-    times = [f"--{name} {short(value)}" for name, value in to_query(wanted).items() if name in TIMES]
-    if times:
-        status(f"times in UTC: {' '.join(times)}")
 
 
 def _variable(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What commands write, times and durations included: results to standard output, everything else to standard error.
+"""What commands write: results to standard output, everything else to standard error.
 
 Whatever is written passes `escaped` or JSON's ASCII form, so that no stored or received text reaches a terminal as a control
 sequence, a line break or a text-direction mark.
@@ -22,14 +22,27 @@ SAFE_INTEGER: Final = 2**53
 """Programs read larger integers differently (RFC 7493 §2.2), so from here on they are written as text."""
 
 
+def wants_json() -> bool:
+    """Return whether ``--json`` is given: then the result is a document, and is not written as text."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.params.get("as_json"))
+
+
 def line(text: object = "") -> None:
-    """Write one line of a result."""
-    click.echo(escaped(str(text)), color=False)
+    """Write one line of a result, unless it is written as JSON."""
+    if not wants_json():
+        click.echo(escaped(str(text)), color=False)
 
 
 def status(text: object) -> None:
     """Write one line to standard error: progress, advice, errors."""
     click.echo(escaped(str(text)), err=True, color=False)
+
+
+def hint(text: object) -> None:
+    """Write one line to standard error for who reads the result as text."""
+    if not wants_json():
+        status(text)
 
 
 def block(text: str, indent: str = "    ") -> None:
@@ -60,7 +73,7 @@ def table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -
     """Write a table: its lines are cut at the width of a terminal, and are in full where there is none.
 
     Args:
-        rows: what each row is about.
+        rows: what each row is about; without one, nothing is written.
         columns: heading → text of a row's cell, ``None`` for none; with ``>`` at its end, the column is aligned right.
     """
     texts = [[name.removesuffix(">") for name in columns]]
@@ -69,7 +82,7 @@ def table(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], object]]) -
         texts.append(["" if cell is None else escaped(str(cell)) for cell in cells])
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     most = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for each in texts:
+    for each in texts if len(texts) > 1 else ():
         aligned = (
             text.rjust(width) if name.endswith(">") else text.ljust(width)
             for text, width, name in zip(each, widths, columns, strict=True)
@@ -92,36 +105,6 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if not answer:
         status("nothing was done")
     return answer
-
-
-def moment(milliseconds: int | None) -> str:
-    """Return a time (Unix milliseconds) as ISO 8601 in UTC, with seconds; empty for none or what is not a time."""
-    from flowactions_plugin.clock import to_iso  # not for --help
-
-    if milliseconds is None:
-        return ""
-    try:
-        return short(to_iso(milliseconds))
-    except (ValueError, OverflowError, OSError):
-        return "?"
-
-
-def short(iso: str | None) -> str:
-    """Return an ISO 8601 time without milliseconds."""
-    return "" if iso is None else iso.partition(".")[0] + ("Z" if "." in iso else "")
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units: ``3 min 20 s``."""
-    whole = max(0, round(seconds))
-    parts: list[str] = []
-    for name, size in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        if whole >= size or (name == "s" and not parts):
-            parts.append(f"{whole // size} {name}")
-            whole %= size
-        elif parts:
-            break
-    return " ".join(parts[:2])
 
 
 def summary(exc: BaseException) -> str:

@@ -1,8 +1,10 @@
-"""The receiver of ``flowactions listen``: verifies the signatures of requests, prints them, and passes them on."""
+"""``flowactions listen``: receives requests, verifies their signatures, prints them, and passes them on."""
 
 from __future__ import annotations
 
 import hmac
+import secrets
+import signal
 import socket
 import sys
 import threading
@@ -11,12 +13,15 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from http.server import BaseHTTPRequestHandler
 from socketserver import ThreadingTCPServer
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
+import click
 import msgspec
 
-from flowactions_plugin.cli.output import status
+from flowactions_plugin.cli.frame import DONE, FAILED
+from flowactions_plugin.cli.options import read_secret
+from flowactions_plugin.cli.output import block, line, status, wants_json, write_json
 from flowactions_plugin.clock import system_clock, to_iso
 from flowactions_plugin.egress.signature import (
     EVENT_ID_HEADER,
@@ -70,6 +75,51 @@ class Received(msgspec.Struct, kw_only=True, rename="camel"):
     body_bytes: int
 
 
+def listen(
+    bind: str,
+    port: int,
+    secret_file: BinaryIO | None,
+    answer: int,
+    forward_to: str | None,
+    count: int | None,
+    show_headers: bool,
+) -> int:
+    """Receive until Ctrl+C, SIGTERM, or so many requests."""
+    as_json = wants_json()  # which no other thread knows
+
+    def show(received: Received) -> None:
+        if as_json:
+            write_json(received, indent=None)
+            return
+        answered = f"  answered {received.status}" if forward_to is not None else ""
+        again = "  (this event id came before)" if received.repeated else ""
+        line(
+            f"{received.received_at}  {received.verified:8}  {received.method} {received.target}  "
+            f"{received.event_type or '-'}  {received.event_id or '-'}  {received.body_bytes} bytes{answered}{again}"
+        )
+        if show_headers:
+            for name, value in received.headers:
+                line(f"    {name}: {value}")
+            line()
+            block(received.body)
+
+    secret = read_secret(secret_file)
+    if secret is None:
+        secret = f"whsec_{secrets.token_urlsafe(24)}"
+        status(f"signing secret of this run: {secret}")
+    if forward_to is not None and not forward_to.startswith(("http://", "https://")):
+        raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
+    with Receiver((bind, port), secret, answer, forward_to, show, count) as receiver:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        address, bound = receiver.socket.getsockname()[:2]
+        try:
+            status(f"listening at http://{f'[{address}]' if ':' in address else address}:{bound}/")
+            receiver.serve_forever(poll_interval=0.05)
+        except KeyboardInterrupt:
+            pass
+    return FAILED if count is not None and not receiver.all_verified else DONE
+
+
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
     """Check the signature of a request; `headers` knows no case, `now` is in Unix seconds (§5.3.4, §5.3.5)."""
     signature, timestamp = headers.get(SIGNATURE_HEADER), headers.get(TIMESTAMP_HEADER, "")
@@ -85,22 +135,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> 
 
 
 class Receiver(ThreadingTCPServer):
-    """Listens, answers every request, and shows each that was received.
-
-    Args:
-        address: where to listen; port 0: any that is free.
-        secret: the signing secret.
-        status: of every answer.
-        forward_to: a URL to which each request is sent as it came, and whose status is the answer; ``None``: none is.
-        show: prints what was received.
-        count: after how many requests it is done; ``None``: never.
-
-    Attributes:
-        all_verified: whether every request so far was.
-
-    Raises:
-        CannotRun: the address cannot be listened at.
-    """
+    """Listens, answers every request, and shows each that was received."""
 
     allow_reuse_address = daemon_threads = True
     request_queue_size = 128
@@ -109,14 +144,14 @@ class Receiver(ThreadingTCPServer):
         self,
         address: tuple[str, int],
         secret: str,
-        status: int,
+        answer: int,
         forward_to: str | None,
         show: Callable[[Received], None],
         count: int | None,
     ) -> None:
-        self.secret, self.status, self.forward_to = secret, status, forward_to
+        self.secret, self.answer, self.forward_to = secret, answer, forward_to
         self._show, self._left = show, count
-        self._seen: set[str] = set()
+        self._seen: set[str | None] = set()
         self._lock = threading.Lock()
         self.all_verified = True
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
@@ -136,9 +171,8 @@ class Receiver(ThreadingTCPServer):
         with self._lock:
             if self._left == 0:
                 return
-            if received.event_id is not None:
-                received.repeated = received.event_id in self._seen
-                self._seen.add(received.event_id)
+            received.repeated = received.event_id is not None and received.event_id in self._seen
+            self._seen.add(received.event_id)
             self.all_verified &= received.verified == "verified"
             self._show(received)
             if self._left is not None:
@@ -174,7 +208,7 @@ class _Connection(BaseHTTPRequestHandler):
         # Not `path`, which has one slash at its start where there were two.
         target, to, now = self.requestline.split()[1], self.server.forward_to, system_clock()
         passed = [(name, value) for name, value in headers if name.lower() not in NOT_FORWARDED]
-        code = self.server.status if to is None else forward(to, self.command, passed, body)
+        code = self.server.answer if to is None else forward(to, self.command, passed, body)
         self.send_response_only(code)
         if code not in {204, 304}:
             self.send_header("content-length", "0")

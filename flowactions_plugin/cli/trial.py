@@ -1,23 +1,29 @@
-"""A test delivery: what is sent, and how long each phase of the attempt took."""
+"""``flowactions send-test``: sends a delivery, and says how long each phase of the attempt took."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import msgspec
 
+from flowactions_plugin.cli.context import context_of
+from flowactions_plugin.cli.frame import DONE, FAILED
+from flowactions_plugin.cli.options import read_secret
+from flowactions_plugin.cli.output import block, line
 from flowactions_plugin.clock import system_clock, to_iso
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.outbound import guard_of, outbound
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
-from flowactions_plugin.errors import BodyTooLarge, CannotRun
+from flowactions_plugin.errors import BodyTooLarge
 from flowactions_plugin.http.masking import masked_url
-from flowactions_plugin.queue.rules import BODYLESS_METHODS, delivery_headers, event_id, method_name
-from flowactions_plugin.settings.model import Settings
+from flowactions_plugin.queue.rules import delivery_headers, event_id
+
+EVENT_TYPE: Final = "flowactions.test"
 
 
 class Sent(msgspec.Struct, kw_only=True, rename="camel"):
@@ -58,60 +64,61 @@ class _Message(NamedTuple):
     body: bytes | None
 
 
-async def send(
-    url: str,
-    method: str,
-    event_type: str,
-    body: bytes | None,
-    secret: str | None,
-    settings: Settings,
-    host_transport: object | None,
-) -> Sent:
-    """Make one attempt, as a worker with these settings would.
+def send_test(
+    url: str, host: str | None, secret_file: BinaryIO | None, body_file: BinaryIO | None
+) -> tuple[Sent, int]:
+    """Send a delivery, and print what came of it."""
+    # Files are read before the event loop runs: in it, Ctrl+C ends no read of the terminal.
+    body = None if body_file is None else body_file.read()
+    sent = asyncio.run(_send(url, host, read_secret(secret_file), body))
+    for name, ms in sent.phases.items():
+        failed = "  failed here" if sent.error and name == [*sent.phases][-1] else ""
+        line(f"{name:10} {ms:10.1f} ms{failed}")
+    line(f"{'total':10} {sent.duration_ms:10.1f} ms")
+    if sent.error is not None:
+        line(f"not delivered: {sent.error}")
+    else:
+        signed = "signed" if sent.signed else "not signed, because no secret was given"
+        through = f", {sent.note}" if sent.note else ""
+        came = "delivered" if sent.delivered else "not delivered"
+        line(f"{came}: it answered {sent.status_code} ({signed}){through}")
+        if sent.response:
+            block(sent.response)
+    return sent, DONE if sent.delivered else FAILED
 
-    Args:
-        url: where to.
-        method: the HTTP method; `GET` and `HEAD` have no body (§2.4).
-        event_type: the event's type.
-        body: ``None``: a small JSON document.
-        secret: the signing secret; ``None``: it is not signed.
-        settings: those of the host.
-        host_transport: the host's own transport; ``None``: it has none.
+
+async def _send(url: str, host: str | None, secret: str | None, body: bytes | None) -> Sent:
+    """Make one attempt, as a worker of this host would; without a body, one with a small JSON document.
 
     Raises:
         BodyTooLarge: the body is larger than the settings allow.
-        CannotRun: the method or the type is none.
     """
-    named, now = method_name(method), system_clock()
-    if named is None:
-        raise CannotRun("--method is not the name of an HTTP method")
-    if not event_type.strip() or not event_type.isprintable() or not event_type.isascii():
-        raise CannotRun("--event-type must be printable ASCII")
-    if named in BODYLESS_METHODS:
-        if body is not None:
-            raise CannotRun(f"--body-file cannot be used with {named}, which is sent without a body")
-    elif body is None:
+    now = system_clock()
+    if body is None:
         data = {"occurredAt": to_iso(int(now * 1000)), "test": True}
-        body = json.dumps({"type": event_type, "version": 1, "data": data}).encode()
-    elif len(body) > settings.max_body_bytes:
-        raise BodyTooLarge(
-            f"The body has {len(body)} bytes, and FLOWACTIONS_MAX_BODY_BYTES is {settings.max_body_bytes}."
+        body = json.dumps({"type": EVENT_TYPE, "version": 1, "data": data}).encode()
+    made = event_id(EVENT_TYPE, f"send-test {now}", body)
+    headers, _ = delivery_headers((), event_id=made, event_type=EVENT_TYPE, has_body=True)
+    async with context_of(host) as context:
+        settings = context.settings
+        if len(body) > settings.max_body_bytes:
+            raise BodyTooLarge(
+                f"The body has {len(body)} bytes, and FLOWACTIONS_MAX_BODY_BYTES is {settings.max_body_bytes}."
+            )
+        own = None if context.host is None else context.host.transport
+        transport, validate = outbound(settings, guard_of(settings, Resolver(threads=4)), own)
+        sender = Sender(
+            transport,
+            validate,
+            system_clock,
+            time.monotonic,
+            times_all=True,
+            standard_webhooks=settings.standard_webhooks,
         )
-    made = event_id(event_type, f"send-test {now}", body or b"")
-    headers, _ = delivery_headers((), event_id=made, event_type=event_type, has_body=body is not None)
-    transport, validate = outbound(settings, guard_of(settings, Resolver(threads=4)), host_transport)
-    sender = Sender(
-        transport,
-        validate,
-        system_clock,
-        time.monotonic,
-        times_all=True,
-        standard_webhooks=settings.standard_webhooks,
-    )
-    try:
-        outcome = await sender.send(_Message(named, url, headers, body), secret)
-    finally:
-        await sender.aclose()
+        try:
+            outcome = await sender.send(_Message("POST", url, headers, body), secret)
+        finally:
+            await sender.aclose()
     if isinstance(outcome, Aborted):
         why = f"{outcome.reason} ({outcome.detail})" if outcome.detail else outcome.reason
         outcome = Outcome(0, int((system_clock() - now) * 1000), error=why)

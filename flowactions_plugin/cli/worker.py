@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import logging
+import os
+import resource
+import signal
 from typing import Final
 
-from flowactions_plugin.cli.frame import command, host_option
+from flowactions_hookspecs import FlowActions, FlowActionsError, StartFailed
+from flowactions_hookspecs.tasks import Supervisor
+from flowactions_plugin.cli.context import opened_host
+from flowactions_plugin.services import Services
+
+log = logging.getLogger("flowactions.cli")
 
 MOST_DESCRIPTORS: Final = 65_536
 """How many descriptors a worker allows itself, where the machine allows as many: connections to receivers are kept."""
@@ -13,16 +24,8 @@ COLLECTION_THRESHOLD: Final = 20_000
 """How many more objects than before a worker has when cycles among the young ones are searched for."""
 
 
-@command("worker", exits={0: "after a graceful stop"})
-@host_option(required=True)
 def worker(host: str) -> int:
-    """Deliver the rows of the outbox, in a process of its own.
-
-    It runs until SIGTERM, SIGINT or SIGHUP; if nohup has started it, it ignores SIGHUP. At the end it stops claiming, finishes
-    the attempts in flight, and gives its other rows back. Any number of workers may run with one PostgreSQL.
-    """
-    import asyncio
-
+    """Deliver until a signal comes."""
     try:
         from uvloop import new_event_loop  # of the extra "fast"
     except ImportError:
@@ -32,17 +35,6 @@ def worker(host: str) -> int:
 
 
 async def _deliver(host: str) -> int:
-    import asyncio
-    import logging
-    import os
-    import signal
-
-    from flowactions_hookspecs import FlowActions, FlowActionsError, StartFailed
-    from flowactions_hookspecs.tasks import Supervisor
-    from flowactions_plugin.cli.context import opened_host
-    from flowactions_plugin.services import Services
-
-    log = logging.getLogger("flowactions.cli")
     _allow_descriptors()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,15 +73,11 @@ async def _deliver(host: str) -> int:
 
 
 def _exit(number: int, _frame: object) -> None:
-    import os
-
     os._exit(128 + number)
 
 
 def _allow_descriptors() -> None:
     """Raise the soft limit of descriptors, which is 1,024 on many machines, as far as this process may."""
-    import resource
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(MOST_DESCRIPTORS, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -102,8 +90,6 @@ def _relieve_collector() -> None:
     Deliveries make no cycles, but thousands of objects that live for a moment: with Python's own threshold, collections
     take a twelfth of a worker's time and find nothing.
     """
-    import gc
-
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECTION_THRESHOLD)

@@ -122,9 +122,9 @@ def _quarantine(row: DeliveryDetail) -> str:
 
 def _ended(row: DeliveryDetail) -> str | None:
     if row.status == "delivered":
-        return f"It was delivered at {_time(row.finished_at)}, by attempt {row.attempts}."
+        return f"It was delivered at {moment(row.finished_at)}, by attempt {row.attempts}."
     if row.status == "dead":
-        return f"It failed at {_time(row.finished_at)}: {_sentence(row.last_error)}"
+        return f"It failed at {moment(row.finished_at)}: {_sentence(row.last_error)}"
     return None
 
 
@@ -133,8 +133,8 @@ def _waits(row: DeliveryDetail, pause: Pause | None, now: int, due: int, holder:
     attempt = f"attempt {row.attempts + 1}"
     if row.claimed_until is not None:
         return (
-            f"It is claimed by {_holding(holder)} for {attempt} since {_time(row.claimed_at)}, and at the latest until "
-            f"{_time(row.claimed_until)}, when any worker may claim it again."
+            f"It is claimed by {_holding(holder)} for {attempt} since {moment(row.claimed_at)}, and at the latest until "
+            f"{moment(row.claimed_until)}, when any worker may claim it again."
         )
     if pause is not None and pause.probe_at is not None:
         return (
@@ -151,7 +151,7 @@ def _waits(row: DeliveryDetail, pause: Pause | None, now: int, due: int, holder:
     if row.waiting_since is not None:
         what = "egress proxy" if (row.last_error or "").startswith(PROXY_FAILED) else "host"
         again = "it is tried again" if due <= now else f"it is tried again in {about(max(1000, due - now))}"
-        return f"It waits for the {what} since {_time(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
+        return f"It waits for the {what} since {moment(row.waiting_since)}, and {again}: {_sentence(row.last_error)}"
     if due > now:
         status = "" if row.last_status_code is None else f" ({row.last_status_code})"
         last = "" if row.error_class is None else f"; the last one failed: {row.error_class}{status}"
@@ -171,10 +171,6 @@ def _holding(worker: Worker | None) -> str:
 
 def _ms(iso: str) -> int:
     return round(datetime.fromisoformat(iso).timestamp() * 1000)
-
-
-def _time(iso: str | None) -> str:
-    return "an unknown time" if iso is None else f"{iso[:19]}Z"
 
 
 def _sentence(reason: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from flowactions_plugin.clock import to_iso
+from flowactions_plugin import clock
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Verdict, Worker
 from flowactions_plugin.watch.statistics import BUCKET_MS
 
@@ -187,12 +187,9 @@ def clock_offset(ahead_ms: int | None) -> str:
     return f"{about(abs(ahead_ms))} {'ahead' if ahead_ms > 0 else 'behind'}"
 
 
-def moment(milliseconds: int | None) -> str:
+def moment(value: int | str | None) -> str:
     """Return a time to the second, in UTC."""
-    try:
-        return "an unknown time" if milliseconds is None else f"{to_iso(milliseconds)[:19]}Z"
-    except (ValueError, OverflowError, OSError):
-        return "an unknown time"
+    return clock.moment(value, "an unknown time")
 
 
 def about(milliseconds: int) -> str:

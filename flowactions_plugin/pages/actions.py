@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, cast, get_args
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
@@ -17,9 +18,8 @@ from flowactions_plugin.log_text import plural
 from flowactions_plugin.operations.bulk import Selection, names_rows
 from flowactions_plugin.operations.port import DELAY_SECONDS
 from flowactions_plugin.operators.audit import MOST_REASON
-from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_form, read_query
-from flowactions_plugin.pages.guard import FOR_CHANGERS, Viewer
-from flowactions_plugin.pages.rendering import redirect
+from flowactions_plugin.pages.context import ROWS, Visit, cut, read_filter
+from flowactions_plugin.pages.guard import FOR_CHANGERS
 
 PHRASES: Final[dict[str, str]] = {
     "retry": "Retry {}",
@@ -40,81 +40,64 @@ FILTER_PREFIX: Final = "filter-"
 OPTIONS: Final = ("reason", "reset", "canary", "rate")
 FORM_FIELDS: Final = ("kind", "as-of", "count", *OPTIONS, *(FILTER_PREFIX + name for name in BY_NAME))
 
-AT_ONCE: Final = frozenset({"retry", "cancel", "delete"})
-"""What is done to one delivery as soon as it is confirmed."""
 
-
-@get("/actions", include_in_schema=False)
-async def list_actions(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
-) -> Response[bytes]:
+@get("/actions")
+async def list_actions(visit: NamedDependency[Visit]) -> Response[bytes]:
     """List bulk actions, the latest first."""
-    before = read_query(request, ("cursor",)).get("cursor")
-    found = await context.insights.actions(viewer.scope, before, ROWS + 1)
-    following = found[ROWS - 1].id if len(found) > ROWS else None
-    return context.page(request, "actions.html", rows=found[:ROWS], next_cursor=following)
+    rows, last = cut(await visit.insights.actions(visit.scope, visit.query("cursor").get("cursor"), ROWS + 1))
+    return visit.page("actions.html", rows=rows, last=last)
 
 
-@get("/actions/new", opt=FOR_CHANGERS, include_in_schema=False)
-async def preview_action(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
-) -> Response[bytes]:
+@get("/actions/new", opt=FOR_CHANGERS)
+async def preview_action(visit: NamedDependency[Visit]) -> Response[bytes]:
     """Show which deliveries an action would be done to, and ask."""
-    given = read_query(request, ("kind", *BY_NAME), repeated=("id",))
-    return await _preview(request, viewer, context, _kind(given), read_filter(given))
+    given = visit.query("kind", *BY_NAME, repeated=("id",))
+    return await _preview(visit, _kind(given), read_filter(given))
 
 
-@post("/actions", include_in_schema=False)
-async def begin_action(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
-) -> Response[Any]:
+@post("/actions")
+async def begin_action(visit: NamedDependency[Visit]) -> Response[Any]:
     """Begin an action on the set that was shown; when it is another by now, show that and ask again.
 
     One delivery is retried, cancelled or deleted at once.
     """
-    given = await read_form(request, FORM_FIELDS)
+    given = await visit.form(*FORM_FIELDS)
     kind = _kind(given)
     wanted = read_filter(
-        {
-            name.removeprefix(FILTER_PREFIX): value
-            for name, value in given.items()
-            if name.startswith(FILTER_PREFIX)
-        }
+        {name.removeprefix(FILTER_PREFIX): given[name] for name in given if FILTER_PREFIX in name}
     )
     reason, reset = given.get("reason", "")[:MOST_REASON], given.get("reset") == "yes"
     canary, rate = _number(given, "canary"), _number(given, "rate")
-    try:
-        one = _only(kind, wanted)
-        if one is not None:
-            await _change_one(context, viewer, kind, one, reason, reset_attempts=reset and kind == "retry")
-            return redirect(request, "/deliveries" if kind == "delete" else f"/deliveries/{one}")
-        action = await context.operations.change(
-            viewer.scope,
-            Selection(kind, wanted, int(_number(given, "as-of") or 0), int(_number(given, "count") or 0)),
-            viewer.actor,
-            reason,
-            reset_attempts=reset,
-            rate=rate,
-            canary=int(canary or 0),
-        )
-    except SetChanged as exc:
-        kept: dict[str, str] = {name: given[name] for name in OPTIONS if name in given}
-        return await _preview(request, viewer, context, kind, wanted, changed=str(exc), given=kept)
-    return redirect(request, f"/actions/{action.id}")
+    chosen = Selection(kind, wanted, int(_number(given, "as-of") or 0), int(_number(given, "count") or 0))
+    one = _only(kind, wanted)
+    if one is not None:
+        changed = "The delivery has changed since it was shown. Look at it again."
+        reset = reset and kind == "retry"
+        if await visit.operations.one(visit.scope, kind, one, visit.viewer.actor, reason, reset_attempts=reset):
+            return visit.redirect("/deliveries" if kind == "delete" else f"/deliveries/{one}")
+    else:
+        try:
+            action = await visit.operations.change(
+                visit.scope,
+                chosen,
+                visit.viewer.actor,
+                reason,
+                reset_attempts=reset,
+                rate=rate,
+                canary=int(canary or 0),
+            )
+            return visit.redirect(f"/actions/{action.id}")
+        except SetChanged as exc:
+            changed = str(exc)
+    return await _preview(visit, kind, wanted, changed=changed, given=given)
 
 
-@get("/actions/{action_id:str}", include_in_schema=False)
-async def show_action(
-    request: Request[Any, Any, Any],
-    viewer: NamedDependency[Viewer],
-    context: NamedDependency[PageContext],
-    action_id: FromPath[str],
-) -> Response[bytes]:
+@get("/actions/{action_id:str}")
+async def show_action(visit: NamedDependency[Visit], action_id: FromPath[str]) -> Response[bytes]:
     """Show the progress of an action, and the button that stops it."""
-    action = _there(await context.insights.action(viewer.scope, action_id))
-    may_end = viewer.may_change and (viewer.sees_all or action.actor_role == "dashboard")
-    return context.page(
-        request,
+    action = _there(await visit.insights.action(visit.scope, action_id))
+    may_end = visit.viewer.may_change and (visit.viewer.sees_all or action.actor_role == "dashboard")
+    return visit.page(
         "action.html",
         action=action,
         phrase=_phrase(action.kind, action.counted),
@@ -123,32 +106,24 @@ async def show_action(
     )
 
 
-@post("/actions/{action_id:str}/stop", include_in_schema=False)
-async def stop_action(
-    request: Request[Any, Any, Any],
-    viewer: NamedDependency[Viewer],
-    context: NamedDependency[PageContext],
-    action_id: FromPath[str],
-) -> Response[Any]:
+@post("/actions/{action_id:str}/stop")
+async def stop_action(visit: NamedDependency[Visit], action_id: FromPath[str]) -> Response[Any]:
     """Stop an action; what was done stays. Its page shows the result."""
-    await read_form(request, ())
-    action = _there(await context.operations.stop(viewer.scope, action_id, viewer.actor))
-    return redirect(request, f"/actions/{action.id}")
+    await visit.form()
+    action = _there(await visit.operations.stop(visit.scope, action_id, visit.viewer.actor))
+    return visit.redirect(f"/actions/{action.id}")
 
 
 async def _preview(
-    request: Request[Any, Any, Any],
-    viewer: Viewer,
-    context: PageContext,
+    visit: Visit,
     kind: Kind,
     wanted: Filter,
     *,
     changed: str | None = None,
-    given: dict[str, str] | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> Response[bytes]:
-    preview = await context.operations.preview(viewer.scope, kind, wanted)
-    return context.page(
-        request,
+    preview = await visit.operations.preview(visit.scope, kind, wanted)
+    return visit.page(
         "action_new.html",
         status=200 if changed is None else 409,
         preview=preview,
@@ -157,27 +132,17 @@ async def _preview(
         filter=to_query(wanted),
         may_resend=wanted.created_from is not None or names_rows(wanted),
         changed=changed,
-        given=dict.fromkeys(OPTIONS) | (given or {}),
+        given={name: (given or {}).get(name) for name in OPTIONS},
         delay_ms=0 if kind == "cancel" or _only(kind, wanted) else int(DELAY_SECONDS * 1000),
     )
 
 
-async def _change_one(
-    context: PageContext, viewer: Viewer, kind: Kind, delivery_id: str, reason: str, *, reset_attempts: bool
-) -> None:
-    done = await context.operations.one(
-        viewer.scope, kind, delivery_id, viewer.actor, reason, reset_attempts=reset_attempts
-    )
-    if done is None:
-        raise SetChanged("The delivery has changed since it was shown. Look at it again.")
-
-
 def _only(kind: Kind, wanted: Filter) -> str | None:
     """Return the one delivery that is changed at once; ``None``: it is a bulk action."""
-    return wanted.ids[0] if kind in AT_ONCE and wanted.ids is not None and len(wanted.ids) == 1 else None
+    return wanted.ids[0] if kind != "resend" and wanted.ids is not None and len(wanted.ids) == 1 else None
 
 
-def _kind(given: dict[str, str]) -> Kind:
+def _kind(given: Mapping[str, str]) -> Kind:
     kind = given.get("kind")
     if kind not in get_args(Kind):
         raise Problem("invalid_request", f"Say what to do: kind is one of {', '.join(get_args(Kind))}.")
@@ -188,7 +153,7 @@ def _phrase(kind: str, count: int) -> str:
     return PHRASES.get(kind, kind + " {}").format(plural(count, "delivery", "deliveries"))
 
 
-def _number(given: dict[str, str], name: str) -> float | None:
+def _number(given: Mapping[str, str], name: str) -> float | None:
     text = given.get(name)
     if text is None:
         return None

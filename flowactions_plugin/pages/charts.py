@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from flowactions_plugin.insights.results import Attempt, Bucket
@@ -89,13 +89,7 @@ def _height(count: int, top: int) -> float:
 
 
 class Step(NamedTuple):
-    """An attempt, and the time between it and what came before.
-
-    Attributes:
-        attempt: the attempt.
-        waited: milliseconds since the end of the one before, or since the enqueue; ``None``: not known.
-        ok: whether it has delivered.
-    """
+    """An attempt, how many milliseconds passed before it (``None``: not known), and whether it has delivered."""
 
     attempt: Attempt
     waited: int | None
@@ -103,26 +97,17 @@ class Step(NamedTuple):
 
 
 def steps(created_at: str | None, attempts: Sequence[Attempt]) -> list[Step]:
-    """Return the attempts with the waits between them.
+    """Return the attempts, the oldest first, with the waits since the enqueue and between them.
 
     Args:
         created_at: when the delivery was enqueued, ISO 8601; ``None``: not known.
         attempts: the oldest first.
     """
-    found = []
-    before = milliseconds(created_at)
-    for attempt in attempts:
-        start = milliseconds(attempt.started_at)
-        waited = None if start is None or before is None else max(0, start - before)
-        found.append(Step(attempt, waited, _delivered(attempt)))
-        before = None if start is None else start + attempt.duration_ms
+    found, unit = [], timedelta(milliseconds=1)
+    before = None if created_at is None else datetime.fromisoformat(created_at)
+    for each in attempts:
+        start = None if each.started_at is None else datetime.fromisoformat(each.started_at)
+        waited = None if start is None or before is None else max(0, round((start - before) / unit))
+        found.append(Step(each, waited, each.error is None and 200 <= (each.status_code or 0) < 300))
+        before = None if start is None else start + each.duration_ms * unit
     return found
-
-
-def milliseconds(moment: str | None) -> int | None:
-    """Return an ISO 8601 time as Unix milliseconds."""
-    return None if moment is None else round(datetime.fromisoformat(moment).timestamp() * 1000)
-
-
-def _delivered(attempt: Attempt) -> bool:
-    return attempt.error is None and attempt.status_code is not None and 200 <= attempt.status_code < 300

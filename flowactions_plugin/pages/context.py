@@ -1,27 +1,32 @@
-"""What the handlers of the pages use: how they get it, and how they read forms and queries, strictly: known fields, each once."""
+"""What a handler of the pages gets, and how it reads forms and queries, strictly: known fields, each once."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import parse_qsl, quote
 
 from litestar import Request, Response
-from litestar.di import Provide
+from litestar.di import NamedDependency
 from litestar.exceptions import ImproperlyConfiguredException
+from litestar.response import Redirect
 
 from flowactions_plugin.clock import Clock
 from flowactions_plugin.http.auth import read_body
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.insights.fields import BY_NAME
 from flowactions_plugin.insights.filters import Filter, parse
-from flowactions_plugin.pages.guard import Viewer, viewer_of
-from flowactions_plugin.pages.rendering import Renderer
+from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.pages.guard import Find, Viewer, viewer_of
+from flowactions_plugin.pages.rendering import HEADERS, Renderer, base_of, query_text
+from flowactions_plugin.pages.sessions import Sessions
 
 if TYPE_CHECKING:
     from flowactions_plugin.insights.port import Insights, Unreadable
     from flowactions_plugin.operations.port import Operations
+
+Row = TypeVar("Row")
 
 ROWS: Final = 50
 """Rows of a page of a list."""
@@ -31,7 +36,7 @@ MAX_FIELDS: Final = 2000
 
 
 class PageContext:
-    """What handlers use.
+    """What the pages of a host use.
 
     Args:
         insights: what the pages show.
@@ -39,6 +44,9 @@ class PageContext:
         renderer: makes the pages.
         clock: Unix seconds.
         unreadable: says why a chat token cannot be used in this process.
+        sessions: seals and opens the session cookie.
+        find_viewer: says who sends a request.
+        secure: whether browsers reach the pages by https, so that cookies are never sent without.
     """
 
     def __init__(
@@ -48,36 +56,68 @@ class PageContext:
         renderer: Renderer,
         clock: Clock,
         unreadable: Unreadable,
+        sessions: Sessions,
+        find_viewer: Find,
+        *,
+        secure: bool,
     ) -> None:
-        self.insights = insights
-        self.operations = operations
-        self.renderer = renderer
-        self._clock = clock
-        self.unreadable = unreadable
+        self.insights, self.operations, self.renderer = insights, operations, renderer
+        self.clock, self.unreadable = clock, unreadable
+        self.sessions, self.find_viewer, self.secure = sessions, find_viewer, secure
 
-    def __repr__(self) -> str:
-        return "Parts(…)"
 
-    def page(self, request: Request[Any, Any, Any], template: str, **values: Any) -> Response[bytes]:
+class Visit:
+    """A request to the pages.
+
+    Attributes:
+        viewer: who sends it.
+        scope: whose rows they see.
+        context: what the pages use.
+        insights: what the pages show.
+        operations: what people do.
+    """
+
+    def __init__(self, request: Request[Any, Any, Any], context: NamedDependency[PageContext]) -> None:
+        viewer = viewer_of(request)
+        if viewer is None:  # a router without the guard
+            raise ImproperlyConfiguredException("nobody has checked who calls")
+        self._request = request
+        self.viewer: Viewer = viewer
+        self.scope: Scope = viewer.scope
+        self.context = context
+        self.insights = context.insights
+        self.operations = context.operations
+
+    def page(self, template: str, *, status: int = 200, **values: Any) -> Response[bytes]:
         """Return a page; its template knows the time of now in Unix milliseconds."""
-        return self.renderer.render(
-            request,
-            template,
-            now=int(self._clock() * 1000),
-            refusal=self.insights.refusal,
-            **values,
+        now = int(self.context.clock() * 1000)
+        refusal = self.insights.refusal
+        return self.context.renderer.render(
+            self._request, template, status=status, now=now, refusal=refusal, **values
         )
 
+    def redirect(self, path: str, **query: str) -> Redirect:
+        """Return an answer that leads to another page, by its path below the root of the pages."""
+        url = f"{base_of(self._request)}{quote(path)}{query_text(query)}"
+        return Redirect(url, status_code=303, headers=HEADERS)
 
-def _viewer(request: Request[Any, Any, Any]) -> Viewer:
-    viewer = viewer_of(request)
-    if viewer is None:  # a router without the guard
-        raise ImproperlyConfiguredException("nobody has checked who calls")
-    return viewer
+    def query(self, *known: str, repeated: Collection[str] = ()) -> dict[str, str]:
+        """Read the request's query, as `read_fields` does."""
+        return read_fields(self._request.scope.get("query_string", b""), known, repeated)
+
+    async def form(self, *known: str) -> dict[str, str]:
+        """Read the request's form, as `read_fields` does.
+
+        Raises:
+            Problem: as there.
+            RequestEntityTooLarge: it is longer than 64 KiB.
+        """
+        return read_fields(await read_body(self._request), known)
 
 
-VIEWER: Final = Provide(_viewer, sync_to_thread=False)
-"""The dependency that provides who looks."""
+def cut(rows: Sequence[Row]) -> tuple[Sequence[Row], Row | None]:
+    """Return the rows of a page, of which one more than it has was asked for; and its last one, if there are more."""
+    return rows[:ROWS], rows[ROWS - 1] if len(rows) > ROWS else None
 
 
 def read_filter(fields: Mapping[str, str]) -> Filter:
@@ -107,6 +147,7 @@ def read_fields(raw: bytes, known: Collection[str], repeated: Collection[str] = 
     except ValueError:
         raise Problem("invalid_request", "What was sent is not percent-encoded UTF-8, or too long.") from None
     counts = Counter(name for name, _ in pairs)
+    found: dict[str, list[str]] = {}
     for name, value in pairs:
         if name not in known:
             raise Problem("invalid_request", f"This form has no field {name[:40]!r}.")
@@ -114,31 +155,6 @@ def read_fields(raw: bytes, known: Collection[str], repeated: Collection[str] = 
             raise Problem("invalid_request", f"The field {name!r} is given more than once.")
         if "\0" in value:
             raise Problem("invalid_request", f"The field {name!r} must not hold a NUL character.")
-    found: dict[str, list[str]] = {}
-    for name, value in pairs:
         if value.strip():
             found.setdefault(name, []).append(value.strip())
     return {name: ",".join(values) for name, values in found.items()}
-
-
-async def read_form(
-    request: Request[Any, Any, Any], known: Collection[str], repeated: Collection[str] = ()
-) -> dict[str, str]:
-    """Read a request's form, as `read_fields` does.
-
-    Raises:
-        Problem: as there.
-        RequestEntityTooLarge: it is longer than 64 KiB.
-    """
-    return read_fields(await read_body(request), known, repeated)
-
-
-def read_query(
-    request: Request[Any, Any, Any], known: Collection[str], repeated: Collection[str] = ()
-) -> dict[str, str]:
-    """Read a request's query, as `read_fields` does.
-
-    Raises:
-        Problem: as there.
-    """
-    return read_fields(request.scope.get("query_string", b""), known, repeated)

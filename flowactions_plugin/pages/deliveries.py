@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from litestar import Request, Response, get
+from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
@@ -21,8 +21,7 @@ from flowactions_plugin.insights.filters import to_query
 from flowactions_plugin.insights.results import Counted, Page
 from flowactions_plugin.operations.bulk import names_rows
 from flowactions_plugin.pages.charts import steps
-from flowactions_plugin.pages.context import ROWS, PageContext, read_filter, read_query
-from flowactions_plugin.pages.guard import Viewer
+from flowactions_plugin.pages.context import ROWS, Visit, read_filter
 
 BODY_CHARACTERS: Final = 64 << 10
 """Of a body, on a page."""
@@ -57,14 +56,12 @@ OF_MANY: Final = {
 """State that is searched for → what can be done to those that are found."""
 
 
-@get("/deliveries", include_in_schema=False)
-async def list_deliveries(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
-) -> Response[bytes]:
+@get("/deliveries")
+async def list_deliveries(visit: NamedDependency[Visit]) -> Response[bytes]:
     """Search deliveries, newest first; a filter that cannot be read is shown as it was typed, with what is wrong."""
-    given = read_query(request, (*BY_NAME, "cursor"), repeated=("id",))
+    given = visit.query(*BY_NAME, "cursor", repeated=("id",))
     cursor = given.pop("cursor", None)
-    fields = [field for field in FORM if viewer.sees_all or field.name != "organization"]
+    fields = [field for field in FORM if visit.viewer.sees_all or field.name != "organization"]
     page, needs_start = Page(rows=()), False
     counted: Counted | None = None
     kinds: Sequence[tuple[str, str]] = ()
@@ -78,12 +75,11 @@ async def list_deliveries(
             raise  # not of this form
         wrong = {"name": exc.field, "words": str(exc).removeprefix(f"{exc.field}: ")}
     else:
-        page = await context.insights.deliveries(viewer.scope, wanted, cursor, ROWS)
-        counted = await context.insights.count(viewer.scope, wanted)
+        page = await visit.insights.deliveries(visit.scope, wanted, cursor, ROWS)
+        counted = await visit.insights.count(visit.scope, wanted)
         words, kinds = to_query(wanted), OF_MANY[wanted.status]
         needs_start = wanted.created_from is None and not names_rows(wanted)
-    return context.page(
-        request,
+    return visit.page(
         "deliveries.html",
         status=HTTPStatus.OK if wrong is None else HTTPStatus.BAD_REQUEST,
         page=page,
@@ -98,23 +94,17 @@ async def list_deliveries(
     )
 
 
-@get("/deliveries/{delivery_id:str}", include_in_schema=False)
-async def show_delivery(
-    request: Request[Any, Any, Any],
-    viewer: NamedDependency[Viewer],
-    context: NamedDependency[PageContext],
-    delivery_id: FromPath[str],
-) -> Response[bytes]:
+@get("/deliveries/{delivery_id:str}")
+async def show_delivery(visit: NamedDependency[Visit], delivery_id: FromPath[str]) -> Response[bytes]:
     """Show one delivery: why it is not sent yet, what it sends, its attempts, what people did to it."""
-    found = await context.insights.delivery(viewer.scope, delivery_id) if is_id(delivery_id) else None
+    found = await visit.insights.delivery(visit.scope, delivery_id) if is_id(delivery_id) else None
     if found is None:
         raise Problem("not_found", "No delivery has this id.")
     row = found.row
     body = row.body or ""
     last = row.attempt_log[-1] if row.attempt_log else None
     is_unsigned = row.is_unsigned_test or (last is not None and UNSIGNED in (last.note or ""))
-    return context.page(
-        request,
+    return visit.page(
         "delivery.html",
         found=found,
         kinds=OF_ONE.get(row.status, ()),

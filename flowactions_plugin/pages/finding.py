@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from litestar import Request, Response, get
+from litestar import Response, get
 from litestar.di import NamedDependency
 
 from flowactions_plugin.clock import is_id
@@ -13,20 +13,11 @@ from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.insights.fields import MOST_CHARACTERS
 from flowactions_plugin.insights.filters import parse
 from flowactions_plugin.insights.inbound import MOST_ID
-from flowactions_plugin.pages.context import PageContext, read_query
-from flowactions_plugin.pages.guard import Viewer
-from flowactions_plugin.pages.rendering import redirect
+from flowactions_plugin.pages.context import Visit
 
 
 class Hit(NamedTuple):
-    """Something that a text names.
-
-    Attributes:
-        kind: what it is, for people.
-        name: its own name.
-        path: of its page, below the root of the pages.
-        query: of its page.
-    """
+    """Something that a text names: what it is, its own name, and its page below the root of the pages."""
 
     kind: str
     name: str
@@ -35,22 +26,15 @@ class Hit(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """What was looked for.
-
-    Attributes:
-        kind: what it is, for people.
-        skipped: why it was not looked for; empty: it was.
-    """
+    """What was looked for, and why it was not; empty: it was."""
 
     kind: str
-    skipped: str = ""
+    skipped: str
 
 
-async def _look(
-    context: PageContext, viewer: Viewer, text: str, places: list[str]
-) -> tuple[list[Hit], list[Looked]]:
+async def _look(visit: Visit, text: str, places: list[str]) -> tuple[list[Hit], list[Looked]]:
     """Return what a text names, as far as a person may see it, and what was looked for."""
-    insights, scope, row_id = context.insights, viewer.scope, text.lower()
+    insights, scope, row_id = visit.insights, visit.scope, text.lower()
     wrong = "" if is_id(row_id) else "an id has 36 characters, as in 01890a5d-ac96-774b-bcce-b302099a8057"
     looked = [Looked("a delivery or a bulk action with this id", wrong)]
     if not wrong and await insights.delivery(scope, row_id) is not None:
@@ -65,16 +49,16 @@ async def _look(
         ("key", "deliveries with this idempotency key", "", [text]),
         ("destination", "deliveries to this destination that failed or are among the newest", no_place, places),
     ]
-    if viewer.sees_all:
+    if visit.viewer.sees_all:
         searches.append(("organization", "deliveries of the organization with this id", "", [text]))
     for field, kind, wrong, values in searches:
         looked.append(Looked(kind, wrong))
         hits += [
             Hit(kind, value, "/deliveries", {field: value})
             for value in values
-            if not wrong and await _has(context, viewer, field, value)
+            if not wrong and await _has(visit, field, value)
         ]
-    if viewer.sees_all:
+    if visit.viewer.sees_all:
         wrong = f"an id has {MOST_ID} characters at the most" if len(text) > MOST_ID else ""
         looked.append(Looked("an inbound event with this id", wrong))
         events = None if wrong else await insights.inbound(scope, text, None, 1)
@@ -83,13 +67,13 @@ async def _look(
     return hits, looked
 
 
-async def _has(context: PageContext, viewer: Viewer, field: str, value: str) -> bool:
+async def _has(visit: Visit, field: str, value: str) -> bool:
     """Return whether a search by one field finds a delivery."""
     try:
         wanted = parse({field: value})
     except FilterInvalid:
         return False
-    return bool((await context.insights.deliveries(viewer.scope, wanted, None, 1)).rows)
+    return bool((await visit.insights.deliveries(visit.scope, wanted, None, 1)).rows)
 
 
 def _places(text: str) -> list[str]:
@@ -103,18 +87,16 @@ def _places(text: str) -> list[str]:
     return found
 
 
-@get("/find", include_in_schema=False)
-async def find(
-    request: Request[Any, Any, Any], viewer: NamedDependency[Viewer], context: NamedDependency[PageContext]
-) -> Response[Any]:
+@get("/find")
+async def find(visit: NamedDependency[Visit]) -> Response[Any]:
     """Lead to the one thing that a text names; list several, and say what was looked for when there is none."""
-    text = read_query(request, ("q",)).get("q", "")[:MOST_CHARACTERS]
+    text = visit.query("q").get("q", "")[:MOST_CHARACTERS]
     if not text:
-        return redirect(request, "/deliveries")
+        return visit.redirect("/deliveries")
     places = _places(text)
-    hits, looked = await _look(context, viewer, text, places)
+    hits, looked = await _look(visit, text, places)
     if len(hits) == 1:
-        return redirect(request, hits[0].path, **hits[0].query)
-    return context.page(
-        request, "find.html", text=text, hits=hits, looked=looked, destination=places[0] if places else None
+        return visit.redirect(hits[0].path, **hits[0].query)
+    return visit.page(
+        "find.html", text=text, hits=hits, looked=looked, destination=places[0] if places else None
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from litestar.connection import ASGIConnection
@@ -44,51 +44,44 @@ class Viewer(NamedTuple):
         return self.scope.organization_id is None
 
 
-class Viewers:
-    """Asks the host who calls: its operator first, then a person of its dashboard.
+Find: TypeAlias = Callable[[ASGIRequest], Awaitable[Viewer | None]]
+
+
+def viewers(host: Host, sessions: Sessions, *, show_operators: bool) -> Find:
+    """Return a function that says who sends a request; ``None``: nobody.
+
+    It asks the host for its operator first, then for a person of its dashboard. The token of a session counts as if the
+    browser had sent it. When the host does not know it, or there is none, the request is asked about as it is.
 
     Args:
-        host: the host.
+        host: the host. `HostAnswerInvalid` is raised if a method of it returns a wrong type.
         sessions: opens the session cookie.
         show_operators: whether people of a dashboard are shown the names of operators.
     """
 
-    def __init__(self, host: Host, sessions: Sessions, *, show_operators: bool) -> None:
-        self._host = host
-        self._sessions = sessions
-        self._hides_operators = not show_operators
-
-    async def find(self, request: ASGIRequest) -> Viewer | None:
-        """Return who sends a request; ``None`` for nobody.
-
-        The token of a session counts as if the browser had sent it. When the host does not know it, or there is none,
-        the request is asked about as it is.
-
-        Raises:
-            HostAnswerInvalid: a method of the host returned a wrong type.
-        """
-        scope = cast("dict[str, Any]", request.scope)
-        token = self._sessions.open(request.cookies.get(COOKIE))
-        if token is not None and "authorization" not in request.headers:
-            found = await self._ask(with_bearer(scope, token), in_session=True)
-            if found is not None:
-                return found
-        return await self._ask(scope, in_session=False)
-
-    async def _ask(self, scope: dict[str, Any], *, in_session: bool) -> Viewer | None:
+    async def asked(scope: dict[str, Any], *, in_session: bool) -> Viewer | None:
         request = ScopeRequest(scope)
-        operator: Operator | None = await ask(self._host, "operator", Operator | None, request)
+        operator: Operator | None = await ask(host, "operator", Operator | None, request)
         if operator is not None:
             actor = Actor(operator.user_id, operator.user_name, "operator")
             return Viewer(Scope(None), actor, operator.may_change, in_session)
         person: DashboardPrincipal | None = await ask(
-            self._host, "dashboard_principal", DashboardPrincipal | None, request
+            host, "dashboard_principal", DashboardPrincipal | None, request
         )
         if person is None:
             return None
         actor = Actor(person.user_id, person.user_name, "dashboard")
-        within = Scope(person.organization_id, self._hides_operators)
-        return Viewer(within, actor, person.may_change, in_session)
+        return Viewer(Scope(person.organization_id, not show_operators), actor, person.may_change, in_session)
+
+    async def find(request: ASGIRequest) -> Viewer | None:
+        scope = cast("dict[str, Any]", request.scope)
+        token = sessions.open(request.cookies.get(COOKIE))
+        found = None
+        if token is not None and "authorization" not in request.headers:
+            found = await asked(with_bearer(scope, token), in_session=True)
+        return found or await asked(scope, in_session=False)
+
+    return find
 
 
 def with_bearer(scope: dict[str, Any], token: str) -> dict[str, Any]:
@@ -122,8 +115,8 @@ class SignInNeeded(FlowActionsError):
     """Nobody is signed in."""
 
 
-class PageGuard:
-    """Checks a request, in this order, before its handler runs.
+def page_guard(find: Find, origins: Collection[str], is_running: Callable[[], bool]) -> Guard:
+    """Return the guard of the pages' router, which checks a request in this order before its handler runs.
 
     The lifespan runs (503), somebody is signed in (401), they may do it (403), a page of the same origin sends the form
     (403), and it is a form (415).
@@ -132,46 +125,40 @@ class PageGuard:
     who may change something when it is another: a new handler that says nothing is closed to readers.
 
     Args:
-        viewers: tells who calls.
+        find: tells who calls.
         origins: at which browsers reach the routes, as `parse_origin` writes them.
         is_running: whether the lifespan is open.
     """
+    own = frozenset(origins)
 
-    def __init__(self, viewers: Viewers, origins: Collection[str], is_running: Callable[[], bool]) -> None:
-        self._viewers = viewers
-        self._origins = frozenset(origins)
-        self._is_running = is_running
+    async def check(request: ASGIRequest, handler: BaseRouteHandler) -> None:
+        method = request.scope.get("method")
+        if method == "OPTIONS":
+            return  # Litestar answers with the allowed methods
+        if not is_running():
+            raise NotStarted
+        viewer = await find(request)
+        if viewer is None:
+            raise SignInNeeded
+        cast("dict[str, Any]", request.scope)[_VIEWER] = viewer
+        if not viewer.may_change and _is_for_changers(method, handler):
+            raise Problem("forbidden", "You may look at this, and not change it.")
+        if method not in _READING:
+            _check_form(request, own)
 
-    def guard(self) -> Guard:
-        """Return the guard of the pages' router: a function, because Litestar makes deep copies of objects."""
+    return check
 
-        async def check(request: ASGIRequest, handler: BaseRouteHandler) -> None:
-            method = request.scope.get("method")
-            if method == "OPTIONS":
-                return  # Litestar answers with the allowed methods
-            if not self._is_running():
-                raise NotStarted
-            viewer = await self._viewers.find(request)
-            if viewer is None:
-                raise SignInNeeded
-            cast("dict[str, Any]", request.scope)[_VIEWER] = viewer
-            if not viewer.may_change and _is_for_changers(method, handler):
-                raise Problem("forbidden", "You may look at this, and not change it.")
-            if method not in _READING:
-                self._check_form(request)
 
-        return check
-
-    def _check_form(self, request: ASGIRequest) -> None:
-        if not is_own_page(Fetch.of(request), self._origins):
-            raise Problem(
-                "cross_site",
-                "The browser does not say that a page of this site sent this. Open the page again at its own address, and"
-                " send the form from there. Behind a proxy that changes the header Host, set BACKEND_PUBLIC_URL.",
-            )
-        kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getall("content-type", [])]
-        if kinds != [FORM]:
-            raise Problem("unsupported_media_type", f"Send the form as {FORM}.")
+def _check_form(request: ASGIRequest, own: Collection[str]) -> None:
+    if not is_own_page(Fetch.of(request), own):
+        raise Problem(
+            "cross_site",
+            "The browser does not say that a page of this site sent this. Open the page again at its own address, and"
+            " send the form from there. Behind a proxy that changes the header Host, set BACKEND_PUBLIC_URL.",
+        )
+    kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getall("content-type", [])]
+    if kinds != [FORM]:
+        raise Problem("unsupported_media_type", f"Send the form as {FORM}.")
 
 
 def _is_for_changers(method: Any, handler: BaseRouteHandler) -> bool:

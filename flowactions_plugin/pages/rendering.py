@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlencode
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import urlencode
 
 import msgspec
 from litestar import MediaType, Request, Response
@@ -18,6 +18,7 @@ from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
+from flowactions_plugin.clock import moment
 from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
 from flowactions_plugin.http.auth import sign_in_url
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
@@ -52,28 +53,33 @@ _FOLDER: Final = Path(__file__).parent
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript"}
 
 
-class StaticFile:
-    """A file that the pages use, under a name that changes with its content.
+class StaticFile(NamedTuple):
+    """A file that the pages use."""
 
-    Args:
-        path: where it is.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.content = path.read_bytes()
-        self.media_type = _KINDS[path.suffix]
-        digest = hashlib.sha256(self.content).hexdigest()[:16]
-        self.name = f"{path.stem}.{digest}{path.suffix}"
+    content: bytes
+    media_type: str
 
 
 class Renderer:
-    """The templates and the files that they use; both are read at the first page (§7.3)."""
+    """The templates and the files that they use; both are read at the first page (§7.3).
+
+    Args:
+        home: a page of the host's own dashboard, to which the pages lead back; ``None``: none is known.
+    """
+
+    def __init__(self, home: str | None = None) -> None:
+        self._home = home
 
     @cached_property
     def files(self) -> dict[str, StaticFile]:
-        """Name → file."""
-        found = [StaticFile(path) for path in sorted((_FOLDER / "static").iterdir()) if path.suffix in _KINDS]
-        return {file.name: file for file in found}
+        """Name → file; a name changes with the content."""
+        found = {}
+        for path in sorted((_FOLDER / "static").iterdir()):
+            if path.suffix in _KINDS:
+                content = path.read_bytes()
+                digest = hashlib.sha256(content).hexdigest()[:16]
+                found[f"{path.stem}.{digest}{path.suffix}"] = StaticFile(content, _KINDS[path.suffix])
+        return found
 
     @cached_property
     def _environment(self) -> Environment:
@@ -89,9 +95,8 @@ class Renderer:
             auto_reload=False,
         )
         made.filters |= {
-            "iso": formats.iso,
+            "iso": moment,
             "utc": formats.utc,
-            "utc_clock": formats.utc_clock,
             "span": formats.span,
             "timed": formats.timed,
             "number": formats.number,
@@ -105,7 +110,7 @@ class Renderer:
             "share": formats.share,
             "query": query_text,
             "times": TIMES,
-            "files": {file.name.partition(".")[0]: file.name for file in self.files.values()},
+            "files": {name.partition(".")[0]: name for name in self.files},
         }
         return made
 
@@ -127,8 +132,8 @@ class Renderer:
             headers: further headers.
             values: of the template.
         """
-        frame = {"base": base_of(request), "viewer": viewer_of(request), "refusal": None, **values}
-        text = self._environment.get_template(template).render(frame)
+        frame = {"base": base_of(request), "viewer": viewer_of(request), "home": self._home, "refusal": None}
+        text = self._environment.get_template(template).render(frame | values)
         return Response(
             text.encode("utf-8", "replace"),
             status_code=status,
@@ -157,17 +162,6 @@ def base_of(request: ASGIRequest) -> str:
     path = raw if ROOT in raw else request.scope["path"]
     below = path[path.rfind(ROOT) + len(ROOT) :] if ROOT in path else ""
     return "../" * below.count("/") + ROOT.rpartition("/")[2]
-
-
-def redirect(request: ASGIRequest, path: str, **query: str) -> Redirect:
-    """Return an answer that leads to another page.
-
-    Args:
-        request: answered by it.
-        path: of the page, below the root of the pages: begins with a slash.
-        query: of the page.
-    """
-    return Redirect(f"{base_of(request)}{quote(path)}{query_text(query)}", status_code=303, headers=HEADERS)
 
 
 def query_text(*parts: dict[str, str], **more: str) -> str:

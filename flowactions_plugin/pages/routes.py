@@ -11,9 +11,10 @@ from typing import Any, Final
 from litestar import Request, Response, Router, get, post
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
+from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
+from litestar.types import ExceptionHandlersMap, Guard
 
-from flowactions_hookspecs import Host
 from flowactions_plugin.http.auth import BODY_BYTES
 from flowactions_plugin.http.openapi import of_one_host
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
@@ -24,12 +25,12 @@ from flowactions_plugin.pages.actions import (
     show_action,
     stop_action,
 )
-from flowactions_plugin.pages.context import VIEWER, PageContext
+from flowactions_plugin.pages.context import PageContext, Visit
 from flowactions_plugin.pages.deliveries import list_deliveries, show_delivery
 from flowactions_plugin.pages.finding import find
-from flowactions_plugin.pages.guard import FOR_EVERYBODY, PageGuard, Viewers, must_run
-from flowactions_plugin.pages.rendering import ROOT, Renderer, page_handlers, redirect
-from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES, Sessions
+from flowactions_plugin.pages.guard import FOR_EVERYBODY, must_run, page_guard
+from flowactions_plugin.pages.rendering import ROOT, page_handlers
+from flowactions_plugin.pages.sessions import COOKIE, SESSION_SECONDS, TOKEN_BYTES
 from flowactions_plugin.pages.watching import (
     list_destinations,
     pause_destination,
@@ -44,12 +45,9 @@ FOREVER: Final = "public, max-age=31536000, immutable"
 """The name of a file changes with its content."""
 
 
-@post("/session", status_code=204, include_in_schema=False)
+@post("/session", status_code=204)
 async def begin_session(
-    request: Request[Any, Any, Any],
-    sessions: NamedDependency[Sessions],
-    viewers: NamedDependency[Viewers],
-    secure: NamedDependency[bool],
+    request: Request[Any, Any, Any], context: NamedDependency[PageContext]
 ) -> Response[None]:
     """Set the session's cookie from the bearer token of this request, for dashboards that have no cookie (§5.1).
 
@@ -67,21 +65,21 @@ async def begin_session(
             f"The token is longer than a cookie can hold ({TOKEN_BYTES} characters): use a shorter one, or a cookie of"
             " the host's own.",
         )
-    if await viewers.find(request) is None:
+    if await context.find_viewer(request) is None:
         raise Problem("unauthorized", "The host does not know this token.", headers=challenge)
-    cookie = _cookie(request, sessions.seal(token), SESSION_SECONDS, secure=secure)
+    cookie = _cookie(request, context, context.sessions.seal(token), SESSION_SECONDS)
     return Response(None, status_code=204, cookies=[cookie], headers=NO_STORE)
 
 
-@post("/sign-out", opt=FOR_EVERYBODY, include_in_schema=False)
-async def end_session(request: Request[Any, Any, Any], secure: NamedDependency[bool]) -> Response[Any]:
+@post("/sign-out", opt=FOR_EVERYBODY)
+async def end_session(request: Request[Any, Any, Any], visit: NamedDependency[Visit]) -> Response[Any]:
     """End the session: its cookie expires, with the same attributes and in the same folder as `begin_session` has set it."""
-    answer = redirect(request, "")
-    answer.set_cookie(_cookie(request, "", 0, secure=secure))
+    answer = visit.redirect("")
+    answer.set_cookie(_cookie(request, visit.context, "", 0))
     return answer
 
 
-def _cookie(request: Request[Any, Any, Any], value: str, seconds: int, *, secure: bool) -> Cookie:
+def _cookie(request: Request[Any, Any, Any], context: PageContext, value: str, seconds: int) -> Cookie:
     """Return the session's cookie, to be set or to expire: browsers match one with the other by these attributes."""
     return Cookie(
         key=COOKIE,
@@ -90,16 +88,16 @@ def _cookie(request: Request[Any, Any, Any], value: str, seconds: int, *, secure
         max_age=seconds,
         httponly=True,
         samesite="strict",
-        secure=secure or request.scope["scheme"] == "https",
+        secure=context.secure or request.scope["scheme"] == "https",
     )
 
 
-@get("/static/{name:str}", include_in_schema=False)
+@get("/static/{name:str}")
 async def static_file(
-    request: Request[Any, Any, Any], renderer: NamedDependency[Renderer], name: FromPath[str]
+    request: Request[Any, Any, Any], context: NamedDependency[PageContext], name: FromPath[str]
 ) -> Response[bytes]:
     """Serve the style or the script of the pages, which hold nothing of anybody's."""
-    file = renderer.files.get(name)
+    file = context.renderer.files.get(name)
     if file is None:
         raise Problem("not_found", "No file has this name.")
     headers = {"Cache-Control": FOREVER, "ETag": f'"{name}"', "X-Content-Type-Options": "nosniff"}
@@ -130,59 +128,34 @@ PAGES = (
 
 
 def pages_routers(
-    host: Host,
-    context: PageContext,
-    sessions: Sessions,
-    is_running: Callable[[], bool],
-    *,
-    origins: Sequence[str],
-    secure: bool,
-    login_url: str | None,
-    show_operators: bool,
+    context: PageContext, is_running: Callable[[], bool], *, origins: Sequence[str], login_url: str | None
 ) -> Sequence[Router]:
     """Build the routers of the pages.
 
     Args:
-        host: says who calls.
         context: what the pages use.
-        sessions: seals and opens the session cookie.
         is_running: whether the lifespan is open.
         origins: at which browsers reach the routes, beside that of a request's ``Host``.
-        secure: whether browsers reach them by https, so that cookies are never sent without.
         login_url: where people sign in; ``None``: the host has said nothing.
-        show_operators: whether people of a dashboard are shown the names of operators.
     """
-    viewers = Viewers(host, sessions, show_operators=show_operators)
 
-    return [
-        Router(
+    def router(*handlers: HTTPRouteHandler, guards: Sequence[Guard], errors: ExceptionHandlersMap) -> Router:
+        return Router(
             ROOT,
-            route_handlers=of_one_host(*PAGES),
+            route_handlers=of_one_host(*handlers),
             dependencies={
-                "viewer": VIEWER,
                 "context": Provide(lambda: context, sync_to_thread=False),
-                "secure": Provide(lambda: secure, sync_to_thread=False),
+                "visit": Provide(Visit, sync_to_thread=False),
             },
-            guards=[PageGuard(viewers, origins, is_running).guard()],
+            guards=guards,
             request_max_body_size=BODY_BYTES,
-            exception_handlers=page_handlers(context.renderer, login_url),
-        ),
-        Router(
-            ROOT,
-            route_handlers=of_one_host(begin_session),
-            dependencies={
-                "sessions": Provide(lambda: sessions, sync_to_thread=False),
-                "viewers": Provide(lambda: viewers, sync_to_thread=False),
-                "secure": Provide(lambda: secure, sync_to_thread=False),
-            },
-            guards=[must_run(is_running)],
-            request_max_body_size=BODY_BYTES,
-            exception_handlers=HANDLERS,
-        ),
-        Router(
-            ROOT,
-            route_handlers=of_one_host(static_file),
-            dependencies={"renderer": Provide(lambda: context.renderer, sync_to_thread=False)},
-            exception_handlers=HANDLERS,
-        ),
+            exception_handlers=errors,
+            include_in_schema=False,
+        )
+
+    guard = page_guard(context.find_viewer, origins, is_running)
+    return [
+        router(*PAGES, guards=[guard], errors=page_handlers(context.renderer, login_url)),
+        router(begin_session, guards=[must_run(is_running)], errors=HANDLERS),
+        router(static_file, guards=[], errors=HANDLERS),
     ]

@@ -182,12 +182,13 @@ def _check_flowactions(arguments: list[str], *, whole: bool = True) -> None:
     if isinstance(group, click.Group) or "--help" in arguments:
         return
     try:
-        with suppress(click.FileError):  # a file of the reader's
-            group.make_context(group.name, arguments)
+        group.make_context(group.name, arguments)
     except (click.MissingParameter, click.BadOptionUsage) as exc:
         if whole:
             raise Wrong(f"flowactions {group.name}: {exc.message}") from None
     except click.UsageError as exc:
+        if isinstance(exc, click.BadParameter) and exc.param and isinstance(exc.param.type, click.File):
+            return  # a file of the reader's
         raise Wrong(f"flowactions {group.name}: {exc.message}") from None
 
 

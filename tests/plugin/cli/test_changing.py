@@ -147,18 +147,15 @@ async def test_an_action_is_stopped_before_it_begins(site: Site) -> None:
     assert begun.code == 0
     action = begun.document["action"]
     assert action["startsAt"] - action["createdAt"] == 10_000
-    assert f"to stop it: flowactions outbox stop {action['id']}" in begun.err
+    assert f"to stop it: flowactions outbox actions --stop {action['id']}" in begun.err
     assert "no worker is alive: the action waits until one runs" in begun.err
     await site.queue.run("UPDATE flowactions_actions SET starts_at = starts_at + 600000")
-    stopped = await site.run("outbox", "stop", action["id"], "--json")
-    assert (stopped.code, stopped.document["action"]["state"], stopped.document["action"]["done"]) == (
-        0,
-        "stopped",
-        0,
-    )
-    assert "stopped: stopped by" in stopped.err
+    ended = await site.run("outbox", "actions", "--stop", action["id"], "--json")
+    (stopped,) = ended.document["data"]
+    assert (ended.code, stopped["state"], stopped["done"]) == (0, "stopped", 0)
+    assert "stopped: stopped by" in ended.err
     assert await site.states() == {"dead": 5}
-    assert (await site.run("outbox", "stop", "nonsense")).code == 1
+    assert (await site.run("outbox", "actions", "--stop", "nonsense")).code == 1
 
 
 async def test_a_cancellation_needs_no_worker(site: Site) -> None:
@@ -192,7 +189,7 @@ async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
             assert await process.wait() == 130
     shown = said.decode()
     assert "the action continues; to see how far it is: flowactions outbox actions" in shown
-    assert "to stop it: flowactions outbox stop " in shown
+    assert "to stop it: flowactions outbox actions --stop " in shown
     assert "Traceback" not in shown
     (action,) = (await site.run("outbox", "actions", "--json")).document["data"]
     assert action["state"] != "stopped"

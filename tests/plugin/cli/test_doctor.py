@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.engine import make_url
 
 from flowactions_plugin.cli.checks import Check, Checks, check_egress
-from flowactions_plugin.cli.context import CommandContext, context_with
+from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import _clock, _transactions, _writing
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.settings.model import read_settings
@@ -38,10 +40,13 @@ def results(ended: Ended) -> dict[str, str]:
     return found
 
 
-async def made(check: Callable[..., Awaitable[object]], database: Database, **settings: str) -> list[Check]:
+async def made(check: Callable[..., Awaitable[Any]], database: Database, **settings: str) -> list[Check]:
     """Make one check, and give what it says."""
-    checks = Checks()
-    await check(checks, CommandContext(None, read_settings(settings), database))
+    checks, context = Checks(), CommandContext(None, read_settings(settings), database)
+    if "checks" in signature(check).parameters:
+        await check(checks, context)
+    else:
+        await checks.guarded("", check(context))
     return checks.found
 
 
@@ -233,9 +238,9 @@ async def test_it_is_never_advised_to_allow_what_is_nobodys() -> None:
 
 async def advised(address: str, **settings: str) -> tuple[str, str]:
     """Return the result and the advice of the check of an address."""
-    checks = Checks()
-    await check_egress(checks, context_with(None, read_settings(settings)), url_of(address))
-    (found,) = checks.found
+    (found,) = await made(
+        partial(check_egress, url=url_of(address)), Database(read_settings({}).database_url), **settings
+    )
     return found.result, found.advice
 
 

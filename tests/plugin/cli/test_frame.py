@@ -47,12 +47,10 @@ def test_a_mistake_is_one_line_that_leads_to_help(
 def test_an_unexpected_error_shows_no_message(capsys: pytest.CaptureFixture[str]) -> None:
     """It may hold a secret: type and place are shown."""
 
-    @command("broken")
     async def broken() -> int:
-        """Fail."""
         raise RuntimeError("s3cret")
 
-    group = click.Group("flowactions", commands=[broken])
+    group = click.Group("flowactions", commands=[command("broken", broken, "Fail.")])
     assert call(group, ["broken"]) == 1
     _, err = capsys.readouterr()
     assert err.startswith("flowactions: failed unexpectedly: RuntimeError in ")
@@ -77,12 +75,11 @@ def test_the_exit_status_tells_a_wrong_command_from_one_that_failed(
 ) -> None:
     """Rows that have changed since they were shown are no mistake of the command: repeated, it may succeed."""
 
-    @command("failing")
     async def failing() -> int:
-        """Fail."""
         raise error
 
-    assert call(click.Group("flowactions", commands=[failing]), ["failing"]) == code
+    group = click.Group("flowactions", commands=[command("failing", failing, "Fail.")])
+    assert call(group, ["failing"]) == code
     _, err = capsys.readouterr()
     assert str(error) in err
     assert err.count("\n") == 1
@@ -113,7 +110,7 @@ def test_a_made_key_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
 def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
     """Standard input is the terminal's then, and reading it would stop the shell."""
     asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_CWORD": "6"}
-    asked["COMP_WORDS"] = "flowactions send-test --secret-file - --body-file - --meth"
+    asked["COMP_WORDS"] = "flowactions send-test --secret-file - --body-file - --ho"
     read, write = os.pipe()
     try:
         done = subprocess.run(
@@ -129,4 +126,4 @@ def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
     finally:
         os.close(read)
         os.close(write)
-    assert done.stdout.split() == ["plain,--method"]
+    assert done.stdout.split() == ["plain,--host"]

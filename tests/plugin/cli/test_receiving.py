@@ -310,9 +310,6 @@ async def test_why_nothing_was_sent(tmp_path: Path) -> None:
         assert receiver.requests == []
     assert refused.code == 1
     assert "are not allowed (loopback)" in refused.document["error"]
-    bodyless = ("--method", "get", "--body-file", __file__)
-    left_out = await command("send-test", "http://127.0.0.1:9/", *bodyless, cwd=tmp_path, **DEVELOPMENT)
-    assert (left_out.code, "GET, which is sent without a body" in left_out.err) == (2, True)
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
     lost = await command("send-test", f"http://127.0.0.1:{port}/", "--json", cwd=tmp_path, **DEVELOPMENT)

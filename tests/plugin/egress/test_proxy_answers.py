@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, text
 
 from flowactions_hookspecs import FlowActions, Node, NodeDraft
-from flowactions_plugin.cli.checks import Checks, check_proxy
+from flowactions_plugin.cli.checks import check_proxy
 from flowactions_plugin.egress.attempt import Aborted, Outcome
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.sender import Sender
@@ -361,10 +361,9 @@ class TestSquid:
                 await a_schedule(queue, transport).tick()
                 for each in waiting:
                     assert_waits(await queue.row(each), REQUIRED)
-            checks = Checks()
-            for given in (wrong, proxy.replace("//", "//ada:right@")):
-                await check_proxy(checks, read_settings({"FLOWACTIONS_EGRESS_PROXY": given}))
-            assert [each.result for each in checks.found] == ["failed", "ok"]
+            for given, result in ((wrong, "failed"), (proxy.replace("//", "//ada:right@"), "ok")):
+                found = await check_proxy(read_settings({"FLOWACTIONS_EGRESS_PROXY": given}))
+                assert found.result == result
 
 
 @pytest.mark.parametrize(
@@ -390,10 +389,8 @@ async def test_doctor_names_a_proxy_that_does_not_work(
 
     async with listening(closes) as port, proxying(port) as proxy:
         proxy.decide = lambda line: answer
-        checks = Checks()
-        await check_proxy(checks, read_settings({"FLOWACTIONS_EGRESS_PROXY": proxy.url, **settings}))
-        (found,) = checks.found
-        assert (found.name, found.result) == ("proxy", result)
+        found = await check_proxy(read_settings({"FLOWACTIONS_EGRESS_PROXY": proxy.url, **settings}))
+        assert found.result == result
         assert said in found.message
         assert "s3cret" not in found.message + found.advice
         assert {line.split()[1] for line in proxy.asked} <= {"flowactions-doctor.invalid:443"}
@@ -401,13 +398,10 @@ async def test_doctor_names_a_proxy_that_does_not_work(
 
 async def test_doctor_names_a_proxy_that_is_silent() -> None:
     """It says so instead of waiting for ever."""
-    checks = Checks()
     with black_hole() as port:
         settings = read_settings({"FLOWACTIONS_EGRESS_PROXY": f"http://127.0.0.1:{port}"})
-        await check_proxy(checks, settings, 0.05)
-    assert [(each.result, f"127.0.0.1:{port} did not answer" in each.message) for each in checks.found] == [
-        ("failed", True)
-    ]
+        found = await check_proxy(settings, 0.05)
+    assert (found.result, f"127.0.0.1:{port} did not answer" in found.message) == ("failed", True)
 
 
 @pytest.mark.parametrize(("code", "ended"), [(200, "delivered"), (503, "dead")])

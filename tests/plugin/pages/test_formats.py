@@ -132,9 +132,9 @@ def test_the_axis_of_a_chart() -> None:
 
 def test_a_time_to_the_minute() -> None:
     """On the axis without its day, for the script in an element; a dash for what is none."""
-    assert formats.utc_clock(1_700_000_000_000, "clock") == "22:13"
-    assert formats.utc_clock(1_700_000_000_000, "minute") == "2023-11-14 22:13 UTC"
-    assert formats.utc_clock(2**63, "clock") == formats.NOTHING
+    assert formats.utc(1_700_000_000_000, "clock") == "22:13"
+    assert formats.utc(1_700_000_000_000, "minute") == "2023-11-14 22:13 UTC"
+    assert formats.utc(2**63, "clock") == formats.NOTHING
 
 
 def an_attempt(number: int, started_at: str | None, duration_ms: int = 100, **changes: object) -> Attempt:

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from flowactions_hookspecs import FlowActions
+from tests.plugin.cli.test_doctor_now import CHAT
 from tests.plugin.pages.conftest import FORM, KEY, ROOT, SAME_ORIGIN, OperatedHost
 from tests.support import development
 
@@ -90,3 +91,14 @@ async def test_every_link_leads_to_a_page(
         answer = await browser.post(f"{root}/sign-out", headers=headers, data={})
         assert urljoin(str(answer.url), answer.headers["location"]) == root
         assert (await browser.get(root)).status_code == 401
+
+
+@pytest.mark.parametrize("settings", [{}, CHAT], ids=["no chat", "chat"])
+async def test_they_lead_back_to_the_dashboard(settings: dict[str, str], sqlite_url: str) -> None:
+    """To the page on which an install of chat ends, which exists where chat is set up."""
+    host = OperatedHost(development(sqlite_url, FLOWACTIONS_HOST_WORKER="off", **settings))
+    actions = FlowActions.load(host)
+    transport = httpx.ASGITransport(in_litestar(actions))
+    async with actions.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://host") as browser:
+        page = (await browser.get(ROOT)).text
+    assert ('<a href="https://host.example/connections">Back to the dashboard</a>' in page) is bool(settings)
