@@ -31,7 +31,7 @@ from flowactions_plugin.insights.verdict import SKEW_MS, WRONG_CLOCK_MS, snapsho
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.advice import pace_of, warnings_of
-from flowactions_plugin.settings.model import read_settings, settings_of
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.migrations import head
 from flowactions_plugin.storage.postgresql import OPEN_SECONDS
 from flowactions_plugin.watch.readiness import try_writing
@@ -108,7 +108,7 @@ async def diagnose(host: str | None, urls: Sequence[str], *, with_chat: bool) ->
 
 def _settings(checks: Checks, host: Host | None) -> CommandContext | None:
     try:
-        context = context_with(host, read_settings(os.environ) if host is None else settings_of(host))
+        context = context_with(host, read_settings(os.environ if host is None else host.settings, host))
     except FlowActionsError as exc:
         advice = "correct them; docs/reference/settings.md describes each"
         checks.add("settings", "failed", str(exc), advice)

@@ -157,7 +157,7 @@ def _advice(exc: FlowActionsError) -> tuple[str, int]:
         return said, NEWER_TABLES
     if isinstance(exc, errors.FilterInvalid):
         return f"--{said}" if exc.field else said, CANNOT_RUN
-    unrunnable = (errors.ActionInvalid, errors.CannotRun, errors.StorageMisplaced, HostInvalid, SettingsInvalid)
+    unrunnable = (errors.ActionInvalid, errors.CannotRun, HostInvalid, SettingsInvalid)
     return said, CANNOT_RUN if isinstance(exc, unrunnable) and not isinstance(
         exc, errors.SetChanged
     ) else FAILED
