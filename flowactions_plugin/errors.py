@@ -4,11 +4,9 @@ FlowActionsError (of the contract)
 ├── StorageUnavailable     the database did not answer; the operation may be repeated
 │   └── SchemaOutdated     its tables are of an earlier release; the message says what to do
 ├── SchemaNewer            the database's tables are of a later release; commands that change them refuse
-├── StorageMisplaced       the database cannot be where the settings say; the message says why
 ├── SealBroken             a sealed secret cannot be opened
 ├── NotConfigured          a setting is missing; the message names it
 ├── HostFailed             a method or object of the host failed or has the wrong type; the message names it
-│   └── HostAnswerInvalid  it returned a wrong type
 ├── NodeFailed             a node type of a plugin does not do what the contract says; the message says what
 │   └── TransactionEnded   its write has ended, or tried to end, the transaction that it was given
 ├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
@@ -31,14 +29,12 @@ FlowActionsError (of the contract)
 ├── NoDefaultChannel       the chat connection has no default channel
 ├── OAuthFailed            an install did not create a connection; of chat.oauth
 ├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
-├── EventInvalid           an authentic request does not hold a valid event
-├── HandlerFailed          the host could not handle an auth event
 ├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
 ├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
 │   ├── SetChanged         its rows are others than those that were shown
 │   ├── ActionForbidden    an operator has begun it, and only operators may end it
 │   └── TooManyPauses      the organization has paused as many destinations as it may
-├── JSONInvalid            a request's body is not JSON that all parsers read alike
+├── RequestInvalid         a request's body is not JSON that all parsers read alike, or holds no valid event
 ├── Problem                an answer other than success; of http.problems
 ├── SignInNeeded           nobody is signed in who may see an operator page; of pages.guard
 └── CannotRun              the command line cannot be used
@@ -75,10 +71,6 @@ class SchemaNewer(FlowActionsError):
     """The database's tables are of a later release."""
 
 
-class StorageMisplaced(FlowActionsError):
-    """The database cannot be where the settings say."""
-
-
 class EgressRefused(FlowActionsError):
     """Requests may not be sent to this address.
 
@@ -101,10 +93,6 @@ class SendFailed(FlowActionsError):
 
 class HostFailed(FlowActionsError):
     """A method or an object of the host does not do what the contract says."""
-
-
-class HostAnswerInvalid(HostFailed):
-    """A method of the host returned a wrong type."""
 
 
 class NodeFailed(FlowActionsError):
@@ -175,14 +163,6 @@ class NoDefaultChannel(FlowActionsError):
     """The connection has no default channel: choose one first."""
 
 
-class EventInvalid(FlowActionsError):
-    """The request does not hold a valid event."""
-
-
-class HandlerFailed(FlowActionsError):
-    """The host could not handle the event; the cause says why."""
-
-
 class FilterInvalid(FlowActionsError):
     """A field of a search cannot be read.
 
@@ -211,8 +191,8 @@ class TooManyPauses(ActionInvalid):
     """As many destinations are paused as may be."""
 
 
-class JSONInvalid(FlowActionsError):
-    """The body is not JSON, or parsers would read it differently."""
+class RequestInvalid(FlowActionsError):
+    """The body of a request cannot be used."""
 
 
 class CannotRun(FlowActionsError):

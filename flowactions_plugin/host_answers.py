@@ -6,17 +6,18 @@ import asyncio
 import inspect
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from flowactions_hookspecs import Agent, ApiPrincipal, DashboardPrincipal, Host, Node, Operator, Walk
 from flowactions_hookspecs.checks import id_fault
-from flowactions_plugin.errors import HostAnswerInvalid, HostFailed
+from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.structs import fields_of
 
 log = logging.getLogger("flowactions")
@@ -37,36 +38,29 @@ _UNSTORABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """What one of the databases cannot hold, or a page cannot show."""
 
 
-async def ask(host: Host, method: str, expected: Any, *arguments: object) -> Any:
+async def ask(host: Host, method: str, *arguments: object) -> Any:
     """Call a method of a host, and return its answer when it is what the contract says.
 
     The method may be any function that returns an awaitable.
 
-    Args:
-        host: the host.
-        method: the method's name.
-        expected: the type of its answer, as for `checked`; `Any`: it is not looked at.
-        arguments: of the method.
-
     Raises:
-        HostAnswerInvalid: the answer is something else, or nothing that can be awaited; it was logged.
+        HostFailed: the answer is something else, or nothing that can be awaited; it was logged.
         Exception: what the method raised.
     """
     answer = getattr(host, method)(*arguments)
     if not inspect.isawaitable(answer):
         raise _invalid(f"{type(host).__name__}.{method} must be async: it returned {_article(answer)}")
-    answer = await answer
-    return answer if expected is Any else checked(host, method, expected, answer)
+    return checked(host, method, await answer)
 
 
 async def has_agent(host: Host, organization_id: str, agent_id: str) -> bool:
     """Return whether an agent is the organization's, by `Host.agent`. That of another is as if it were not there.
 
     Raises:
-        HostAnswerInvalid: the answer is no agent; it was logged.
+        HostFailed: the answer is no agent; it was logged.
         Exception: what the method raised.
     """
-    agent = await ask(host, "agent", Agent | None, agent_id)
+    agent = await ask(host, "agent", agent_id)
     return agent is not None and agent.organization_id == organization_id
 
 
@@ -78,8 +72,8 @@ async def saved_node(host: Host, walk: Walk, node: Node) -> Node | None:
     """
     with failing(host, "node"):
         async with asyncio.timeout(NODE_SECONDS):
-            where = (walk.organization_id, walk.flow_id, node.id)
-            return cast("Node | None", await ask(host, "node", Node | None, *where))
+            saved: Node | None = await ask(host, "node", walk.organization_id, walk.flow_id, node.id)
+            return saved
 
 
 @contextmanager
@@ -91,7 +85,7 @@ def failing(host: Host, method: str, *expected: type[Exception]) -> Iterator[Non
         method: the method's name.
         expected: errors that the contract lets it raise; they pass.
     """
-    passing: tuple[type[Exception], ...] = (HostAnswerInvalid, *expected)
+    passing: tuple[type[Exception], ...] = (HostFailed, *expected)
     try:
         yield
     except passing:
@@ -102,23 +96,29 @@ def failing(host: Host, method: str, *expected: type[Exception]) -> Iterator[Non
         raise HostFailed(f"{name} failed; the server's log has the details.") from exc
 
 
-def checked(host: Host, method: str, expected: Any, answer: Answer) -> Answer:
-    """Return a host's answer when it is what the contract says.
+def checked(host: Host, method: str, answer: Answer) -> Answer:
+    """Return a host's answer when it is of the type that the contract's method has.
 
     Args:
         host: whose answer it is.
-        method: which of its methods gave it.
-        expected: the method's type: a struct, a sequence or set of one, or a union with ``None``.
+        method: which of its methods gave it; of one that returns nothing, it is not looked at.
         answer: what the method returned. Names that no database can hold are cleaned, and cut to 200 characters.
 
     Raises:
-        HostAnswerInvalid: it is something else. The error was logged; it names class and method, and no value.
+        HostFailed: it is something else. The error was logged; it names class and method, and no value.
     """
-    fault = _fault(answer, expected, "")
-    if fault is None:
-        cleaned: Answer = _with_clean_names(answer)
-        return cleaned
-    raise _invalid(f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}")
+    expected = _answer_type(method)
+    fault = None if expected is NoneType else next(_faults(answer, expected, "it"), None)
+    if fault is not None:
+        raise _invalid(f"{type(host).__name__}.{method} must return {_words(expected)}: {fault}")
+    cleaned: Answer = _with_clean_names(answer)
+    return cleaned
+
+
+@cache
+def _answer_type(method: str) -> Any:
+    """Return what the contract says that a method of a host returns."""
+    return get_type_hints(getattr(Host, method))["return"]
 
 
 def _with_clean_names(answer: Any) -> Any:
@@ -132,71 +132,38 @@ def _with_clean_names(answer: Any) -> Any:
     return answer if clean == names else msgspec.structs.replace(answer, **clean)
 
 
-def _invalid(message: str) -> HostAnswerInvalid:
+def _invalid(message: str) -> HostFailed:
     log.error("%s", message, extra={"event": "host.answer_invalid"})
-    return HostAnswerInvalid(message)
+    return HostFailed(message)
 
 
-def _fault(value: object, expected: Any, path: str) -> str | None:
-    """Tell what is wrong with a value; ``None``: nothing.
-
-    Args:
-        value: the value.
-        expected: its type, as annotated.
-        path: where it stands within the answer; empty for the answer itself.
-    """
-    where = path or "it"
-    options = get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
-    if value is None and NoneType in options:
-        return None
+def _faults(value: object, expected: Any, at: str, *, is_id: bool = False) -> Iterator[str]:
+    """Find what is wrong with a value: its place in the answer, and what it is."""
     # The contract's unions are of one type and None.
-    (kind,) = (option for option in options if option is not NoneType)
+    kind, *others = get_args(expected) if isinstance(expected, UnionType) else (expected,)
+    if value is None and NoneType in others:
+        return
     origin = get_origin(kind) or kind
-    collection = Sequence if origin is Sequence else AbstractSet if origin is frozenset else None
-    if collection is not None:
-        if not isinstance(value, collection) or isinstance(value, str | bytes):
-            return f"{where} is {_article(value)}, not {_words(kind)}"
-        faults = (_fault(each, get_args(kind)[0], f"{path}[{index}]") for index, each in enumerate(value))
-        return next((fault for fault in faults if fault is not None), None)
-    if not isinstance(value, origin):
-        return f"{where} is {_article(value)}, not {_words(kind)}"
-    return _struct_fault(value, kind, path) if isinstance(value, msgspec.Struct) else None
-
-
-def _struct_fault(struct: msgspec.Struct, kind: type[msgspec.Struct], path: str) -> str | None:
-    for field in fields_of(kind):
-        value = getattr(struct, field.name)
-        at = f"{path}.{field.name}" if path else field.name
-        fault = _fault(value, field.type, at) or (
-            _text_fault(value, field.name, at) if kind in STORED else None
-        )
-        if fault is not None:
-            return fault
-    return None
-
-
-def _text_fault(value: object, field: str, at: str) -> str | None:
-    if isinstance(value, bool):
-        return None
-    if field in NAMES and isinstance(value, str):
-        return None
-    ids = value if isinstance(value, AbstractSet) else () if value is None else (value,)
-    return next((f"{at} {fault}" for fault in map(id_fault, ids) if fault is not None), None)
+    allowed = AbstractSet if origin is frozenset else origin
+    if not isinstance(value, allowed) or (origin is Sequence and isinstance(value, str | bytes)):
+        yield f"{at} is {_article(value)}, not {_words(kind)}"
+    elif origin in {Sequence, frozenset}:
+        for index, each in enumerate(value):
+            yield from _faults(each, get_args(kind)[0], f"{at}[{index}]", is_id=is_id)
+    elif isinstance(value, msgspec.Struct):
+        for field in fields_of(kind):
+            holds_id = kind in STORED and field.name not in NAMES
+            yield from _faults(getattr(value, field.name), field.type, f"{at}.{field.name}", is_id=holds_id)
+    elif is_id and kind is str and (fault := id_fault(value)):
+        yield f"{at} {fault}"
 
 
 def _words(expected: Any) -> str:
-    if get_origin(expected) in (Union, UnionType):
-        return " or ".join(_words(option) for option in get_args(expected))
-    if expected is NoneType:
-        return "None"
-    if get_origin(expected) is not None:
-        if get_origin(expected) is Mapping:
-            return "a mapping"
-        kind = "sequence" if get_origin(expected) is Sequence else "set"
-        return f"a {kind} of {get_args(expected)[0].__name__}"
-    name = expected.__name__
-    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"
+    """Return a type as it is written, without modules."""
+    return expected.__name__ if isinstance(expected, type) else re.sub(r"[\w.]+\.", "", str(expected))
 
 
 def _article(value: object) -> str:
-    return "None" if value is None else _words(type(value))
+    """Return the type of a value, with its article."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

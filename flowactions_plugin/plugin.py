@@ -25,14 +25,14 @@ def flowactions_runtime(actions: FlowActions) -> Runtime:
 
 @hookimpl
 def flowactions_node_types(actions: FlowActions) -> Sequence[NodeType]:
-    """Offers ``chat_message`` and ``webhook``."""
-    return actions.plugin_state(Services).node_types()
+    """Offer ``chat_message`` and ``webhook`` (§1.1)."""
+    return actions.plugin_state(Services).node_types
 
 
 @hookimpl
 def flowactions_logic_action_types(actions: FlowActions) -> Sequence[LogicActionType]:
-    """Offers the webhook action."""
-    return actions.plugin_state(Services).logic_action_types()
+    """Offer the webhook action."""
+    return actions.plugin_state(Services).logic_action_types
 
 
 @hookimpl
@@ -43,7 +43,7 @@ def flowactions_route_handlers(actions: FlowActions) -> Sequence[ControllerRoute
 
 @hookimpl
 def flowactions_background_tasks(actions: FlowActions) -> Sequence[BackgroundTask]:
-    """Delivers what is in the outbox."""
+    """Deliver what is in the outbox."""
     return actions.plugin_state(Services).background_tasks()
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from litestar import Router
 
-from flowactions_hookspecs import FlowActions, Host
+from flowactions_hookspecs import FlowActions
 from flowactions_plugin.api.routes import outbox_router
 from flowactions_plugin.chat.routes import chat_router
 from flowactions_plugin.chat.service import Chat, keys_of
@@ -35,7 +35,6 @@ from flowactions_plugin.watch.routes import health_router
 
 
 def build(
-    host: Host,
     actions: FlowActions,
     settings: Settings,
     database: Database,
@@ -49,23 +48,8 @@ def build(
     telemetry: Telemetry,
     health: Health,
 ) -> Sequence[Router]:
-    """Return the routers of all parts.
-
-    Args:
-        host: authenticates, and answers what routes ask.
-        actions: the host's facade.
-        settings: those of the host.
-        database: what the operator pages show and change.
-        is_running: whether the lifespan is open.
-        chat: the chat part, or the error because of which its routes answer 503.
-        insights: what routes and operator pages search and show.
-        logic: takes logic-webhook calls.
-        auth_events: processes the auth provider's events.
-        keys: the idempotency keys of callers.
-        telemetry: counts inbound requests.
-        health: says whether this process can work.
-    """
-    public_url = settings.public_url or ""
+    """Return the routers of all parts, which the arguments are; chat may be the error because of which its routes answer 503."""
+    host, public_url = actions.host, settings.public_url or ""
     own = origin_of(public_url)
     guard = RouteGuard(host, [*settings.dashboard_origins, *([own] if own else [])], is_running)
     operations = Operations(database)

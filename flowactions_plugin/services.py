@@ -19,7 +19,7 @@ from flowactions_hookspecs import (
     Runtime,
     provides,
 )
-from flowactions_plugin.alerts.queue import NAME, PLUGIN, alerts_of
+from flowactions_plugin.alerts.queue import NAME, PLUGIN, Alerts, alerts_of
 from flowactions_plugin.alerts.watch import AlertWatch
 from flowactions_plugin.chat.service import build_chat
 from flowactions_plugin.chat.store import ConnectionStore
@@ -45,7 +45,7 @@ from flowactions_plugin.queue.prepared import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.service import OutboxService
 from flowactions_plugin.settings.advice import pace_of, warnings_of
-from flowactions_plugin.settings.model import settings_of
+from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.retention import DAY_MS, DEAD_DAYS, HOUR_MS, Prune, Pruning
@@ -107,7 +107,7 @@ class Services:
         self._actions = actions
         self._timing = timing or Timing()
         self._telemetry = telemetry = telemetry or Telemetry()
-        self._settings = settings = settings_of(host)
+        self._settings = settings = read_settings(host.settings, host)
         for words, advice in warnings_of(settings):
             log.warning("%s: %s", words, advice, extra={"event": "settings.unlikely"})
         self._database = database = Database(
@@ -118,8 +118,11 @@ class Services:
         self._opened_at = timer()
         self._is_running = False
 
-        # Deliveries, and what watches them.
-        self._monitor = self._make_monitor()
+        # Deliveries, and what watches them. What finds alerts is made before what queues them.
+        self._alerts: Alerts | None = None
+        alerted = host.delivery_alert if provides(host, "delivery_alert") else None
+        queue_alerts = None if settings.alerts_url is None else self._queue_alerts
+        self._monitor = Monitor(database, settings.delivery, settings.slots, alerted, queue_alerts)
         self._delivery = OutboxService(
             host,
             settings,
@@ -143,11 +146,12 @@ class Services:
         # Logic actions.
         self._calls = CallStore(database)
         self._logic = LogicActions(host, self._outbox, self._keys, self._calls)
+        self.logic_action_types = [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
-        # Nodes. The types of all plugins are known when all are loaded.
+        # Nodes (§1.1). The types of all plugins are known when all are loaded.
         chat_drafts, webhook_drafts = ChatDrafts(self._chat), WebhookDrafts(self._outbox, self._delivery.guard)
         chat_node = chat_message.ChatMessageNode(messenger, telemetry)
-        self._nodes = (
+        self.node_types: Sequence[NodeType] = (
             chat_message.node_type(chat_node, chat_drafts.check, chat_drafts.preview),
             webhook.node_type(
                 webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview, settings
@@ -167,14 +171,8 @@ class Services:
     def __repr__(self) -> str:
         return "Services(…)"
 
-    def _make_monitor(self) -> Monitor:
-        """Make what watches the deliveries of this process."""
-        alerted = self._host.delivery_alert if provides(self._host, "delivery_alert") else None
-        queue = None if self._settings.alerts_url is None else self._queue_alerts
-        return Monitor(self._database, self._settings.delivery, self._settings.slots, alerted, queue)
-
     async def _queue_alerts(self, transaction: Transaction, alerts: Sequence[DeliveryAlert]) -> None:
-        """Queue alerts. What finds them is made before what queues them."""
+        """Queue alerts."""
         if self._alerts is not None:
             await self._alerts.of_destinations(transaction, alerts)
 
@@ -186,20 +184,11 @@ class Services:
         unsigned = set(self._actions.plugin_names) - {plugin for plugin, _ in secrets}
         return SecretSource(self._host.signing_secret, secrets, unsigned)
 
-    def node_types(self) -> Sequence[NodeType]:
-        """Return the two node types (§1.1)."""
-        return self._nodes
-
-    def logic_action_types(self) -> Sequence[LogicActionType]:
-        """Return the webhook action."""
-        return [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
-
     def route_handlers(self) -> Sequence[Router]:
         """Build and return the routes, and import what only they need."""
         from flowactions_plugin import routes  # noqa: PLC0415  imports Litestar
 
         return routes.build(
-            self._host,
             self._actions,
             self._settings,
             self._database,
@@ -226,8 +215,8 @@ class Services:
     def background_tasks(self) -> Sequence[BackgroundTask]:
         """Return what runs inside the host: everything, or what reports gauges when ``flowactions worker`` does the rest."""
         gauges = Gauges(self._telemetry.meters, self._insights, lambda: self._delivery.load)
-        task = BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)
-        return [*([] if self._settings.host_worker == "off" else self._delivery_tasks()), task]
+        delivers = [] if self._settings.host_worker == "off" else self._delivery_tasks()
+        return [*delivers, BackgroundTask(name="flowactions gauges", run=gauges.reading_loop)]
 
     def tasks_left_to_workers(self) -> Sequence[BackgroundTask]:
         """Have this process claim whatever is due, and return what `background_tasks` does not hold.

@@ -16,7 +16,7 @@ from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, system_clock
 from flowactions_plugin.errors import ActionInvalid, EgressRefused, FilterInvalid
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
-from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
+from flowactions_plugin.http.openapi import of_one_host, openapi_spec
 from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
 from flowactions_plugin.http.strict import Moment, integer, moment, text
 from flowactions_plugin.insights.fields import FIELDS
@@ -341,7 +341,7 @@ async def resend_delivery(
         {},
         changes=True,
         query={},
-        body=BodyRule(RetryMany, 'a JSON object with a filter, or {"all": true} for every dead delivery'),
+        body='a JSON object with a filter, or {"all": true} for every dead delivery',
     ),
 )
 async def retry_deliveries(
@@ -368,7 +368,7 @@ async def retry_deliveries(
         {},
         changes=True,
         query={},
-        body=BodyRule(ResendMany, "a JSON object with ids, an eventId or createdFrom, and further filters"),
+        body="a JSON object with ids, an eventId or createdFrom, and further filters",
     ),
 )
 async def resend_deliveries(
@@ -430,7 +430,7 @@ def outbox_router(
     ports = Ports(insights, operations, keys)
     return Router(
         "/v1/webhooks/outbox",
-        route_handlers=with_description(
+        route_handlers=of_one_host(
             list_deliveries,
             retry_deliveries,
             resend_deliveries,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import Annotated, Final, TypeAlias
 
 import msgspec
@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, JSONBody, QueryParameter
 from msgspec import Meta
 
-from flowactions_hookspecs import Agent, DashboardPrincipal, Host, PickerChoice, PickerPage
+from flowactions_hookspecs import DashboardPrincipal, Host, PickerChoice, PickerPage
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import lists_private_channels
@@ -21,7 +21,7 @@ from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.chat.store import StoredConnection
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.openapi import BodyRule, openapi_spec
+from flowactions_plugin.http.openapi import openapi_spec
 from flowactions_plugin.http.problems import Problem
 
 ASKED_AGAIN: Final = "The chat provider is asked about the token again at least once an hour: if it accepts it, you need not reconnect."
@@ -134,7 +134,7 @@ async def disconnect(
         "changed",
         "not_configured",
         changes=True,
-        body=BodyRule(DefaultChannel, 'a JSON object such as {"channelId": "C0123456789"}'),
+        body='a JSON object such as {"channelId": "C0123456789"}',
     ),
 )
 async def choose_channel(
@@ -192,7 +192,7 @@ async def _card(host: Host, connections: Connections, organization_id: str) -> R
     stored = await connections.get(organization_id)
     if stored is None:
         return Response(CardAnswer(None))
-    agents = await ask(host, "agents_using", Sequence[Agent], organization_id, "chat_message")
+    agents = await ask(host, "agents_using", organization_id, "chat_message")
     missing = list(stored.missing)
     scopes = [scope for scope in read_scopes(stored.scopes) if scope not in missing]
     reason = connections.reason(stored)

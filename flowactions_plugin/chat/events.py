@@ -10,15 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from flowactions_plugin.chat.store import Revocation
-from flowactions_plugin.errors import EventInvalid
-from flowactions_plugin.inbound.requests import (
-    PLAIN_ID,
-    TIMESTAMP,
-    TOLERANCE_SECONDS,
-    NotAuthentic,
-    event_object,
-    outside_window,
-)
+from flowactions_plugin.errors import RequestInvalid
+from flowactions_plugin.http.strict import parse_object
+from flowactions_plugin.inbound.requests import PLAIN_ID, TIMESTAMP, NotAuthentic, check_signed
 
 VERSION: Final = "v0"
 
@@ -67,21 +61,19 @@ def check_signature(
         )
         for each in secrets
     )
-    late = now - int(timestamp)
-    if abs(late) > TOLERANCE_SECONDS:
-        raise outside_window(late, fits=fits)
-    if not fits:
-        raise NotAuthentic("signature", "the signature does not fit CHAT_SIGNING_SECRET: is it this app's?")
+    check_signed(
+        fits, now - int(timestamp), "the signature does not fit CHAT_SIGNING_SECRET: is it this app's?"
+    )
 
 
 def read_event(body: bytes, now: float) -> Challenge | Revocation | Acknowledged:
     """Parse an authentic request (§6.2). An event without a time has happened ``now``, in Unix seconds.
 
     Raises:
-        EventInvalid: it is not a valid event.
+        RequestInvalid: it is not a valid event.
     """
     # A text of an event that is not ours may be cut within a surrogate pair; what is used here is ASCII.
-    parsed = event_object(body, strictly=False)
+    parsed = parse_object(body, strictly=False)
     if parsed.get("type") == CHALLENGE:
         return Challenge(_text_field(parsed, "challenge", re.compile(r"[ -~]{1,500}", re.ASCII)))
     event = parsed.get("event")
@@ -121,5 +113,5 @@ def _bots(event: Mapping[str, Any]) -> frozenset[str]:
 def _text_field(parsed: Mapping[str, Any], field: str, form: re.Pattern[str]) -> str:
     value = parsed.get(field)
     if not isinstance(value, str) or form.fullmatch(value) is None:
-        raise EventInvalid(f"The event's {field} is missing or cannot be used.")
+        raise RequestInvalid(f"The event's {field} is missing or cannot be used.")
     return value

@@ -35,9 +35,9 @@ from flowactions_plugin.clock import system_clock
 from flowactions_plugin.errors import ConnectionChanged, NoDefaultChannel, NotConfigured, NotConnected
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard, read_body, sign_in_url
-from flowactions_plugin.http.openapi import BodyRule, RouteRules, openapi_spec, with_description
+from flowactions_plugin.http.openapi import RouteRules, of_one_host, openapi_spec
 from flowactions_plugin.http.problems import HANDLERS, Problem
-from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived
+from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer
 from flowactions_plugin.inbound.routes import Intake
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -129,9 +129,7 @@ async def callback(
             state=signed_state,
             error=error,
             cookies=request.cookies,
-            principal=await ask(
-                host, "dashboard_principal", DashboardPrincipal | None, ScopeRequest(request.scope)
-            ),
+            principal=await ask(host, "dashboard_principal", ScopeRequest(request.scope)),
         )
     except OAuthFailed as exc:
         outcome = {"chat": "error", "reason": exc.reason}
@@ -163,13 +161,10 @@ async def events(
         await intake.acknowledge(None, CHALLENGE)
         return event
     if isinstance(event, Acknowledged):
-        await intake.acknowledge(event.event_id, event.event_type)
-        intake.count("acknowledged")
-        return EventAnswer(EventReceived(received=True, duplicate=False))
+        return await intake.acknowledge(event.event_id, event.event_type)
     async with intake.refusing(event.event_id, event.event_type):
         duplicate = await chat.connections.revoked(event)
-    intake.count("duplicate" if duplicate else "processed")
-    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
+    return intake.answer(duplicate=duplicate)
 
 
 class TestMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -204,7 +199,7 @@ class TestAnswer(msgspec.Struct):
         "no_default_channel",
         "not_configured",
         changes=True,
-        body=BodyRule(TestMessage, 'a JSON object such as {"text": "Hello"}'),
+        body='a JSON object such as {"text": "Hello"}',
     ),
 )
 async def send_message(
@@ -252,7 +247,7 @@ def chat_router(
 
     return Router(
         BASE_PATH,
-        route_handlers=with_description(
+        route_handlers=of_one_host(
             install, callback, show, disconnect, choose_channel, send_message, channels, members, events
         ),
         dependencies={

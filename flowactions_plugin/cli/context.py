@@ -71,7 +71,7 @@ async def opened_database(database: Database) -> AsyncIterator[None]:
         CannotRun: there is no such file.
         SchemaNewer: the tables are of a later release.
         SchemaOutdated: the tables are missing, or of an earlier release.
-        StorageMisplaced: the directory of an SQLite file does not exist.
+        SettingsInvalid: the directory of an SQLite file does not exist.
         StorageUnavailable: the database does not answer.
     """
     missing = database.missing_file

@@ -185,5 +185,5 @@ def _advice(exc: FlowActionsError) -> tuple[str, int]:
         return f"--{said}" if exc.field else said, CANNOT_RUN
     if isinstance(exc, errors.SetChanged):
         return said, FAILED
-    wrong = (errors.ActionInvalid, errors.CannotRun, errors.StorageMisplaced, HostInvalid, SettingsInvalid)
+    wrong = (errors.ActionInvalid, errors.CannotRun, HostInvalid, SettingsInvalid)
     return said, CANNOT_RUN if isinstance(exc, wrong) else FAILED

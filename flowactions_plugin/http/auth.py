@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import quote
 
 from litestar import Request
@@ -13,7 +13,7 @@ from litestar.exceptions import InternalServerException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
-from flowactions_hookspecs import ApiPrincipal, DashboardPrincipal, Host, NotStarted, ScopeRequest
+from flowactions_hookspecs import DashboardPrincipal, Host, NotStarted, ScopeRequest
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.http.problems import Problem
@@ -30,6 +30,12 @@ BODY_BYTES: Final = 64 * 1024
 
 _PRINCIPAL: Final = "flowactions.principal"
 """Key of the principal in the request's ASGI scope."""
+
+_CREDENTIALS: Final = {
+    "dashboard": ("dashboard_principal", "This needs a dashboard session."),
+    "api": ("api_principal", "This needs an access token."),
+}
+"""Caller → the host's method that authenticates it, and what is said to others."""
 
 
 class RouteGuard:
@@ -70,22 +76,16 @@ class RouteGuard:
                 await check_tenant(request)
             if rules.query is not None:
                 check_query(request.scope.get("query_string", b""), rules.query)
-            if rules.caller in {"dashboard", "api"} and rules.changes:
+            if rules.caller in _CREDENTIALS and rules.changes:
                 await _check_body(cast("AnyRequest", request), rules)
 
         return check
 
     async def _authenticate(self, request: ASGIRequest, rules: RouteRules) -> None:
-        found: DashboardPrincipal | ApiPrincipal | None
-        seen = ScopeRequest(request.scope)
-        if rules.caller == "dashboard":
-            found = await ask(self._host, "dashboard_principal", DashboardPrincipal | None, seen)
-            otherwise = "This needs a dashboard session."
-        elif rules.caller == "api":
-            found = await ask(self._host, "api_principal", ApiPrincipal | None, seen)
-            otherwise = "This needs an access token."
-        else:
+        if rules.caller not in _CREDENTIALS:
             return
+        method, otherwise = _CREDENTIALS[rules.caller]
+        found = await ask(self._host, method, ScopeRequest(request.scope))
         if found is None:
             realm = {"WWW-Authenticate": f'Bearer realm="{rules.caller}"'}
             raise Problem("unauthorized", otherwise, headers=realm)
@@ -98,7 +98,7 @@ class RouteGuard:
         # Only the host's own pages can send a Bearer token. A browser sends Basic and Negotiate by itself.
         if _is_bearer(request):
             return
-        if is_cross_site(Fetch.of(request), self._origins, navigable=rules.navigable):
+        if is_cross_site(fetch_headers(request), self._origins, navigable=rules.navigable):
             raise Problem(
                 "cross_site",
                 "A page of another origin sent this. If that page is your dashboard, add its origin to"
@@ -153,84 +153,48 @@ def _is_bearer(request: ASGIRequest) -> bool:
     return scheme.lower() == "bearer" and bool(token.strip())
 
 
-class Fetch(NamedTuple):
-    """The headers that tell where a request comes from; a missing header is ``None``.
+def fetch_headers(request: ASGIRequest) -> dict[str, str]:
+    """Return the headers that tell where a request comes from, and its ``scheme`` as the server sees it.
 
-    Attributes:
-        site: ``Sec-Fetch-Site``.
-        mode: ``Sec-Fetch-Mode``.
-        dest: ``Sec-Fetch-Dest``.
-        origin: ``Origin``.
-        host: ``Host``.
-        scheme: the request's, as the server sees it: behind a proxy that terminates TLS it is ``http``.
+    A repeated header is not trusted: its value matches nothing. Behind a proxy that terminates TLS, the scheme is ``http``.
     """
-
-    site: str | None = None
-    mode: str | None = None
-    dest: str | None = None
-    origin: str | None = None
-    host: str | None = None
-    scheme: str = "http"
-
-    @classmethod
-    def of(cls, connection: ASGIRequest) -> Fetch:
-        """Return the headers of a request. A repeated header is not trusted, and its value matches nothing."""
-        headers = connection.headers
-        read = {
-            field: ",".join(headers.getall(name)) if name in headers else None
-            for field, name in (
-                ("site", "sec-fetch-site"),
-                ("mode", "sec-fetch-mode"),
-                ("dest", "sec-fetch-dest"),
-                ("origin", "origin"),
-                ("host", "host"),
-            )
-        }
-        return cls(**read, scheme=str(connection.scope.get("scheme", "http")))
+    names = ("sec-fetch-site", "sec-fetch-mode", "sec-fetch-dest", "origin", "host")
+    read = {name: ",".join(request.headers.getall(name)) for name in names if name in request.headers}
+    return {**read, "scheme": str(request.scope.get("scheme", "http"))}
 
 
-def is_cross_site(fetch: Fetch, allowed: Collection[str], *, navigable: bool = False) -> bool:
-    """Return whether a browser sends a request for a page that is not the dashboard's.
+def sender_of(fetch: Mapping[str, str], own: Collection[str]) -> Literal["own", "foreign", "unknown"]:
+    """Return whose page sends a request, as the browser says: of the very origin of the request, or another one.
 
-    A request with neither ``Sec-Fetch-Site`` nor ``Origin`` is not from a browser: browsers send at least one of them
-    with requests that change something.
+    Browsers send ``Sec-Fetch-Site`` to https and to loopback, and ``Origin`` with every request that changes something, also
+    on plain http. What has neither is not from a browser. ``unknown`` is also what a user has typed.
 
     Args:
-        fetch: the request's headers.
+        fetch: the request's `fetch_headers`.
+        own: origins at which browsers reach the routes, as `parse_origin` writes them, beside that of ``Host``.
+    """
+    site = fetch.get("sec-fetch-site")
+    if site is not None:  # another subdomain may belong to someone else
+        return "own" if site == "same-origin" else "unknown" if site == "none" else "foreign"
+    if "origin" not in fetch:
+        return "unknown"
+    origin = parse_origin(fetch["origin"])
+    if origin is None:
+        return "foreign"
+    scheme = origin.partition("://")[0]
+    is_host = "host" in fetch and origin == parse_origin(f"{scheme}://{fetch['host']}")
+    return "own" if origin in own or (is_host and (scheme, fetch["scheme"]) != ("http", "https")) else "foreign"
+
+
+def is_cross_site(fetch: Mapping[str, str], allowed: Collection[str], *, navigable: bool = False) -> bool:
+    """Return whether a browser sends a request for a page that is not the dashboard's.
+
+    Args:
+        fetch: the request's `fetch_headers`.
         allowed: origins whose pages may send it, as `parse_origin` writes them.
         navigable: whether a user may follow a link from another site.
     """
-    origin = None if fetch.origin is None else parse_origin(fetch.origin)
-    if origin is not None and origin in allowed:
+    if sender_of(fetch, allowed) != "foreign" or parse_origin(fetch.get("origin", "")) in allowed:
         return False
-    if fetch.site is not None:
-        if fetch.site in {"same-origin", "none"}:  # another subdomain may belong to someone else
-            return False
-        return not (navigable and (fetch.mode, fetch.dest) == ("navigate", "document"))
-    return fetch.origin is not None and not _is_own(origin, fetch)
-
-
-def is_own_page(fetch: Fetch, own: Collection[str]) -> bool:
-    """Return whether a browser says that a page of the very origin of the request sends it.
-
-    A form can be sent by any page, without a preflight, so what says nothing is refused. Browsers send ``Sec-Fetch-Site``
-    to https and to loopback, and ``Origin`` with every POST, also on plain http.
-
-    Args:
-        fetch: the request's headers.
-        own: origins at which browsers reach the routes, as `parse_origin` writes them, beside that of ``Host``.
-    """
-    if fetch.site is not None:
-        return fetch.site == "same-origin"
-    origin = None if fetch.origin is None else parse_origin(fetch.origin)
-    return (origin is not None and origin in own) or _is_own(origin, fetch)
-
-
-def _is_own(origin: str | None, fetch: Fetch) -> bool:
-    """Return whether an origin is that of the request's ``Host``."""
-    if origin is None or fetch.host is None:
-        return False
-    scheme = origin.partition("://")[0]
-    if fetch.scheme == "https" and scheme != "https":
-        return False
-    return origin == parse_origin(f"{scheme}://{fetch.host}")
+    is_link = (fetch.get("sec-fetch-mode"), fetch.get("sec-fetch-dest")) == ("navigate", "document")
+    return not (navigable and "sec-fetch-site" in fetch and is_link)

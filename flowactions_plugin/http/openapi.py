@@ -6,38 +6,19 @@ import inspect
 import re
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from litestar.datastructures import ResponseHeader
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.spec import Example
-from msgspec import Meta
 
-from flowactions_plugin.http.problems import MEDIA_TYPE, NO_STORE, TITLES
+from flowactions_plugin.http.problems import MEDIA_TYPE, NO_STORE, TITLES, ProblemDetails
 from flowactions_plugin.http.strict import Check, StrictJSON
 
 Caller: TypeAlias = Literal["dashboard", "api", "chatSignature", "authSignature"]
 """Names of the security schemes in the contract's `OPENAPI_COMPONENTS`."""
-
-
-class FieldError(msgspec.Struct):
-    """A field that cannot be used."""
-
-    path: Annotated[str, Meta(description="The field, as clients write it.", examples=["idempotencyKey"])]
-    message: str
-
-
-class ProblemDetails(msgspec.Struct, omit_defaults=True):
-    """Why a request was not carried out (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: Annotated[str, Meta(description="What is wrong here, and what to do.")]
-    code: Annotated[str, Meta(description="Stable, for programs.", examples=["invalid_request"])]
-    errors: list[FieldError] | None = None
 
 
 _CLAUSES = re.compile(r" \(§[^)]*\)")
@@ -47,18 +28,6 @@ EVERYWHERE: Final = ("not_started", "storage_unavailable", "internal_error")
 """Problems of every route. A route that requires a credential may also answer ``unauthorized``."""
 
 _RULES: Final = "flowactions_rules"
-
-
-class BodyRule(NamedTuple):
-    """The body that a route requires.
-
-    Attributes:
-        kind: its struct.
-        hint: what to send, for a request without a body.
-    """
-
-    kind: type[msgspec.Struct]
-    hint: str
 
 
 class RouteRules(NamedTuple):
@@ -95,7 +64,7 @@ def openapi_spec(
     changes: bool = False,
     navigable: bool = False,
     query: Mapping[str, Check] | None = None,
-    body: BodyRule | None = None,
+    body: str | None = None,
     reads: bool = False,
 ) -> dict[str, Any]:
     """Return the keyword arguments of a route handler that declare its requirements, as in `RouteRules`, and answers.
@@ -127,7 +96,7 @@ def openapi_spec(
         status: ResponseSpec(data_container=body, generate_examples=False, description=meaning)
         for status, (body, meaning) in answers.items()
     }
-    rules = RouteRules(caller, changes, navigable, query, body.hint if body else None, reads)
+    rules = RouteRules(caller, changes, navigable, query, body, reads)
     keywords: dict[str, Any] = {
         "responses": responses,
         "security": [{caller: []}] if caller else [],
@@ -138,22 +107,17 @@ def openapi_spec(
             ResponseHeader(name=name, value=value) for name, value in NO_STORE.items()
         ]
     if body is not None:
-        keywords |= {"dto": StrictJSON[body.kind], "return_dto": None}  # type: ignore[name-defined]
+        keywords |= {"dto": StrictJSON, "return_dto": None}
     return keywords
 
 
 def of_one_host(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
-    """Return copies of handlers for the routes of one host.
+    """Return copies of handlers for the routes of one host, described by their docstrings, also where Litestar does not do it.
 
     Litestar notes on a handler which router it belongs to, and copies it then. Without a copy of its own, a host could get
     the router of another one that is made in another thread at the same time.
     """
-    return [copy(handler) for handler in handlers]
-
-
-def with_description(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
-    """Return handlers `of_one_host`, each with its docstring as description, also where Litestar is not configured so."""
-    copies = of_one_host(*handlers)
+    copies = [copy(handler) for handler in handlers]
     for handler in copies:
         handler.description = _CLAUSES.sub("", inspect.getdoc(handler.fn) or "").replace("``", "`")
     return copies
@@ -162,8 +126,5 @@ def with_description(*handlers: HTTPRouteHandler) -> Sequence[HTTPRouteHandler]:
 def _example(code: str) -> Example:
     """Return an answer with a problem."""
     status, title = TITLES[code]
-    return Example(
-        id=code,
-        summary=code,
-        value={"type": "about:blank", "title": title, "status": status, "detail": "…", "code": code},
-    )
+    details = ProblemDetails("about:blank", title, status, "…", code)
+    return Example(id=code, summary=code, value=msgspec.to_builtins(details))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import msgspec
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 from litestar.types import ExceptionHandlersMap
+from msgspec import Meta
 
 from flowactions_hookspecs import AgentNotFound, FlowActionsError, NotStarted
-from flowactions_plugin.errors import HostFailed, NotConfigured, StorageUnavailable
+from flowactions_plugin.errors import HostFailed, NotConfigured, RequestInvalid, StorageUnavailable
 
 log = logging.getLogger("flowactions.http")
 
@@ -46,11 +47,16 @@ TITLES: Final = {
 
 LOOK_IN_LOG: Final = "The server's log has the details."
 WRONG_FORM: Final = "The request does not have the right form."
+A_MOMENT: Final = "a date and time with time zone such as 2030-01-31T12:00:00Z"
 
 NO_STORE: Final = {"Cache-Control": "no-store"}
 """For private answers, and for problems, which may be temporary."""
 
-_KINDS: Final = {
+_WORDS: Final = {
+    ">=": "at least",
+    "<=": "at most",
+    ">": "more than",
+    "<": "less than",
     "str": "text",
     "int": "a whole number",
     "float": "a number",
@@ -58,29 +64,15 @@ _KINDS: Final = {
     "object": "an object",
     "array": "a list",
 }
-_BOUNDS: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
-_SIZES: Final = {"str": "characters", "array": "items", "object": "fields"}
-
-_RULES: Final[tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], str]], ...]] = (
-    (
-        re.compile(r"Expected `(?:int|float)` ([<>]=?) (\S+)"),
-        lambda found: f"must be {_BOUNDS[found[1]]} {found[2]}",
-    ),
-    (
-        re.compile(r"Expected `(str|array|object)` of length ([<>]=?) (\d+)"),
-        lambda found: f"must have {_BOUNDS[found[2]]} {found[3]} {_SIZES[found[1]]}",
-    ),
-    (re.compile(r"Object contains unknown field `(.+)`", re.DOTALL), lambda found: f"has no field {found[1]}"),
-    (re.compile(r"Object missing required field `(.+)`"), lambda found: f"needs the field {found[1]}"),
-    (
-        re.compile(r"Invalid RFC3339.*|Expected `datetime.*"),
-        lambda _: "must be a date and time with time zone such as 2030-01-31T12:00:00Z",
-    ),
-    (
-        re.compile(r"Expected `([^`]+)`(?:, got `[^`]+`)?"),
-        lambda found: f"must be {' or '.join(_KINDS.get(each, each) for each in found[1].split(' | '))}",
-    ),
-    (re.compile(r"Invalid enum value .*", re.DOTALL), lambda _: "is none of the values that are known"),
+_RULES: Final = (
+    (r"Expected `(?:int|float)` (?P<bound>[<>]=?) (?P<given>\S+)", "must be {bound} {given}"),
+    (r"Expected `str` of length (?P<bound>[<>]=?) (?P<given>\d+)", "must have {bound} {given} characters"),
+    (r"Expected `array` of length (?P<bound>[<>]=?) (?P<given>\d+)", "must have {bound} {given} items"),
+    (r"Object contains unknown field `(?P<given>.+)`", "has no field {given}"),
+    (r"Object missing required field `(?P<given>.+)`", "needs the field {given}"),
+    (r"Invalid RFC3339.*|Expected `datetime.*", "must be " + A_MOMENT),
+    (r"Expected `(?P<kinds>[^`]+)`(?:, got `[^`]+`)?", "must be {kinds}"),
+    (r"Invalid enum value .*", "is none of the values that are known"),
 )
 """What the decoder says of a value → the same in words that name no type of Python."""
 
@@ -128,28 +120,41 @@ def wrong_form(errors: list[dict[str, str]]) -> Problem:
 def error_message(message: str) -> str:
     """Return what the decoder says of a value, in words that name no type of Python."""
     for pattern, words in _RULES:
-        if found := pattern.fullmatch(message):
-            return words(found)
+        if found := re.fullmatch(pattern, message, re.DOTALL):
+            parts = {name: part.split(" | ") for name, part in found.groupdict().items() if name != "given"}
+            said = {name: " or ".join(_WORDS.get(each, each) for each in part) for name, part in parts.items()}
+            return words.format_map({**found.groupdict(), **said})
     return "does not have the right form"
 
 
-def _answer(problem: Problem, status: int | None = None) -> Response[dict[str, Any]]:
+class FieldError(msgspec.Struct):
+    """A field that cannot be used."""
+
+    path: Annotated[str, Meta(description="The field, as clients write it.", examples=["idempotencyKey"])]
+    message: str
+
+
+class ProblemDetails(msgspec.Struct, omit_defaults=True):
+    """Why a request was not carried out (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: Annotated[str, Meta(description="What is wrong here, and what to do.")]
+    code: Annotated[str, Meta(description="Stable, for programs.", examples=["invalid_request"])]
+    errors: list[FieldError] | None = None
+
+
+def _answer(problem: Problem, status: int | None = None) -> Response[ProblemDetails]:
     """Return the answer of a problem, with its own status or another one."""
     usual, title = TITLES[problem.code]
-    body: dict[str, Any] = {
-        "type": "about:blank",
-        "title": title,
-        "status": status or usual,
-        "detail": problem.detail,
-        "code": problem.code,
-    }
-    if problem.errors:
-        body["errors"] = problem.errors
+    errors = [FieldError(**error) for error in problem.errors or ()] or None
+    body = ProblemDetails("about:blank", title, status or usual, problem.detail, problem.code, errors)
     headers = {**(problem.headers or {}), **NO_STORE}
-    return Response(body, status_code=status or usual, media_type=MEDIA_TYPE, headers=headers)
+    return Response(body, status_code=body.status, media_type=MEDIA_TYPE, headers=headers)
 
 
-def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Response[dict[str, Any]]:
+def _on_validation(_: Request[Any, Any, Any], exc: ValidationException) -> Response[ProblemDetails]:
     """Answer what Litestar finds wrong in a request."""
     extra = exc.extra if isinstance(exc.extra, list) else []
     errors = [
@@ -166,7 +171,7 @@ def _client_name(key: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[dict[str, Any]]:
+def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[ProblemDetails]:
     """Answer an exception of Litestar or of the host's guards: with its status, and the title of its code."""
     if exc.status_code >= 500:
         return _on_anything(request, exc, exc.status_code)
@@ -175,13 +180,13 @@ def _on_http(request: Request[Any, Any, Any], exc: HTTPException) -> Response[di
     return _answer(Problem(code, detail, headers=dict(exc.headers or {})), exc.status_code)
 
 
-def _on_storage(_: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[dict[str, Any]]:
+def _on_storage(_: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[ProblemDetails]:
     """Answer that the database failed."""
     log.error("%s", exc, extra={"event": "http.storage_unavailable"})
     return _answer(Problem("storage_unavailable", "Try again in a moment.", headers={"Retry-After": "5"}))
 
 
-def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[dict[str, Any]]:
+def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[ProblemDetails]:
     """Answer that the lifespan is not open."""
     log.error("%s", exc, extra={"event": "http.not_started"})
     return _answer(Problem("not_started", str(exc)))
@@ -189,7 +194,7 @@ def _on_not_started(_: Request[Any, Any, Any], exc: NotStarted) -> Response[dict
 
 def _on_anything(
     request: Request[Any, Any, Any], exc: Exception, status: int | None = None
-) -> Response[dict[str, Any]]:
+) -> Response[ProblemDetails]:
     """Log an error, and answer that there was one."""
     log.error("%s %s failed", request.method, request.url.path, exc_info=exc, extra={"event": "http.failed"})
     return _answer(Problem("internal_error", LOOK_IN_LOG), status)
@@ -197,6 +202,7 @@ def _on_anything(
 
 HANDLERS: Final[ExceptionHandlersMap] = {
     Problem: lambda _, exc: _answer(exc),
+    RequestInvalid: lambda _, exc: _answer(Problem("invalid_request", str(exc))),
     ValidationException: _on_validation,
     HTTPException: _on_http,
     StorageUnavailable: _on_storage,

@@ -1,12 +1,13 @@
-"""Reads bodies and queries strictly: JSON without conversions, known names, each once, with unambiguous values."""
+"""Reads bodies and queries strictly: JSON that every parser reads alike, without conversions, and known names, each once."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Final, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NoReturn, TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -14,9 +15,8 @@ from litestar.dto import AbstractDTO
 from msgspec import Meta
 
 from flowactions_hookspecs.checks import MAX_ID_LENGTH
-from flowactions_plugin.errors import JSONInvalid
-from flowactions_plugin.http.json_text import parse
-from flowactions_plugin.http.problems import Problem, error_message, wrong_form
+from flowactions_plugin.errors import RequestInvalid
+from flowactions_plugin.http.problems import A_MOMENT, Problem, error_message, wrong_form
 from flowactions_plugin.structs import fields_of
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def moment(value: str) -> str | None:
     try:
         msgspec.convert(value, Moment)
     except msgspec.ValidationError:
-        return "must be a date and time with time zone such as 2030-01-31T12:00:00Z; write + as %2B"
+        return f"must be {A_MOMENT}; write + as %2B"
     return None
 
 
@@ -84,6 +84,45 @@ def check_query(raw: bytes, known: Mapping[str, Check]) -> None:
         raise wrong_form(errors)
 
 
+def parse_object(body: bytes, *, strictly: bool = True) -> dict[str, Any]:
+    """Parse the JSON object of a body in UTF-8 (RFC 8259) that all parsers read alike (RFC 7493).
+
+    Args:
+        body: the received bytes.
+        strictly: whether texts are refused that hold half of a surrogate pair.
+
+    Raises:
+        RequestInvalid: it is not UTF-8, not JSON or not an object; a name occurs twice in an object; a number is too large; text
+            holds half of a surrogate pair; or it is nested too deeply.
+    """
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_number)
+        if strictly:
+            msgspec.json.decode(body)
+    except UnicodeDecodeError:
+        raise RequestInvalid("The body is not UTF-8.") from None
+    except RecursionError:
+        raise RequestInvalid("The body is nested too deeply.") from None
+    except json.JSONDecodeError as exc:
+        raise RequestInvalid(f"The body is not valid JSON in line {exc.lineno}, column {exc.colno}.") from None
+    except ValueError:  # of the first parser for integers that are too long, of the second for the other cases
+        raise RequestInvalid("A number is too large, or a text holds half of a surrogate pair.") from None
+    if not isinstance(value, dict):
+        raise RequestInvalid("The body is not a JSON object.")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise RequestInvalid("A name occurs twice in an object.")
+    return found
+
+
+def _no_number(name: str) -> NoReturn:
+    raise RequestInvalid(f"The body is not valid JSON: {name} is no number.")
+
+
 def read_struct(body: bytes, kind: type[T]) -> T:
     """Decode a request's body (§4).
 
@@ -92,14 +131,10 @@ def read_struct(body: bytes, kind: type[T]) -> T:
         kind: a `msgspec.Struct`.
 
     Raises:
+        RequestInvalid: it is not the text of one object.
         Problem: 400, with all wrong fields.
     """
-    try:
-        value = parse(body)
-    except JSONInvalid as exc:
-        raise Problem("invalid_request", str(exc)) from None
-    if not isinstance(value, dict):
-        raise Problem("invalid_request", "The body is not a JSON object.")
+    value = parse_object(body)
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError:
@@ -126,12 +161,13 @@ def _errors(value: dict[str, Any], kind: Any) -> list[dict[str, str]]:
     return errors
 
 
-class StrictJSON(AbstractDTO[T]):
+class StrictJSON(AbstractDTO[Any]):
     """Decodes a handler's ``data`` with `read_struct`; its OpenAPI schema is that of the struct, so it has no transfer model."""
 
-    def decode_bytes(self, value: bytes) -> T:
+    def decode_bytes(self, value: bytes) -> Any:
         """Decode a body that is not empty."""
-        return read_struct(value, self.model_type)
+        data = self.asgi_connection.route_handler.parsed_data_field
+        return read_struct(value, data.annotation)
 
     @classmethod
     def create_for_field_definition(cls, *_: Any, **__: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -13,17 +12,11 @@ from msgspec.structs import replace
 
 from flowactions_hookspecs import AuthEvent, Host
 from flowactions_plugin.clock import Clock, system_clock
-from flowactions_plugin.errors import EventInvalid, HandlerFailed
+from flowactions_plugin.errors import HostFailed, RequestInvalid
 from flowactions_plugin.host_answers import ask
+from flowactions_plugin.http.strict import parse_object
 from flowactions_plugin.inbound import store
-from flowactions_plugin.inbound.requests import (
-    PLAIN_ID,
-    TIMESTAMP,
-    TOLERANCE_SECONDS,
-    NotAuthentic,
-    event_object,
-    outside_window,
-)
+from flowactions_plugin.inbound.requests import PLAIN_ID, TIMESTAMP, NotAuthentic, check_signed
 from flowactions_plugin.storage.database import Database, Transaction
 from flowactions_plugin.storage.outages import code_of
 from flowactions_plugin.storage.waiting import CONFLICTS, repeated
@@ -52,7 +45,7 @@ class Verifier:
 
     Args:
         secrets: the newest first, as the provider shows them (``whsec_…``).
-        clock: Unix seconds, for messages about timestamps; the library decides by its own clock.
+        clock: Unix seconds.
     """
 
     def __init__(self, secrets: Sequence[str], clock: Clock = system_clock) -> None:
@@ -74,7 +67,7 @@ class Verifier:
 
         Raises:
             NotAuthentic: no secret fits, or the timestamp is more than five minutes off; whatever the bytes.
-            EventInvalid: it is signed, but is not an event.
+            RequestInvalid: it is signed, but is not an event.
         """
         signed = {name: _header(headers, name) for name in HEADERS}
         missing = [name for name, value in signed.items() if not value]
@@ -83,23 +76,14 @@ class Verifier:
         event_id, timestamp = signed["svix-id"], signed["svix-timestamp"]
         if PLAIN_ID.fullmatch(event_id) is None or TIMESTAMP.fullmatch(timestamp) is None:
             raise NotAuthentic("header form", "the id or the timestamp does not have the scheme's form")
-        if not any(_is_signed(webhook, signed, body) for webhook in self._webhooks):
-            raise self._refusal(signed, body)
-        return _parsed(event_id, int(timestamp), body)
-
-    def _refusal(self, signed: Mapping[str, str], body: bytes) -> NotAuthentic:
-        """Return the reason for which no secret fits."""
-        late = self._clock() - int(signed["svix-timestamp"])
-        fits = any(_signature_fits(webhook, signed, body) for webhook in self._webhooks)
-        # The library has read its clock a moment earlier.
-        if fits or abs(late) > TOLERANCE_SECONDS:
-            return outside_window(late, fits=fits)
         number = len(self._webhooks)
         which = "the one secret" if number == 1 else f"any of the {number} secrets"
-        return NotAuthentic(
-            "signature",
-            f"the signature does not fit {which} of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's",
+        otherwise = (
+            f"the signature does not fit {which} of AUTH_WEBHOOK_SIGNING_SECRET: compare with the provider's"
         )
+        fits = any(_fits(webhook, signed, body) for webhook in self._webhooks)
+        check_signed(fits, self._clock() - int(timestamp), otherwise)
+        return _parsed(event_id, int(timestamp), body)
 
 
 def claimed_id(headers: Mapping[str, str]) -> str | None:
@@ -113,26 +97,12 @@ def _header(headers: Mapping[str, str], name: str) -> str:
     return headers.get(name, headers.get(name.replace("svix-", "webhook-"), ""))
 
 
-def _is_signed(webhook: Webhook, signed: dict[str, str], body: bytes) -> bool:
-    """Return whether the library accepts a request."""
-    from svix.webhooks import WebhookVerificationError  # noqa: PLC0415  imported before, with the secret
-
-    try:
-        webhook.verify(body, signed)
-    except (json.JSONDecodeError, RecursionError):
-        return True  # earlier releases of svix parse the body after verifying it
-    except (WebhookVerificationError, ValueError, TypeError):
-        # The library raises the latter two for text that is not base64 and bytes that are not UTF-8.
-        return False
-    return True
-
-
-def _signature_fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
-    """Return whether the signature fits, whatever its age."""
+def _fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
+    """Return whether the signature is the one that the library makes, whatever its age."""
     try:
         moment = datetime.fromtimestamp(int(signed["svix-timestamp"]), UTC)
         expected = webhook.sign(signed["svix-id"], moment, body.decode())
-    except (ValueError, OverflowError, OSError):
+    except (ValueError, OverflowError, OSError):  # no time of the calendar, or not UTF-8
         return False
     return any(
         hmac.compare_digest(expected.encode(), each.encode("utf-8", "replace"))
@@ -142,12 +112,12 @@ def _signature_fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) ->
 
 def _parsed(event_id: str, timestamp: int, body: bytes) -> AuthEvent:
     """Parse the event of an authentic request."""
-    event = event_object(body)
+    event = parse_object(body)
     name, data = event.get("type"), event.get("data")
     if not isinstance(name, str) or not 0 < len(name) <= 200:
-        raise EventInvalid("The event has no type.")
+        raise RequestInvalid("The event has no type.")
     if not isinstance(data, dict):
-        raise EventInvalid("The event has no data.")
+        raise RequestInvalid("The event has no data.")
     subject, _, action = name.partition(".")
     is_known = subject in {"organization", "user", "session"} and action
     return AuthEvent(
@@ -186,7 +156,7 @@ class AuthEvents:
 
         Raises:
             StorageUnavailable: the database failed; nothing is recorded.
-            HandlerFailed: the host's handler raised, or took too long.
+            HostFailed: the host's handler raised, or took too long; the cause says which.
         """
         after_commit = None
         async with self._database.write(as_host=True) as transaction:
@@ -201,11 +171,11 @@ class AuthEvents:
             try:
                 # A SAVEPOINT cannot be released when the handler has ignored an error, or has ended the transaction.
                 async with asyncio.timeout(HANDLER_SECONDS), self._database.transactions.lent(transaction):
-                    await ask(self._host, "auth_event", Any, given)
+                    await ask(self._host, "auth_event", given)
             except Exception as exc:
                 if code_of(exc) in CONFLICTS:
                     raise
-                raise HandlerFailed from exc
+                raise HostFailed from exc
         if after_commit is not None:
             await after_commit()
         return False

@@ -1,4 +1,4 @@
-"""What signed inbound requests share: answers, errors, how many of a cause are admitted, a JSON object as body."""
+"""What signed inbound requests share: answers, errors, and how many of a cause are admitted."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from flowactions_hookspecs import FlowActionsError
-from flowactions_plugin.errors import EventInvalid, JSONInvalid
-from flowactions_plugin.http.json_text import parse
 
 EVENT_BYTES: Final = 1024 * 1024
 """The size limit of a body."""
 
 TOLERANCE_SECONDS: Final = 300
-"""How far a timestamp may be off; as in the library that verifies the auth provider's."""
+"""How far a timestamp may be off (§5.4)."""
 
 TIMESTAMP: Final = re.compile(r"[0-9]{1,12}", re.ASCII)
 PLAIN_ID: Final = re.compile(r"[!-~]{1,200}", re.ASCII)
@@ -51,32 +49,23 @@ class NotAuthentic(FlowActionsError):
         self.cause = cause
 
 
-def outside_window(late_seconds: float, *, fits: bool) -> NotAuthentic:
-    """Return the error of a timestamp that is so late, or negative: early, with its cause by whether the signature fits."""
-    where = "in the past" if late_seconds > 0 else "in the future"
-    advice = (
-        "the signature fits: compare this machine's clock with the sender's; if they agree, it is a replay"
-        if fits
-        else "the signature does not fit either"
-    )
-    return NotAuthentic(
-        "timestamp", f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}"
-    )
-
-
-def event_object(body: bytes, *, strictly: bool = True) -> dict[str, Any]:
-    """Parse the JSON object of an authentic body, as `parse` does.
+def check_signed(fits: bool, late_seconds: float, otherwise: str) -> None:
+    """Check that a signature fits and is at most five minutes old, or early, which is a negative number of seconds.
 
     Raises:
-        EventInvalid: the body is something else.
+        NotAuthentic: it is not so; of a signature that does not fit, the reason is ``otherwise``.
     """
-    try:
-        parsed = parse(body, strictly=strictly)
-    except JSONInvalid as exc:
-        raise EventInvalid(str(exc)) from None
-    if not isinstance(parsed, dict):
-        raise EventInvalid("The body is not a JSON object.")
-    return parsed
+    if abs(late_seconds) > TOLERANCE_SECONDS:
+        where = "in the past" if late_seconds > 0 else "in the future"
+        advice = (
+            "the signature fits: compare this machine's clock with the sender's; if they agree, it is a replay"
+            if fits
+            else "the signature does not fit either"
+        )
+        late = f"the timestamp is {abs(late_seconds):.0f} s {where}, more than five minutes; {advice}"
+        raise NotAuthentic("timestamp", late)
+    if not fits:
+        raise NotAuthentic("signature", otherwise)
 
 
 class Throttle:

@@ -11,12 +11,11 @@ import msgspec
 from litestar import Request, Router, post
 from litestar.di import NamedDependency, Provide
 from litestar.exceptions import HTTPException
-from litestar.status_codes import HTTP_401_UNAUTHORIZED, HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from flowactions_plugin.clock import Clock, timer
-from flowactions_plugin.errors import EventInvalid, HandlerFailed, NotConfigured, StorageUnavailable
+from flowactions_plugin.errors import HostFailed, NotConfigured, RequestInvalid, StorageUnavailable
 from flowactions_plugin.http.auth import RouteGuard, read_body
-from flowactions_plugin.http.openapi import openapi_spec, with_description
+from flowactions_plugin.http.openapi import of_one_host, openapi_spec
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id, type_of
@@ -26,8 +25,6 @@ from flowactions_plugin.log_text import printable, size
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
-
-log = logging.getLogger("flowactions.auth_events")
 
 PATH: Final = "/webhooks/auth"
 
@@ -66,15 +63,15 @@ class Intake:
         self._path = path
         self._admitted = Throttle(MOST_RECORDED, 3600.0, clock)
 
-    def count(
-        self, result: Literal["processed", "duplicate", "acknowledged", "refused", "invalid", "failed"]
-    ) -> None:
-        """Count a request."""
-        self._telemetry.meters.count(names.INBOUND, source=self._source, result=result)
+    def answer(self, *, duplicate: bool) -> EventAnswer:
+        """Count and answer a request whose event was processed, now or before."""
+        self._count("duplicate" if duplicate else "processed")
+        return EventAnswer(EventReceived(received=True, duplicate=duplicate))
 
-    async def acknowledge(self, event_id: str | None, event_type: str | None) -> None:
-        """Record an authentic request of which nothing is done."""
+    async def acknowledge(self, event_id: str | None, event_type: str | None) -> EventAnswer:
+        """Count, record and answer an authentic request of which nothing is done."""
         await self._record("acknowledged", 200, event_type or "", None, (event_id, event_type))
+        return EventAnswer(EventReceived(received=True, duplicate=False))
 
     @asynccontextmanager
     async def refusing(self, event_id: str | None = None, event_type: str | None = None) -> AsyncIterator[None]:
@@ -88,55 +85,58 @@ class Intake:
         try:
             yield
         except NotAuthentic as exc:
-            self.count("refused")
             await self._record("refused", 401, exc.cause, str(exc), event)
             raise Problem("unauthorized", "The signature is missing, wrong or too old.") from None
         except NotConfigured as exc:
             await self._record("refused", 503, "not configured", str(exc), event)
             raise
         except HTTPException as exc:
-            if exc.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
-                reason = f"the body is larger than {size(EVENT_BYTES)}"
-                await self._record("refused", 413, "too large", reason, event)
+            if exc.status_code == 413:
+                too_large = f"the body is larger than {size(EVENT_BYTES)}"
+                await self._record("refused", 413, "too large", too_large, event)
             raise
-        except EventInvalid as exc:
-            self.count("invalid")
-            await self._record("invalid", 400, str(exc), str(exc), event, each=True)
-            raise Problem("invalid_request", str(exc)) from None
-        except HandlerFailed as exc:
-            self.count("failed")
-            why = _why(exc)
-            await self._record("failed", 500, why, why, event, each=True)
+        except RequestInvalid as exc:
+            await self._record("invalid", 400, str(exc), str(exc), event)
+            raise
+        except HostFailed as exc:
+            what = f"{event_id} ({printable(event_type)})"
+            self._log.exception(
+                "the host could not handle event %s", what, extra={"event": "inbound.not_handled"}
+            )
+            await self._record("failed", 500, _why(exc), _why(exc), event)
             raise
         except StorageUnavailable:
-            self.count("failed")
+            self._count("failed")
             raise
 
+    def _count(self, result: Unprocessed | Literal["processed", "duplicate"]) -> None:
+        self._telemetry.meters.count(names.INBOUND, source=self._source, result=result)
+
     async def _record(
-        self,
-        result: Unprocessed,
-        status: int,
-        cause: str,
-        reason: str | None,
-        event: Event,
-        *,
-        each: bool = False,
+        self, result: Unprocessed, status: int, cause: str, reason: str | None, event: Event
     ) -> None:
-        """Record a request, unless anybody may send many of its cause and has; the answer does not depend on it."""
-        more = 0 if each else self._admitted.admit(f"{result} {cause}")
+        """Count and record a request, unless anybody may send many of its cause and has; the answer does not depend on it."""
+        self._count(result)
+        signed = result in {"invalid", "failed"}
+        more = 0 if signed else self._admitted.admit(f"{result} {cause}")
         if more is None:
             return
-        if status == HTTP_401_UNAUTHORIZED:
+        if status == 401:
             since = f" ({more} more for this cause since the last line)" if more else ""
             self._log.warning(
                 "POST %s refused: %s%s", self._path, reason, since, extra={"event": "inbound.refused"}
             )
-        answered = store.Answered(self._source, result, cause, status, *event, reason, 1 + more)
         with suppress(StorageUnavailable):
-            await store.record_unprocessed(self._database, answered)
+            await store.record_unprocessed(
+                *(self._database, self._source, result, status, cause),
+                event_id=event[0],
+                event_type=event[1],
+                reason=reason,
+                requests=1 + more,
+            )
 
 
-def _why(exc: HandlerFailed) -> str:
+def _why(exc: HostFailed) -> str:
     """Return why a host's handler failed; its message may hold what nobody is to read here."""
     cause = exc.__cause__
     if isinstance(cause, TimeoutError):
@@ -171,23 +171,10 @@ async def receive(request: Request[Any, Any, Any], receiver: NamedDependency[Rec
             raise NotConfigured(
                 "Set AUTH_WEBHOOK_SIGNING_SECRET to take the auth provider's events; the host needs a method auth_event, too."
             )
-        body = await read_body(request)
-        event = receiver.verifier.verify(request.headers, body)
-    try:
-        async with receiver.intake.refusing(event_id, type_of(event)):
-            duplicate = await receiver.events.receive(event)
-    except HandlerFailed:
-        log.exception(
-            "the host could not handle event %s (%s.%s)",
-            event.event_id,
-            event.kind,
-            printable(event.action),
-            extra={"event": "inbound.not_handled"},
-        )
-        message = "The event could not be handled and is not noted: send it again."
-        raise Problem("internal_error", message) from None
-    receiver.intake.count("duplicate" if duplicate else "processed")
-    return EventAnswer(EventReceived(received=True, duplicate=duplicate))
+        event = receiver.verifier.verify(request.headers, await read_body(request))
+    async with receiver.intake.refusing(event_id, type_of(event)):
+        duplicate = await receiver.events.receive(event)
+    return receiver.intake.answer(duplicate=duplicate)
 
 
 def auth_events_router(
@@ -210,7 +197,7 @@ def auth_events_router(
     receiver = Receiver(events, verifier, intake)
     return Router(
         "/",
-        route_handlers=with_description(receive),
+        route_handlers=of_one_host(receive),
         dependencies={"receiver": Provide(lambda: receiver, sync_to_thread=False)},
         guards=[guard.guard()],
         exception_handlers=HANDLERS,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from sqlalchemy import update
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.log_text import storable
@@ -16,30 +14,6 @@ from flowactions_plugin.storage.waiting import ANSWER_SECONDS
 
 Unprocessed: TypeAlias = Literal["acknowledged", "refused", "invalid", "failed"]
 """What became of a request that processed no event."""
-
-
-class Answered(NamedTuple):
-    """A request that processed no event.
-
-    Attributes:
-        provider: ``auth`` or ``chat``.
-        result: what became of it.
-        cause: a short text, the same for all requests of one reason.
-        status_code: the HTTP status of the answer.
-        event_id: the event that it names; ``None``: none that can be read.
-        event_type: the event's type; ``None``: not known.
-        reason: why, for operators.
-        requests: how many of this kind there were, with those that were not recorded since the last one.
-    """
-
-    provider: str
-    result: Unprocessed
-    cause: str
-    status_code: int
-    event_id: str | None = None
-    event_type: str | None = None
-    reason: str | None = None
-    requests: int = 1
 
 
 async def record(
@@ -61,40 +35,63 @@ async def record(
         "provider": provider,
         "event_id": event_id,
         "received_at": database.now(),
-        "event_type": _type(event_type),
+        "event_type": _short(event_type),
     }
-    added = await transaction.execute(database.sql.insert_unless_there(inbound_events).values(row))
-    if added.rowcount == 1:
-        return True
-    there = (inbound_events.c.provider == provider, inbound_events.c.event_id == event_id)
-    again: Mapping[str, Any] = {"repeats": inbound_events.c.repeats + 1, "repeated_at": database.now()}
-    await transaction.execute(update(inbound_events).where(*there).values(again))
-    return False
+    again = {"repeats": inbound_events.c.repeats + 1, "repeated_at": database.now()}
+    added = database.sql.insert(inbound_events).values(row)
+    counted = added.on_conflict_do_update(index_elements=list(inbound_events.primary_key), set_=again)
+    repeats: int = (await transaction.execute(counted.returning(inbound_events.c.repeats))).scalar_one()
+    return repeats == 0
 
 
-async def record_unprocessed(database: Database, answered: Answered) -> None:
-    """Count a request that processed no event with the others of its provider and reason.
+async def record_unprocessed(
+    database: Database,
+    provider: str,
+    result: Unprocessed,
+    status_code: int,
+    cause: str,
+    *,
+    event_id: str | None = None,
+    event_type: str | None = None,
+    reason: str | None = None,
+    requests: int = 1,
+) -> None:
+    """Count requests that processed no event with the others of their provider and reason.
+
+    Args:
+        database: the database.
+        provider: ``auth`` or ``chat``.
+        result: what became of the request.
+        status_code: the HTTP status of the answer.
+        cause: a short text, the same for all requests of one reason.
+        event_id: the event that it names; ``None``: none that can be read.
+        event_type: the event's type; ``None``: not known.
+        reason: why, for operators.
+        requests: how many of this kind there were, with those that were not recorded since the last one.
 
     Raises:
         StorageUnavailable: the database failed.
     """
     now, table = database.now(), inbound_requests.c
     row = {
-        **answered._asdict(),
-        "cause": _type(answered.cause),
+        "provider": provider,
+        "result": result,
+        "cause": _short(cause),
         "first_at": now,
-        "last_at": now,
-        "event_type": None if answered.event_type is None else _type(answered.event_type),
-        "reason": storable(answered.reason),
+        "requests": requests,
     }
-    added = database.sql.insert(inbound_requests).values(row)
-    last = ("last_at", "event_id", "event_type", "status_code", "reason")
+    last = {
+        "last_at": now,
+        "event_id": event_id,
+        "event_type": None if event_type is None else _short(event_type),
+        "status_code": status_code,
+        "reason": storable(reason),
+    }
+    added = database.sql.insert(inbound_requests).values(row | last)
     counted = added.on_conflict_do_update(
         index_elements=list(inbound_requests.primary_key),
-        set_={
-            "requests": table.requests + added.excluded.requests,
-            **{name: added.excluded[name] for name in last},
-        },
+        set_={"requests": table.requests + added.excluded.requests}
+        | {name: added.excluded[name] for name in last},
     )
 
     def write(connection: Connection) -> None:
@@ -105,6 +102,6 @@ async def record_unprocessed(database: Database, answered: Answered) -> None:
         await database.in_transaction(write, Deadline(1.0))
 
 
-def _type(text: str) -> str | None:
+def _short(text: str) -> str | None:
     """Return the type of an event, or a cause, in a form that can be stored."""
     return storable(text[:200])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -134,10 +134,9 @@ class LogicActions:
         """Ask the host for an action that has fired, and make its delivery; nothing is written yet."""
         try:
             with failing(self._host, "logic_action", QuestionRequired):
-                answer = await ask(self._host, "logic_action", LogicAction | None, ref)
-            if answer is None:
+                action: LogicAction | None = await ask(self._host, "logic_action", ref)
+            if action is None:
                 raise ActionUnusable("unknown_action", "The reference names no webhook action.")
-            action = cast("LogicAction", answer)
             return await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
         except QuestionRequired as exc:
             raise ActionUnusable("question_required", str(exc)) from None

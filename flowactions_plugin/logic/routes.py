@@ -15,7 +15,7 @@ from flowactions_hookspecs import ApiPrincipal, Host, LogicActionRef
 from flowactions_hookspecs.checks import id_fault
 from flowactions_plugin.host_answers import has_agent
 from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, ASGIRequest, RouteGuard, principal_of
-from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
+from flowactions_plugin.http.openapi import of_one_host, openapi_spec
 from flowactions_plugin.http.problems import HANDLERS, Problem
 from flowactions_plugin.http.strict import NO_NUL, Id
 from flowactions_plugin.logic.dispatch import ActionUnusable, LogicActions, RateExceeded
@@ -92,9 +92,7 @@ class EnqueuedAnswer(msgspec.Struct):
         "not_found",
         "rate_limited",
         changes=True,
-        body=BodyRule(
-            LogicWebhookCall, "a JSON object with idempotencyKey, source, actionIndex and the action's ids"
-        ),
+        body="a JSON object with idempotencyKey, source, actionIndex and the action's ids",
     ),
 )
 async def trigger(
@@ -142,7 +140,7 @@ def logic_router(host: Host, guard: RouteGuard, actions: LogicActions) -> Router
 
     return Router(
         "/",
-        route_handlers=with_description(trigger),
+        route_handlers=of_one_host(trigger),
         dependencies={"principal": PRINCIPAL, "actions": Provide(lambda: actions, sync_to_thread=False)},
         guards=[guard.guard(check_agent)],
         request_max_body_size=BODY_BYTES,

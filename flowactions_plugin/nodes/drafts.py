@@ -283,7 +283,7 @@ class NodeTests:
             # Before anything is written: a delivery whose secret the host cannot give would wait for days.
             with failing(self._host, "signing_secret", OriginGone):
                 answer = await call_host(self._host.signing_secret, origin(walk, node))
-                secret = checked(self._host, "signing_secret", str | None, answer)
+                secret = checked(self._host, "signing_secret", answer)
         except OriginGone:
             return "save the node first."
         return "the saved node has no signing secret. Save the node first." if typed and not secret else None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -237,7 +237,7 @@ class Pacing:
             try:
                 async with asyncio.timeout(HOST_SECONDS):
                     walk = lease.records[0].walk
-                    await ask(self._host, "nodes_recovered", Any, walk, step.step_id or None, advanced)
+                    await ask(self._host, "nodes_recovered", walk, step.step_id or None, advanced)
             except Exception:
                 method = f"{type(self._host).__name__}.nodes_recovered"
                 log.exception("%s failed for run %s", method, run, extra={"event": "host.method_failed"})

@@ -23,7 +23,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.clock import new_token
 from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
-from flowactions_plugin.http.openapi import BodyRule, openapi_spec, with_description
+from flowactions_plugin.http.openapi import of_one_host, openapi_spec
 from flowactions_plugin.http.problems import HANDLERS
 from flowactions_plugin.http.strict import Id
 
@@ -102,7 +102,7 @@ HINT: Final = "a JSON object with agentId and node"
     "/check",
     status_code=200,
     summary="Check a node",
-    **openapi_spec("dashboard", {}, "not_found", changes=True, reads=True, body=BodyRule(DraftCheck, HINT)),
+    **openapi_spec("dashboard", {}, "not_found", changes=True, reads=True, body=HINT),
 )
 async def check_node(
     principal: NamedDependency[DashboardPrincipal],
@@ -120,7 +120,7 @@ async def check_node(
     "/preview",
     status_code=200,
     summary="Preview a node",
-    **openapi_spec("dashboard", {}, "not_found", changes=True, reads=True, body=BodyRule(DraftRun, HINT)),
+    **openapi_spec("dashboard", {}, "not_found", changes=True, reads=True, body=HINT),
 )
 async def preview_node(
     principal: NamedDependency[DashboardPrincipal],
@@ -135,7 +135,7 @@ async def preview_node(
     "/test",
     status_code=200,
     summary="Test a node",
-    **openapi_spec("dashboard", {}, "not_found", changes=True, body=BodyRule(DraftRun, HINT)),
+    **openapi_spec("dashboard", {}, "not_found", changes=True, body=HINT),
 )
 async def try_node(
     principal: NamedDependency[DashboardPrincipal],
@@ -155,7 +155,7 @@ def nodes_router(guard: RouteGuard, actions: FlowActions) -> Router:
     """Make the router of the flow editor's routes, for the node types of all plugins."""
     return Router(
         PATH,
-        route_handlers=with_description(check_node, preview_node, try_node),
+        route_handlers=of_one_host(check_node, preview_node, try_node),
         dependencies={"principal": PRINCIPAL, "actions": Provide(lambda: actions, sync_to_thread=False)},
         guards=[guard.guard()],
         request_max_body_size=BODY_BYTES,

@@ -12,7 +12,7 @@ from litestar.utils.scope.state import CONNECTION_STATE_KEY
 
 from flowactions_hookspecs import DashboardPrincipal, FlowActionsError, Host, NotStarted, Operator, ScopeRequest
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.auth import Fetch, is_own_page
+from flowactions_plugin.http.auth import fetch_headers, sender_of
 from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.pages.sessions import COOKIE, Sessions
@@ -61,13 +61,11 @@ def viewers(host: Host, sessions: Sessions, *, show_operators: bool) -> Find:
 
     async def asked(scope: dict[str, Any], *, in_session: bool) -> Viewer | None:
         request = ScopeRequest(scope)
-        operator: Operator | None = await ask(host, "operator", Operator | None, request)
+        operator: Operator | None = await ask(host, "operator", request)
         if operator is not None:
             actor = Actor(operator.user_id, operator.user_name, "operator")
             return Viewer(Scope(None), actor, operator.may_change, in_session)
-        person: DashboardPrincipal | None = await ask(
-            host, "dashboard_principal", DashboardPrincipal | None, request
-        )
+        person: DashboardPrincipal | None = await ask(host, "dashboard_principal", request)
         if person is None:
             return None
         actor = Actor(person.user_id, person.user_name, "dashboard")
@@ -150,7 +148,8 @@ def page_guard(find: Find, origins: Collection[str], is_running: Callable[[], bo
 
 
 def _check_form(request: ASGIRequest, own: Collection[str]) -> None:
-    if not is_own_page(Fetch.of(request), own):
+    # Any page can send a form, without a preflight, so what says nothing is refused.
+    if sender_of(fetch_headers(request), own) != "own":
         raise Problem(
             "cross_site",
             "The browser does not say that a page of this site sent this. Open the page again at its own address, and"

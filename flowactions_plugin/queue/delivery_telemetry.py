@@ -19,12 +19,13 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
 from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.telemetry import names
-from flowactions_plugin.telemetry.spans import TRACEPARENT, Attempted
+from flowactions_plugin.telemetry.spans import TRACEPARENT, AttributeValue, Spans
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions.outbox")
 
 _OUTCOMES: Final = frozenset(names.OUTCOMES)
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _TRACEPARENT: Final = re.compile("00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -105,7 +106,7 @@ class DeliveryTelemetry:
             if self._spans.is_open:
                 for each in completions:
                     if each.attempted:
-                        self._spans.attempt(_attempted(each))
+                        _trace(self._spans, each)
         except Exception:
             log.exception(
                 "metrics or traces of deliveries could not be recorded", extra={"event": "telemetry.failed"}
@@ -138,23 +139,41 @@ class DeliveryTelemetry:
             meters.count(names.RECLAIMS, reclaims)
 
 
-def _attempted(completion: Completion) -> Attempted:
-    delivery, outcome = completion.delivery, completion.outcome
-    return Attempted(
-        traceparent=delivery.trace,
-        started_at=outcome.started_at,
-        duration_ms=outcome.duration_ms,
-        method=delivery.method,
-        destination=delivery.destination,
-        delivery_id=delivery.id,
-        event_id=delivery.event_id,
-        event_type=delivery.event_type,
-        organization_id=delivery.organization_id,
-        earlier=delivery.earlier_attempts + delivery.attempts,
-        status_code=outcome.status_code,
-        outcome=outcome_name(completion),
-        phases=outcome.phases or {},
-    )
+def _trace(spans: Spans, completion: Completion) -> None:
+    """Make the span of an attempt, by the semantic conventions."""
+    delivery, outcome, result = completion.delivery, completion.outcome, outcome_name(completion)
+    scheme, _, place = delivery.destination.partition("://")
+    host, _, port = place.rpartition(":")
+    status = outcome.status_code
+    attributes: dict[str, AttributeValue] = {
+        "http.request.method": delivery.method,
+        "http.request.resend_count": delivery.earlier_attempts + delivery.attempts,
+        "url.scheme": scheme,
+        "server.address": host.strip("[]"),
+        "messaging.system": names.SCOPE,
+        "messaging.operation.type": "send",
+        "messaging.operation.name": "attempt",
+        "messaging.destination.name": "outbox",
+        "messaging.message.id": delivery.event_id,
+        "flowactions.event.type": delivery.event_type,
+        "flowactions.delivery.id": delivery.id,
+        "flowactions.organization.id": delivery.organization_id,
+        "flowactions.outcome": result,
+    }
+    name = delivery.method
+    if name not in _METHODS:
+        name = "HTTP"
+        attributes |= {"http.request.method": "_OTHER", "http.request.method_original": delivery.method}
+    if port.isdigit():
+        attributes["server.port"] = int(port)
+    if status is not None:
+        attributes["http.response.status_code"] = status
+    if result != "delivered":
+        attributes["error.type"] = result if status is None else str(status)
+    for phase, seconds in (outcome.phases or {}).items():
+        attributes[f"flowactions.phase.{phase}"] = seconds
+    ended_at = outcome.started_at + outcome.duration_ms
+    spans.attempt(name, delivery.trace, attributes, outcome.started_at, ended_at)
 
 
 def with_traceparent(delivery: ClaimedDelivery) -> ClaimedDelivery:

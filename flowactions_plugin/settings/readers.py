@@ -157,6 +157,11 @@ def base_url(text: str) -> str:
     return url(text).rstrip("/")
 
 
+def directory_url(text: str) -> str:
+    """Read a URL; returns it with one slash at the end."""
+    return base_url(text) + "/"
+
+
 def proxy_url(text: str) -> str:
     """Read the URL of a forward proxy."""
     url = parse_url(text, with_userinfo=True)

@@ -17,8 +17,13 @@ _PARTS = re.compile(r"(https?)://([^/?#]*)(.*)", re.DOTALL | re.IGNORECASE)
 _NOT_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.ASCII)
 _HOST = re.compile(r"\[.*\]|[A-Za-z0-9_.-]{1,253}", re.ASCII)
+_NOT_IN_USERINFO = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})|^[^:]*%3a", re.IGNORECASE)
 
-PERCENT_ENCODE = "must be a URL in which every @ / ? # [ ] % and space in the user name or password is percent-encoded (@ as %40)"
+PERCENT_ENCODE = (
+    "must be a URL in which every @ / ? # [ ] % and space in the user name or password is percent-encoded (@ as %40), as UTF-8;"
+    " a user name holds no colon"
+)
+HOST = "must be a URL whose host is a name or an address, with a port from 1 to 65535 if any"
 
 
 class SettingUrl(NamedTuple):
@@ -41,23 +46,17 @@ class SettingUrl(NamedTuple):
         return "SettingUrl(…)"
 
     @property
-    def origin(self) -> str:
-        """Scheme, host and port, without user name and password."""
-        return f"{self.scheme}://{self.host}" + ("" if self.port is None else f":{self.port}")
-
-    @property
     def credentials(self) -> tuple[str, str] | None:
         """User name and password, decoded."""
-        if not self.userinfo:
-            return None
         user, _, password = self.userinfo.partition(":")
-        return unquote(user), unquote(password)
+        return (unquote(user), unquote(password)) if self.userinfo else None
 
     @property
     def text(self) -> str:
         """The URL, whole."""
         userinfo = f"{self.userinfo}@" if self.userinfo else ""
-        return f"{self.scheme}://{userinfo}{self.origin.partition('://')[2]}{self.path}"
+        port = "" if self.port is None else f":{self.port}"
+        return f"{self.scheme}://{userinfo}{self.host}{port}{self.path}"
 
 
 def parse_url(text: str, *, with_userinfo: bool = False) -> SettingUrl:
@@ -76,46 +75,35 @@ def parse_url(text: str, *, with_userinfo: bool = False) -> SettingUrl:
     authority, tail = found[2], found[3]
     if "@" in authority + tail and not with_userinfo:
         raise ValueError("must be a URL without a user name or password (an @ in its path is written %40)")
+    userinfo, _, host_and_port = authority.rpartition("@")
     # Which of several @ ends the password, or whether a slash does, is anybody's guess.
-    if "@" in tail or authority.count("@") > 1 or ("@" in authority and _NOT_IN_URL.search(text)):
+    if "@" in tail or "@" in userinfo or ("@" in authority and not _is_encoded(userinfo, text)):
         raise ValueError(PERCENT_ENCODE)
     if _NOT_IN_URL.search(text):
         raise ValueError("must be a URL without spaces, control characters and backslashes")
     if re.search(r"[?#]", tail):
         raise ValueError("must be a URL without a query or fragment")
-    userinfo, _, host_and_port = authority.rpartition("@")
-    _check_userinfo(userinfo)
     return SettingUrl(found[1].lower(), userinfo, *_host_and_port(host_and_port), tail)
 
 
-def _check_userinfo(userinfo: str) -> None:
-    """Raise an error unless a user name and a password can be decoded."""
-    if re.search(r"[\[\]]|%(?![0-9A-Fa-f]{2})", userinfo):
-        raise ValueError(PERCENT_ENCODE)
-    user, _, password = userinfo.partition(":")
+def _is_encoded(userinfo: str, text: str) -> bool:
+    """Return whether the user name and the password of a URL can be decoded."""
     try:
-        decoded = unquote(user, errors="strict"), unquote(password, errors="strict")
+        unquote(userinfo, errors="strict")
     except UnicodeError:
-        decoded = None
-    if decoded is None:
-        raise ValueError("must be a URL whose user name and password are percent-encoded UTF-8")
-    if ":" in decoded[0]:
-        raise ValueError("must be a URL whose user name holds no colon")
+        return False
+    return not (_NOT_IN_USERINFO.search(userinfo) or _NOT_IN_URL.search(text))
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
     """Return a host as it is dialled, and the port if there is one."""
-    match = _HOST_AND_PORT.fullmatch(text)
-    if match is None:
-        raise ValueError("must be a URL whose host is a name or an address, with a port from 1 to 65535 if any")
-    port = None if match[2] is None else int(match[2])
-    if port is not None and not 1 <= port <= 65535:
-        raise ValueError("must be a URL whose port is from 1 to 65535")
-    host = match[1]
+    if (found := _HOST_AND_PORT.fullmatch(text)) is None:
+        raise ValueError(HOST)
+    host, port = found[1], None if found[2] is None else int(found[2])
     try:
         host = f"[{ipaddress.IPv6Address(host[1:-1])}]" if host.startswith("[") else to_a_labels(host)
     except ValueError:
         host = ""
-    if not _HOST.fullmatch(host):
-        raise ValueError("must be a URL whose host is a host name or an IP address")
+    if not _HOST.fullmatch(host) or (port is not None and not 1 <= port <= 65535):
+        raise ValueError(HOST)
     return host, port

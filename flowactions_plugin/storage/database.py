@@ -174,7 +174,7 @@ class Database:
 
         Raises:
             SchemaOutdated: PostgreSQL's tables are of an earlier release, or are missing and cannot be created.
-            StorageMisplaced: the directory of an SQLite file does not exist.
+            SettingsInvalid: the directory of an SQLite file does not exist.
             StorageUnavailable: the database refuses, or it is required and does not answer.
         """
         self._bind()
@@ -210,7 +210,7 @@ class Database:
 
         Raises:
             SchemaNewer: the tables are of a later release.
-            StorageMisplaced: the directory of an SQLite file does not exist.
+            SettingsInvalid: the directory of an SQLite file does not exist.
             StorageUnavailable: the database failed; nothing was changed.
         """
         missing = self.missing_file

@@ -27,9 +27,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from flowactions_hookspecs import TransactionInvalid
+from flowactions_hookspecs import SettingsInvalid, TransactionInvalid
 from flowactions_plugin.clock import Clock
-from flowactions_plugin.errors import StorageMisplaced
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.urls import sqlite_path
 from flowactions_plugin.storage.waiting import shielded
@@ -182,12 +181,12 @@ def switch_to_wal(url: URL, deadline: Deadline) -> None:
     its connection, and tries again.
 
     Raises:
-        StorageMisplaced: the directory does not exist.
+        SettingsInvalid: the directory does not exist.
         sqlite3.Error: the file cannot be used, or others kept it locked.
     """
     file = sqlite_path(url)
     if file is not None and not file.parent.is_dir():
-        raise StorageMisplaced(
+        raise SettingsInvalid(
             f"the directory {file.parent} of the SQLite database {file.name} does not exist: make it, or have "
             "FLOWACTIONS_DATABASE_URL name another"
         )

@@ -79,16 +79,8 @@ class _Recorded:
     """
 
     def __init__(self, provider: MeterProvider) -> None:
-        self._hosts: tuple[ref[Meters], ...] = ()  # replaced as a whole
-        self.instruments = _made(provider.get_meter(SCOPE), self.hosts)
-
-    def add(self, host: Meters) -> None:
-        """Add a host, once, and drop those that were deleted."""
-        self._hosts = (*(each for each in self._hosts if each() not in {None, host}), ref(host))
-
-    def hosts(self) -> Sequence[Meters]:
-        """Return those that are there."""
-        return [host for each in self._hosts if (host := each()) is not None]
+        self.hosts: tuple[ref[Meters], ...] = ()  # replaced as a whole
+        self.instruments = _made(provider.get_meter(SCOPE), self)
 
 
 class _Providers:
@@ -104,14 +96,14 @@ class _Providers:
             recorded = self._recorded.get(provider)
             if recorded is None:
                 recorded = self._recorded[provider] = _Recorded(provider)
-            recorded.add(host)
+            recorded.hosts = (*(each for each in recorded.hosts if each() not in {None, host}), ref(host))
             return recorded.instruments
 
 
 _PROVIDERS: Final = _Providers()
 
 
-def _made(meter: metrics.Meter, sources: Callable[[], Sequence[Meters]]) -> Instruments:
+def _made(meter: metrics.Meter, recorded: _Recorded) -> Instruments:
     instruments: dict[str, Any] = {}
     for metric in METRICS:
         options = {"unit": metric.unit, "description": metric.meaning}
@@ -122,15 +114,14 @@ def _made(meter: metrics.Meter, sources: Callable[[], Sequence[Meters]]) -> Inst
                 metric.name, **options, explicit_bucket_boundaries_advisory=metric.buckets
             )
         else:
-            callback = partial(_observations, sources, metric)
+            callback = partial(_observations, recorded, metric)
             instruments[metric.name] = meter.create_observable_gauge(metric.name, [callback], **options)
     return instruments
 
 
-def _observations(
-    sources: Callable[[], Sequence[Meters]], metric: Metric, _: CallbackOptions
-) -> Iterable[Observation]:
-    for source in sources():
-        for reading in source.readings():
+def _observations(recorded: _Recorded, metric: Metric, _: CallbackOptions) -> Iterable[Observation]:
+    for each in recorded.hosts:
+        host = each()
+        for reading in () if host is None else host.readings():
             if reading.metric is metric:
                 yield Observation(reading.value, dict(reading.labels))

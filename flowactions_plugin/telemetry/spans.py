@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -19,14 +19,12 @@ from flowactions_hookspecs import Node, NodeResult, Walk
 from flowactions_plugin.telemetry.meters import is_configured
 from flowactions_plugin.telemetry.names import SCOPE
 
+AttributeValue: TypeAlias = str | int | float
+
 TRACEPARENT: Final = "traceparent"
 """The header of W3C Trace Context."""
 
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
-"""Of the semantic conventions; others are ``_OTHER``."""
-
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
-
 
 _NOTHING: Final = nullcontext(trace.INVALID_SPAN)
 
@@ -52,32 +50,6 @@ def traceparent_of(span: Span) -> str | None:
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, Context()))
     return carrier.get(TRACEPARENT)
-
-
-class Attempted(NamedTuple):
-    """An attempt that has ended.
-
-    Attributes:
-        traceparent: of what enqueued it.
-        started_at: Unix milliseconds.
-        earlier: how many attempts there were before.
-        outcome: ``delivered``, or the kind of failure.
-        phases: phase → seconds.
-    """
-
-    traceparent: str | None
-    started_at: int
-    duration_ms: int
-    method: str
-    destination: str
-    delivery_id: str
-    event_id: str
-    event_type: str
-    organization_id: str
-    earlier: int
-    status_code: int | None
-    outcome: str
-    phases: Mapping[str, float]
 
 
 class Spans:
@@ -126,54 +98,34 @@ class Spans:
         }
         return _current(self._tracer, "enqueue outbox", SpanKind.PRODUCER, attributes)
 
-    def attempt(self, attempted: Attempted) -> None:
-        """Make the span of an attempt that has ended."""
+    def attempt(
+        self, name: str, traceparent: str | None, attributes: Mapping[str, AttributeValue], start: int, end: int
+    ) -> None:
+        """Make the span of an attempt that has ended; one with an ``error.type`` has failed.
+
+        Args:
+            name: of the span.
+            traceparent: of what enqueued it, as its row keeps it.
+            attributes: those of the span.
+            start: when the attempt began, Unix milliseconds.
+            end: when it ended.
+        """
         if self._tracer is None:
             return
-        context = _read(attempted.traceparent)
-        scheme, _, place = attempted.destination.partition("://")
-        host, _, port = place.rpartition(":")
-        known = attempted.method in METHODS
-        attributes: dict[str, str | int | float] = {
-            "http.request.method": attempted.method if known else "_OTHER",
-            "http.request.resend_count": attempted.earlier,
-            "url.scheme": scheme,
-            "server.address": host.strip("[]"),
-            "messaging.system": SCOPE,
-            "messaging.operation.type": "send",
-            "messaging.operation.name": "attempt",
-            "messaging.destination.name": "outbox",
-            "messaging.message.id": attempted.event_id,
-            "flowactions.event.type": attempted.event_type,
-            "flowactions.delivery.id": attempted.delivery_id,
-            "flowactions.organization.id": attempted.organization_id,
-            "flowactions.outcome": attempted.outcome,
-        }
-        if port.isdigit():
-            attributes["server.port"] = int(port)
-        if not known:
-            attributes["http.request.method_original"] = attempted.method
-        for phase, seconds in attempted.phases.items():
-            attributes[f"flowactions.phase.{phase}"] = seconds
-        status = attempted.status_code
-        if status is not None:
-            attributes["http.response.status_code"] = status
-        if attempted.outcome != "delivered":
-            attributes["error.type"] = attempted.outcome if status is None else str(status)
-        parent = Context()
+        context, parent = _read(traceparent), Context()
         if context is not None:
             parent = trace.set_span_in_context(trace.NonRecordingSpan(context), parent)
         span = self._tracer.start_span(
-            attempted.method if known else "HTTP",
+            name,
             context=parent,
             kind=SpanKind.CLIENT,
             attributes=attributes,
             links=() if context is None else (Link(context),),
-            start_time=attempted.started_at * 1_000_000,
+            start_time=start * 1_000_000,
         )
-        if attempted.outcome != "delivered":
+        if "error.type" in attributes:
             span.set_status(StatusCode.ERROR)
-        span.end((attempted.started_at + attempted.duration_ms) * 1_000_000)
+        span.end(end * 1_000_000)
 
 
 @contextmanager

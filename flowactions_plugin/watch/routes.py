@@ -10,7 +10,7 @@ from litestar.enums import MediaType
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.status_codes import HTTP_503_SERVICE_UNAVAILABLE
 
-from flowactions_plugin.http.openapi import with_description
+from flowactions_plugin.http.openapi import of_one_host
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE
 from flowactions_plugin.watch.readiness import Health
 
@@ -59,7 +59,7 @@ def health_router(health: Health, *, needs_writes: bool) -> Router:
     """
     return Router(
         BASE_PATH,
-        route_handlers=with_description(live, ready),
+        route_handlers=of_one_host(live, ready),
         dependencies={
             "health": Provide(lambda: health, sync_to_thread=False),
             "needs_writes": Provide(lambda: needs_writes, sync_to_thread=False),

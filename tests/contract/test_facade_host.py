@@ -34,7 +34,7 @@ from flowactions_hookspecs import (
     SettingsInvalid,
     provides,
 )
-from flowactions_plugin.errors import HostAnswerInvalid
+from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.http.openapi import RouteRules
 from tests.chatting import adopting_settings
@@ -246,7 +246,7 @@ class TestOptionalMembers:
         with pytest.raises(SettingsInvalid, match=message) as raised:
             FlowActions.load(MinimalHost(settings))
         assert SECRET not in str(raised.value)
-        with pytest.raises(SettingsInvalid, match=f"FLOWACTIONS_DELIVERY must be.*{message}"):
+        with pytest.raises(SettingsInvalid, match=f"{message}.*FLOWACTIONS_DELIVERY must be"):
             FlowActions.load(MinimalHost({**settings, "FLOWACTIONS_DELIVERY": "never"}))
         FlowActions.load(SmallHost(settings))
         FlowActions.load(MinimalHost({**settings, "AUTH_WEBHOOK_SIGNING_SECRET": "  "}))
@@ -332,9 +332,8 @@ def made(kind: Any, **fields: Any) -> Any:
     return kind(**fields)
 
 
-ANSWERS: dict[str, tuple[Any, tuple[Any, ...], list[Any]]] = {
+ANSWERS: dict[str, tuple[tuple[Any, ...], list[Any]]] = {
     "dashboard_principal": (
-        DashboardPrincipal | None,
         (None,),
         [
             {"organization_id": "acme"},
@@ -343,13 +342,11 @@ ANSWERS: dict[str, tuple[Any, tuple[Any, ...], list[Any]]] = {
         ],
     ),
     "api_principal": (
-        ApiPrincipal | None,
         (None,),
         ["acme", made(ApiPrincipal, organization_id="a", agent_ids=["x"])],
     ),
-    "agent": (Agent | None, ("a",), [{"id": "a"}, made(Agent, id="a", name="A", organization_id=None)]),
+    "agent": (("a",), [{"id": "a"}, made(Agent, id="a", name="A", organization_id=None)]),
     "operator": (
-        Operator | None,
         (None,),
         [
             True,
@@ -358,7 +355,6 @@ ANSWERS: dict[str, tuple[Any, tuple[Any, ...], list[Any]]] = {
         ],
     ),
     "node": (
-        Node | None,
         ("acme", "f", "n"),
         [
             {"id": "n"},
@@ -367,7 +363,7 @@ ANSWERS: dict[str, tuple[Any, tuple[Any, ...], list[Any]]] = {
             made(Node, id="n", type="t", version="1"),
         ],
     ),
-    "logic_action": (LogicAction | None, (REF,), ["http://x/", made(LogicAction, url=1)]),
+    "logic_action": ((REF,), ["http://x/", made(LogicAction, url=1)]),
 }
 
 
@@ -377,7 +373,7 @@ class TestAnswers:
         self, method: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Also one that cannot be awaited; a plain function that returns an awaitable is fine, and None is nobody."""
-        expected, arguments, wrong = ANSWERS[method]
+        arguments, wrong = ANSWERS[method]
         host = SmallHost()
 
         def given(answer: Any) -> None:
@@ -389,14 +385,14 @@ class TestAnswers:
         for answer in wrong:
             given(answer)
             caplog.clear()
-            with pytest.raises(HostAnswerInvalid, match=rf"^SmallHost\.{method} must return "):
-                await ask(host, method, expected, *arguments)
+            with pytest.raises(HostFailed, match=rf"^SmallHost\.{method} must return "):
+                await ask(host, method, *arguments)
             assert f"SmallHost.{method} must return" in caplog.text
         setattr(host, method, lambda *_: None)
-        with pytest.raises(HostAnswerInvalid, match=rf"^SmallHost\.{method} must be async: it returned None"):
-            await ask(host, method, expected, *arguments)
+        with pytest.raises(HostFailed, match=rf"^SmallHost\.{method} must be async: it returned None"):
+            await ask(host, method, *arguments)
         given(None)
-        assert await ask(host, method, expected, *arguments) is None
+        assert await ask(host, method, *arguments) is None
 
     async def test_a_method_that_answers_at_once_costs_no_attempt(
         self, database_url: str, caplog: pytest.LogCaptureFixture

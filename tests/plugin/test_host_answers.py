@@ -30,10 +30,10 @@ REF = ExperienceTriggerRef(
 CALL = "/v1/agents/a1/experiences/e1/logic-webhook"
 BODY = {"idempotencyKey": "k", "source": "experience_trigger", "actionIndex": 0, "triggerRowId": "t1"}
 ACTIONS: list[tuple[Any, str]] = [
-    ({"url": "http://x/"}, "LogicAction or None: it is a dict"),
+    ({"url": "http://x/"}, r"LogicAction \| None: it is a dict"),
     ("http://x/", "it is a str"),
     ([], "it is a list"),
-    (LogicAction(url=None), "url is None, not a str"),  # type: ignore[arg-type]
+    (LogicAction(url=None), "url is None, not str"),  # type: ignore[arg-type]
     (LogicAction(url=b"http://x/"), "url is a bytes"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", method=7), "method is an int"),  # type: ignore[arg-type]
     (LogicAction(url="http://x/", headers=[{"key": "a", "value": "s3cret"}]), r"headers\[0\] is a dict"),  # type: ignore[list-item]
@@ -134,11 +134,14 @@ ANSWERS: dict[str, tuple[str, list[tuple[Any, str]]]] = {
                 "it is a DashboardPrincipal",
             ),
             (ApiPrincipal(organization_id="acme\0"), "organization_id must not hold a NUL"),
-            (ApiPrincipal(organization_id="acme", agent_ids=["a1"]), "agent_ids is a list, not a set of str"),  # type: ignore[arg-type]
+            (
+                ApiPrincipal(organization_id="acme", agent_ids=["a1"]),
+                r"agent_ids is a list, not frozenset\[str\]",
+            ),  # type: ignore[arg-type]
             (ApiPrincipal(organization_id="acme", agent_ids=frozenset({1})), r"agent_ids\[0\] is an int"),  # type: ignore[arg-type]
             (
                 ApiPrincipal(organization_id="acme", agent_ids=frozenset({"a\0"})),
-                "agent_ids must not hold a NUL",
+                r"agent_ids\[0\] must not hold a NUL",
             ),
             (ApiPrincipal(organization_id=None), "organization_id is None"),  # type: ignore[arg-type]
         ],
@@ -185,7 +188,7 @@ async def test_an_agent_or_a_principal_of_a_wrong_type_is_named(
     [
         (None, "it is None"),
         ("a1", "it is a str"),
-        ([{"id": "a1"}], r"\[0\] is a dict, not an Agent"),
+        ([{"id": "a1"}], r"\[0\] is a dict, not Agent"),
         ([Agent(id="a1", name=None, organization_id="acme")], r"\[0\]\.name is None"),  # type: ignore[arg-type]
         ({Agent(id="a1", name="A", organization_id="acme")}, "it is a set"),
     ],

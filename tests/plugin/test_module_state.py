@@ -82,6 +82,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_plugin.structs:fields_of": "caches a pure function of types",
     "flowactions_plugin.storage.migrations:revisions": "caches the names of this release's files",
     "flowactions_plugin.storage.migrations:_ALEMBIC": "a lock",
+    "flowactions_plugin.host_answers:_answer_type": "caches a pure function of the contract",
     "flowactions_plugin.telemetry.meters:_PROVIDERS": "under a lock, by OpenTelemetry's provider, which several hosts may share",
     "flowactions_plugin.telemetry.spans:_NOTHING": "a context manager and a span that keep nothing",
     "flowactions_plugin.telemetry.spans:_PROPAGATOR": "it keeps nothing",

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import inspect
 import ipaddress
 from contextlib import suppress
 from pathlib import Path
@@ -85,12 +84,9 @@ def test_a_setting_is_read_from_its_text(name: str, text: str, field: str, value
     assert getattr(read_settings({name: text}), field) == value
 
 
-def test_every_setting_is_documented_and_named_once() -> None:
-    """Every field has a setting of its own, and the docstring says what it is."""
-    fields = [field for field, _ in READERS.values()]
-    assert sorted(fields) == sorted(Settings.__struct_fields__)
-    for field in fields:
-        assert f"\n    {field}: " in (inspect.getdoc(Settings) or "")
+def test_every_field_has_a_setting_of_its_own() -> None:
+    """The reference page has a row for each."""
+    assert tuple(field for field, _ in READERS.values()) == Settings.__struct_fields__
 
 
 @pytest.mark.parametrize(
@@ -188,15 +184,15 @@ ENCODE = "percent-encoded (@ as %40)"
         (PROXY, "http://u:p\\w@proxy:3128", ENCODE),
         (PROXY, "http://u:p[w@proxy:3128", ENCODE),
         (PROXY, "http://u:p%w@proxy:3128", ENCODE),
-        (PROXY, "http://u:p%ffw@proxy:3128", "percent-encoded UTF-8"),
+        (PROXY, "http://u:p%ffw@proxy:3128", "as UTF-8"),
         (PROXY, "http://a%3ab:w@proxy:3128", "user name holds no colon"),
-        (PROXY, "http://proxy:0", "port is from 1 to 65535"),
-        (PROXY, "http://proxy:99999", "port is from 1 to 65535"),
+        (PROXY, "http://proxy:0", "a port from 1 to 65535 if any"),
+        (PROXY, "http://proxy:99999", "a port from 1 to 65535 if any"),
         (PROXY, "http://proxy:http", "a port from 1 to 65535 if any"),
         (PROXY, "http://proxy:８０", "a port from 1 to 65535 if any"),
         (PROXY, "http://[::1", "host is a name or an address"),
-        (PROXY, "http://[1.2.3.4]:80", "host is a host name or an IP address"),
-        (PROXY, "http://a，b:80", "host is a host name or an IP address"),
+        (PROXY, "http://[1.2.3.4]:80", "host is a name or an address"),
+        (PROXY, "http://a，b:80", "host is a name or an address"),
         (PROXY, "http:///", "host is a name or an address"),
         (PROXY, "http://proxy:3128/path", "without a path"),
         (PROXY, "http://proxy:3128?x=1", "without a query"),

@@ -16,7 +16,7 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.events import signature
 from flowactions_hookspecs import FlowActions
 from flowactions_plugin.chat.events import check_signature, read_event
-from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.errors import RequestInvalid
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.retention import DAY_MS
@@ -242,7 +242,7 @@ class TestReading:
     )
     def test_any_body_is_parsed_or_refused(self, body: bytes) -> None:
         """No other error is raised."""
-        with contextlib.suppress(EventInvalid):
+        with contextlib.suppress(RequestInvalid):
             read_event(body, 0)
 
     async def test_the_challenge_is_returned(self, run: ChatHost) -> None:

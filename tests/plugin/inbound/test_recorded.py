@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -121,8 +122,8 @@ async def test_workers_count_one_reason_together(database_url: str) -> None:
     """Each adds what it has not written before."""
     async with Database(read_settings({"FLOWACTIONS_DATABASE_URL": database_url}).database_url) as database:
         for more in (1, 6):
-            answered = store.Answered("auth", "refused", "headers", 401, reason="why", requests=more)
-            await asyncio.gather(*(store.record_unprocessed(database, answered) for _ in range(2)))
+            record = partial(store.record_unprocessed, database, "auth", "refused", 401, "headers")
+            await asyncio.gather(*(record(reason="why", requests=more) for _ in range(2)))
         (row,) = (await Insights(database).inbound(Scope(), None, None, 50)).reasons
     assert (row.requests, row.reason) == (14, "why")
 

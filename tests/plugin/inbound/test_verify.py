@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowactions_hookspecs import FlowActions, SettingsInvalid
-from flowactions_plugin.errors import EventInvalid
+from flowactions_plugin.errors import RequestInvalid
 from flowactions_plugin.inbound.auth_events import Verifier
 from flowactions_plugin.inbound.requests import NotAuthentic
 from flowactions_plugin.settings.model import read_settings
@@ -145,7 +145,7 @@ class TestVerifying:
     @given(st.text('{}[]":,0123456789 aetypd.\\u\x00') | st.text())
     def test_any_signed_text_is_parsed_or_refused(self, body: str) -> None:
         """A signed body that is not an event is invalid."""
-        with contextlib.suppress(EventInvalid, UnicodeEncodeError):
+        with contextlib.suppress(RequestInvalid, UnicodeEncodeError):
             Verifier([NEW]).verify(signed(body.encode()), body.encode())
 
     async def test_a_signed_body_that_is_not_an_event_is_invalid(self, run: Running) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from flowactions_hookspecs import Agent, DashboardPrincipal, Operator
@@ -40,6 +38,6 @@ async def test_whatever_a_directory_calls_a_person_nothing_fails(site: Site, rol
 def test_only_what_cannot_be_kept_is_replaced() -> None:
     """A name in any script stays as it is; agents in a list are looked at, too."""
     agents = [Agent(id="a", name=name, organization_id="acme") for name in ("Zoë 👩‍💻", "A\0\udfff")]
-    found = checked(SmallHost(), "agents_using", Sequence[Agent], agents)
+    found = checked(SmallHost(), "agents_using", agents)
     assert [each.name for each in found] == ["Zoë 👩‍💻", "A\ufffd\ufffd"]
-    assert checked(SmallHost(), "agent", Agent | None, agents[0]) is agents[0]
+    assert checked(SmallHost(), "agent", agents[0]) is agents[0]

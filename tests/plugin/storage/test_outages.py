@@ -20,8 +20,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
-from flowactions_hookspecs import FlowActions, HostInvalid, Node, StartFailed
-from flowactions_plugin.errors import SchemaOutdated, StorageMisplaced, StorageUnavailable
+from flowactions_hookspecs import FlowActions, HostInvalid, Node, SettingsInvalid, StartFailed
+from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.sqlite import Deadline
@@ -206,7 +206,7 @@ class TestStart:
     async def test_a_missing_directory_is_named(self, tmp_path: Path) -> None:
         """A host does not start when its database file cannot be created."""
         path = tmp_path / "no" / "where" / "f.db"
-        with pytest.raises(StorageMisplaced, match=str(path.parent)):
+        with pytest.raises(SettingsInvalid, match=str(path.parent)):
             async with a_database(f"sqlite:///{path}"):
                 pass
         actions = FlowActions.load(SmallHost(development(f"sqlite:///{path}")))
