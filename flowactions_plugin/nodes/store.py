@@ -152,13 +152,15 @@ class DeferredStore:
         Args:
             step: which.
             transaction: the host's own transaction, which then decides.
-            token: new for each call; by it the records can be released though the answer was lost.
+            token: of the lease, new for each call. A call whose answer was lost, or whose lease was left, is made again with its
+                own: then the lease counts once.
 
         Returns:
             What waits there and nobody else leases, up to the first one of a type that is not offered here; of any
             number of racing callers, one gets it.
         """
-        rows = await self.find(step, transaction)
+        token = token or new_token()
+        rows = await self.find(step, transaction, token)
         first, offered = rows[0], self._types()
         if first.halted or first.id is None or any(row.leased for row in rows):
             return Lease("halted" if first.halted else "done" if first.id is None else "running")
@@ -175,7 +177,9 @@ class DeferredStore:
                 # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
                 # It waits no longer, if it has run meanwhile.
                 waits = (*_waiting(step), deferred.c.id == first.id)
-                gate = select(deferred.c.holds).where(*waits, not_(self._is_leased()), not_(_is_halted(step)))
+                gate = select(deferred.c.holds).where(
+                    *waits, not_(self._is_leased(token)), not_(_is_halted(step))
+                )
                 locked = await connection.execute(gate.with_for_update(skip_locked=True, of=deferred))
                 if (holds := locked.scalar_one_or_none()) is None:
                     return Lease("running")
@@ -189,14 +193,15 @@ class DeferredStore:
                         extra={"event": "deferred.dropped"},
                     )
             if mine:
+                # Only the first one's count: should this process end, it may be what has ended it.
+                counts = and_(deferred.c.id == mine[0].id, func.coalesce(deferred.c.token, "") != token)
                 leased = (
                     update(deferred)
                     .where(*_waiting(step), deferred.c.id <= mine[-1].id)
                     .values(
-                        token=token or new_token(),
+                        token=token,
                         held_until=self._after(LEASE_SECONDS),
-                        # Only the first one's count: should this process end, it may be what has ended it.
-                        holds=deferred.c.holds + case((deferred.c.id == mine[0].id, 1), else_=0),
+                        holds=deferred.c.holds + case((counts, 1), else_=0),
                     )
                     .returning(*(deferred.c[name] for name in _OF_A_RECORD))
                 )
@@ -207,10 +212,13 @@ class DeferredStore:
                 await connection.execute(told.values(held_until=self._database.now()))
         return Lease(state, records)
 
-    async def find(self, step: Step, transaction: AsyncConnection | None) -> Sequence[Row[Any]]:
+    async def find(
+        self, step: Step, transaction: AsyncConnection | None, token: str = ""
+    ) -> Sequence[Row[Any]]:
         """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer.
 
-        The one row of a step for which nothing waits has no id, and says whether its run was halted.
+        What this ``token`` leases is not leased by others. The one row of a step for which nothing waits has no id, and
+        says whether its run was halted.
         """
         one = select(literal(1)).subquery()
         query = (
@@ -219,7 +227,7 @@ class DeferredStore:
                 deferred.c.node_id,
                 deferred.c.node_type,
                 _is_halted(step).label("halted"),
-                self._is_leased().label("leased"),
+                self._is_leased(token).label("leased"),
                 and_(deferred.c.token.is_(None), deferred.c.held_until > self._database.now()).label("later"),
             )
             .select_from(one.outerjoin(deferred, and_(*_waiting(step))))
@@ -240,7 +248,7 @@ class DeferredStore:
             .where(
                 deferred.c.node_type.in_(types),
                 deferred.c.held_until < self._database.now(),
-                not_(exists().where(*same_step, self._is_leased(other))),
+                not_(exists().where(*same_step, self._is_leased(table=other))),
                 not_(exists().where(*same_step, *others, other.c.id < deferred.c.id)),
             )
             .group_by(*key)
@@ -317,9 +325,10 @@ class DeferredStore:
     def _after(self, seconds: float) -> ColumnElement[int]:
         return self._database.now() + int(seconds * 1000)
 
-    def _is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
-        """Select records that somebody leases."""
-        return and_(table.c.token.is_not(None), table.c.held_until > self._database.now())
+    def _is_leased(self, token: str = "", table: Any = deferred) -> ColumnElement[bool]:
+        """Select records that somebody leases by another token."""
+        leased = func.coalesce(table.c.token, token) != token
+        return and_(leased, table.c.held_until > self._database.now())
 
 
 def step_of(walk: Walk, step_id: str | None) -> Step:
