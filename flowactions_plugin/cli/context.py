@@ -20,7 +20,7 @@ from flowactions_plugin.errors import CannotRun, SchemaOutdated
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.settings.model import Settings, read_settings, settings_of
+from flowactions_plugin.settings.model import Settings, read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.migrations import outdated
 
@@ -50,7 +50,7 @@ async def context_of(host: str | None) -> AsyncIterator[CommandContext]:
     """Make the host, if one is named, and read the settings. The database is not open yet."""
     async with AsyncExitStack() as stack:
         made = None if host is None else await stack.enter_async_context(opened_host(host))
-        settings = read_settings(os.environ) if made is None else settings_of(made)
+        settings = read_settings(os.environ if made is None else made.settings, made)
         engine = None if made is None else lambda: made.database
         database = Database(settings.database_url, engine, connections=settings.database_connections)
         yield CommandContext(made, settings, database)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Final
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -212,7 +212,7 @@ class Pacing:
             StorageUnavailable: the database failed; what is left is there for the next time.
         """
         ran = 0
-        for step in [*self._pending, *await self._store.expired(RECOVERED_AT_ONCE)]:
+        for step in await self._store.expired(RECOVERED_AT_ONCE):
             ran += await self._recover(step)
         return ran
 
@@ -244,18 +244,18 @@ class Pacing:
         return True
 
     async def _lease(self, step: Step, transaction: Transaction | None = None) -> Lease:
-        """Release what this process may still lease of a step, and lease it again; then it is no longer pending."""
-        earlier, token = self._pending.get(step), new_token()
+        """Lease a step, by the token of a lease that this process may still have; then it is no longer pending."""
+        is_pending = step in self._pending
+        token = self._pending.get(step) or new_token()
+        if is_pending:
+            self._pending[step] = ""  # a call beside this one has a lease of its own
         try:
             async with self.database.answering():
-                if earlier:
-                    await self._store.release(step, earlier, transaction)
-                    earlier = ""
                 lease = await self._store.lease(step, transaction, token)
         except BaseException:
             # It may be leased all the same: the answer was lost. In a host's transaction, the host decides.
-            if transaction is None:
-                self._repeat_later(step, earlier or token)
+            if is_pending or transaction is None:
+                self._repeat_later(step, token)
             raise
         self._pending.pop(step, None)
         return lease
@@ -267,9 +267,9 @@ class Pacing:
         state: AdvancedState = "unavailable"
         retries = counts = False
         try:
+            running = self._run_in_order(lease, transaction, results)
             # A host's transaction keeps the lease by itself.
-            async with nullcontext() if transaction is not None else self._renewing(step, token):
-                complete = await self._run_in_order(lease, transaction, results)
+            complete = await (running if transaction is not None else self._keeping(step, token, running))
             counts = retries = not complete
             if complete:
                 state = lease.state
@@ -294,15 +294,12 @@ class Pacing:
                     await self._store.release(step, token, transaction, seconds=RETRY_SECONDS, counts=counts)
         return Advanced(state=state, results=tuple(results))
 
-    @asynccontextmanager
-    async def _renewing(self, step: Step, token: str) -> AsyncIterator[None]:
-        """Renew a lease while the block runs; end the block with the error when it cannot be kept."""
-        failed: list[Exception] = []
-
-        async def renew() -> None:
-            end = timer() + LEASE_SECONDS - RENEW_SECONDS
-            while not failed:
-                await asyncio.sleep(RENEW_SECONDS)
+    async def _keeping(self, step: Step, token: str, work: Coroutine[Any, Any, bool]) -> bool:
+        """Return what work returns, and renew a lease meanwhile; end the work with the error when it cannot be kept."""
+        running = asyncio.create_task(work)
+        end = timer() + LEASE_SECONDS - RENEW_SECONDS
+        try:
+            while not (await asyncio.wait({running}, timeout=RENEW_SECONDS))[0]:
                 now = timer()
                 try:
                     await self._store.renew(step, token)
@@ -310,21 +307,11 @@ class Pacing:
                 except (StorageUnavailable, LeaseLost) as exc:
                     # What has begun is not interrupted while nobody else can begin it.
                     if isinstance(exc, LeaseLost) or timer() >= end:
-                        failed.append(exc)
-                        limit.reschedule(asyncio.get_running_loop().time())
-
-        try:
-            async with asyncio.timeout(None) as limit:
-                renewing = asyncio.create_task(renew())
-                try:
-                    yield
-                finally:
-                    renewing.cancel()
-                    await asyncio.wait({renewing})
-        except TimeoutError:
-            if failed:
-                raise failed[0] from None
-            raise
+                        raise
+            return running.result()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
 
     async def _run_in_order(
         self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]

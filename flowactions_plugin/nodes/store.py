@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 from sqlalchemy import (
     ColumnElement,
+    Row,
     Update,
     and_,
     case,
@@ -62,8 +63,8 @@ class Step(NamedTuple):
 class Record(NamedTuple):
     """A node that waits, as it was stored when it was reached, and the token of its lease (§3.2)."""
 
-    id: int
     step: Step
+    id: int
     token: str
     node_id: str
     node_type: str
@@ -84,6 +85,9 @@ class Record(NamedTuple):
         return msgspec.convert(json.loads(self.stored_node), Node)
 
 
+_OF_A_RECORD: Final = ("id", "token", "node_id", "node_type", "visit", "walk", "node")
+
+
 class Lease(NamedTuple):
     """The answer to asking for a step's records.
 
@@ -94,23 +98,6 @@ class Lease(NamedTuple):
 
     state: AdvancedState
     records: Sequence[Record] = ()
-
-
-class Found(NamedTuple):
-    """What waits for a step.
-
-    Attributes:
-        state: why nothing can be leased, ``unavailable`` if the first one is of a type that is not offered here or runs again
-            only after a while; ``None``: something can.
-        first: the first record that can.
-        last: the last one before the first of a type that is not offered here.
-        others: those from there on.
-    """
-
-    state: AdvancedState | None
-    first: int = 0
-    last: int = 0
-    others: Sequence[int] = ()
 
 
 class DeferredStore:
@@ -165,59 +152,89 @@ class DeferredStore:
         Args:
             step: which.
             transaction: the host's own transaction, which then decides.
-            token: new for each call; by it the records can be released though the answer was lost.
+            token: of the lease, new for each call. A call whose answer was lost, or whose lease was left, is made again with its
+                own: then the lease counts once.
 
         Returns:
             What waits there and nobody else leases, up to the first one of a type that is not offered here; of any
             number of racing callers, one gets it.
         """
-        found = await self.find(step, transaction)
-        if found.state is not None and not found.others:
-            return Lease(found.state)
+        token = token or new_token()
+        rows = await self.find(step, transaction, token)
+        first, offered = rows[0], self._types()
+        if first.halted or first.id is None or any(row.leased for row in rows):
+            return Lease("halted" if first.halted else "done" if first.id is None else "running")
+        mine = list(takewhile(lambda row: row.node_type in offered, rows))
+        others = [row.id for row in rows[len(mine) :]]
+        state: AdvancedState = "unavailable" if others or first.later else "done"
+        if first.later:
+            mine.clear()
+        if not mine and not others:
+            return Lease(state)
         records: Sequence[Record] = ()
         async with self._database.write(transaction) as connection:
-            if found.state is None:
+            if mine:
                 # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
                 # It waits no longer, if it has run meanwhile.
-                first = (*_waiting(step), deferred.c.id == found.first)
-                gate = select(deferred.c.holds).where(*first, not_(self._is_leased()), not_(_is_halted(step)))
+                waits = (*_waiting(step), deferred.c.id == first.id)
+                gate = select(deferred.c.holds).where(
+                    *waits, not_(self._is_leased(token)), not_(_is_halted(step))
+                )
                 locked = await connection.execute(gate.with_for_update(skip_locked=True, of=deferred))
                 if (holds := locked.scalar_one_or_none()) is None:
                     return Lease("running")
                 if holds >= MAX_LEASES:
-                    await self._drop_exhausted(step, found.first, connection)
-                records = await self._lease_all(step, found.last, token or new_token(), connection)
-            if found.others:
+                    await connection.execute(self._ended().where(deferred.c.id == mine.pop(0).id))
+                    log.error(
+                        "deferred node %s of run %s is dropped: it failed or ended its process %s times",
+                        printable(first.node_id),
+                        printable(step.run_id),
+                        MAX_LEASES,
+                        extra={"event": "deferred.dropped"},
+                    )
+            if mine:
+                # Only the first one's count: should this process end, it may be what has ended it.
+                counts = and_(deferred.c.id == mine[0].id, func.coalesce(deferred.c.token, "") != token)
+                leased = (
+                    update(deferred)
+                    .where(*_waiting(step), deferred.c.id <= mine[-1].id)
+                    .values(
+                        token=token,
+                        held_until=self._after(LEASE_SECONDS),
+                        holds=deferred.c.holds + case((counts, 1), else_=0),
+                    )
+                    .returning(*(deferred.c[name] for name in _OF_A_RECORD))
+                )
+                records = sorted(Record(step, *row) for row in (await connection.execute(leased)).all())
+            if others:
                 # The user has got here: the recovery of a process that offers the type finds them.
-                told = update(deferred).where(deferred.c.id.in_(found.others), deferred.c.held_until.is_(None))
+                told = update(deferred).where(deferred.c.id.in_(others), deferred.c.held_until.is_(None))
                 await connection.execute(told.values(held_until=self._database.now()))
-        return Lease("unavailable" if found.others else "done", records)
+        return Lease(state, records)
 
-    async def find(self, step: Step, transaction: AsyncConnection | None) -> Found:
-        """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer."""
-        one = select(literal(1)).subquery()  # so that there is an answer also where nothing waits
+    async def find(
+        self, step: Step, transaction: AsyncConnection | None, token: str = ""
+    ) -> Sequence[Row[Any]]:
+        """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer.
+
+        What this ``token`` leases is not leased by others. The one row of a step for which nothing waits has no id, and
+        says whether its run was halted.
+        """
+        one = select(literal(1)).subquery()
         query = (
             select(
                 deferred.c.id,
+                deferred.c.node_id,
                 deferred.c.node_type,
                 _is_halted(step).label("halted"),
-                self._is_leased().label("leased"),
+                self._is_leased(token).label("leased"),
                 and_(deferred.c.token.is_(None), deferred.c.held_until > self._database.now()).label("later"),
             )
             .select_from(one.outerjoin(deferred, and_(*_waiting(step))))
             .order_by(deferred.c.id)
         )
         async with self._database.read(transaction) as connection:
-            rows = (await connection.execute(query)).all()
-        first = rows[0]
-        if first.halted or first.id is None or any(row.leased for row in rows):
-            return Found("halted" if first.halted else "done" if first.id is None else "running")
-        offered = self._types()
-        mine = list(takewhile(lambda row: row.node_type in offered, rows))
-        others = [row.id for row in rows[len(mine) :]]
-        if not mine or first.later:
-            return Found("unavailable", others=others)
-        return Found(None, first.id, mine[-1].id, others)
+            return (await connection.execute(query)).all()
 
     async def expired(self, limit: int) -> Sequence[Step]:
         """List steps whose leases have expired and whose first records this process can run, the earliest first."""
@@ -231,7 +248,7 @@ class DeferredStore:
             .where(
                 deferred.c.node_type.in_(types),
                 deferred.c.held_until < self._database.now(),
-                not_(exists().where(*same_step, self._is_leased(other))),
+                not_(exists().where(*same_step, self._is_leased(table=other))),
                 not_(exists().where(*same_step, *others, other.c.id < deferred.c.id)),
             )
             .group_by(*key)
@@ -240,45 +257,13 @@ class DeferredStore:
         )
         return [Step._make(row) for row in await self._database.rows(gone)]
 
-    async def _drop_exhausted(self, step: Step, first: int, connection: AsyncConnection) -> None:
-        """Have a node count as run that was leased too often."""
-        dropped = self._ended().where(deferred.c.id == first).returning(deferred.c.node_id)
-        log.error(
-            "deferred node %s of run %s is dropped: it failed or ended its process %s times",
-            printable((await connection.execute(dropped)).scalar_one()),
-            printable(step.run_id),
-            MAX_LEASES,
-            extra={"event": "deferred.dropped"},
-        )
-
-    async def _lease_all(
-        self, step: Step, last: int, token: str, connection: AsyncConnection
-    ) -> Sequence[Record]:
-        """Lease the records of a step up to one of them."""
-        other = deferred.alias("other")
-        first = select(func.min(other.c.id)).where(*_waiting(step, other)).scalar_subquery()
-        leased = (
-            update(deferred)
-            .where(*_waiting(step), deferred.c.id <= last)
-            .values(
-                token=token,
-                held_until=self._database.now() + int(LEASE_SECONDS * 1000),
-                # Only the first one's count: should this process end, it may be what has ended it.
-                holds=deferred.c.holds + case((deferred.c.id == first, 1), else_=0),
-            )
-            .returning(deferred)
-        )
-        rows = (await connection.execute(leased)).all()
-        kept = ("node_id", "node_type", "visit", "walk", "node")
-        return sorted(Record(row.id, step, row.token, *(getattr(row, name) for name in kept)) for row in rows)
-
     @repeated
     async def renew(self, step: Step, token: str) -> None:
         """Renew a lease; raise `LeaseLost` if somebody else has reclaimed it meanwhile."""
         leased = (
             update(deferred)
             .where(*_waiting(step), deferred.c.token == token)
-            .values(held_until=self._database.now() + int(LEASE_SECONDS * 1000))
+            .values(held_until=self._after(LEASE_SECONDS))
         )
         async with self._database.answering(), self._database.write() as connection:
             if not (await connection.execute(leased)).rowcount:
@@ -309,7 +294,7 @@ class DeferredStore:
             .where(*_waiting(step), deferred.c.token == token)
             .values(
                 token=None,
-                held_until=self._database.now() + int(seconds * 1000),
+                held_until=self._after(seconds),
                 holds=deferred.c.holds if counts else uncounted,
             )
         )
@@ -337,9 +322,13 @@ class DeferredStore:
             ran_at=self._database.now(), walk="", node="", token=None, held_until=None, holds=0
         )
 
-    def _is_leased(self, table: Any = deferred) -> ColumnElement[bool]:
-        """Select records that somebody leases."""
-        return and_(table.c.token.is_not(None), table.c.held_until > self._database.now())
+    def _after(self, seconds: float) -> ColumnElement[int]:
+        return self._database.now() + int(seconds * 1000)
+
+    def _is_leased(self, token: str = "", table: Any = deferred) -> ColumnElement[bool]:
+        """Select records that somebody leases by another token."""
+        leased = func.coalesce(table.c.token, token) != token
+        return and_(leased, table.c.held_until > self._database.now())
 
 
 def step_of(walk: Walk, step_id: str | None) -> Step:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -301,26 +301,22 @@ def _spans_at(text: str, cut: int) -> list[_Span]:
 
 
 def _chat_head(text: str, variables: Variables) -> str:
-    values = {name: html.escape(value, quote=False) for name, value in variables.items()}
+    """Substitute and trim, as far as the text is looked at; a piece that occurs often is looked at once."""
+    pieces = _pieces(text, {name: html.escape(value, quote=False) for name, value in variables.items()})
+    has_text: Callable[[str], bool] = cache(lambda piece: bool(piece) and not piece.isspace())
+    kept = [number for number, piece in enumerate(pieces) if has_text(piece)]
+    if not kept:
+        return ""
+    shown = pieces[kept[0] : kept[-1] + 1]
+    shown[0] = shown[0].lstrip()
+    shown[-1] = shown[-1].rstrip()
     head, left = [], CHAT_MESSAGE_LENGTH + _CHAT_LOOK_AHEAD
-    for piece in _trimmed(_pieces(text, values)):
+    for piece in shown:
         head.append(piece[:left])
         left -= len(head[-1])
         if left <= 0:
             break
     return "".join(head)
-
-
-def _trimmed(pieces: Sequence[str]) -> list[str]:
-    """Trim text that is in pieces; a piece that occurs often is looked at once."""
-    has_text: Callable[[str], bool] = cache(lambda piece: bool(piece) and not piece.isspace())
-    kept = [number for number, piece in enumerate(pieces) if has_text(piece)]
-    if not kept:
-        return []
-    trimmed = list(pieces[kept[0] : kept[-1] + 1])
-    trimmed[0] = trimmed[0].lstrip()
-    trimmed[-1] = trimmed[-1].rstrip()
-    return trimmed
 
 
 def without_surrogates(text: str) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, Node, NodeResult, NodeType, Walk
-from flowactions_plugin.nodes.store import MAX_LEASES, Found, step_of
+from flowactions_plugin.nodes.store import MAX_LEASES, step_of
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import deferred
@@ -148,7 +148,7 @@ async def test_a_call_that_looked_before_the_first_node_ran_is_told_running(
     step = step_of(walk, "s")
     find = run.store.find
 
-    async def find_and_wait(*given: Any) -> Found:
+    async def find_and_wait(*given: Any) -> Any:
         found = await find(*given)
         monkeypatch.undo()
         leased = await run.store.lease(step)
