@@ -233,6 +233,7 @@ class Lanes(Generic[Row]):
         self._silent: set[Lane[Row]] = set()  # those that do not answer, and of which a row is held
         self._large_bytes = 0
         self._next_large: Lane[Row] | None = None
+        self._first_alone = False  # whether the last claim was of organizations that held nothing
         self.total = Tally()
         self.is_full = False
 
@@ -312,8 +313,11 @@ class Lanes(Generic[Row]):
         """
         room = max(0, self._room())
         lanes = list(islice(self._due.take(self._is_wanted), min(room, MOST_LANES)))
+        # A small claim is quick: those who hold nothing do not wait for rows of those who do, in every second claim at the most.
+        first = [] if self._first_alone else [lane for lane in lanes if not lane.organization.held]
+        self._first_alone = 0 < len(first) < len(lanes)
         wanting: Turns[Row] = Turns()
-        for lane in lanes:
+        for lane in first or lanes:
             wanting.add(lane)
         asked: dict[Lane[Row], int] = {}
         for lane in islice(wanting.take(self._is_wanted), room):

@@ -3,11 +3,12 @@
     python -m tests.benchmarks.peers [--rows 4000] [--rate 200] [--seconds 10] [--json]
 
 Each is used as its documentation shows, with a worker of 100 concurrent jobs and one client, of httpx and of aiohttp, which costs
-them much less; same rows, same receiver, same run. Two things are measured:
+them much less; same rows, same receiver, same run. Three things are measured:
 
 - the rate: jobs are enqueued before the worker starts, and the time goes from its start until the last is done;
 - the time from adding a job to its start, while jobs are added at a steady rate in the worker's own process. Of this plugin it is
-  the time until the request has arrived, which is later.
+  the time until the request has arrived, which is later;
+- the highest resident memory of the worker's process.
 
 The others come with ``pip install -e '.[bench]'``; oban needs Python 3.12. One that is not installed is left out. None of them signs,
 freezes bytes, keeps an attempts log, limits a destination or looks where a request goes.
@@ -19,6 +20,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -252,7 +254,8 @@ async def measure(
                 per_s = rows / (time.perf_counter() - started)
                 took = await _latencies(queue, jobs, rows, rate, round(rate * seconds))
     cuts = statistics.quantiles(took, n=100)
-    return {"per_s": per_s, "p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000}
+    peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"per_s": per_s, "p50_ms": cuts[49] * 1000, "p99_ms": cuts[98] * 1000, "peak_mib": peak_mib}
 
 
 async def _latencies(queue: Queue, jobs: Jobs, first: int, rate: float, number: int) -> list[float]:
@@ -308,7 +311,8 @@ def main() -> None:
     with a_receiver(10) as receivers:
         with a_database("postgres") as url:
             asyncio.run(fill(url, options.rows, receivers))
-            found["flowactions"] = drain(url, options.rows, {}).per_s
+            drained = drain(url, options.rows, {})
+            found |= {"flowactions": drained.per_s, "flowactions_peak_mib": drained.peak_rss_mib}
         ours = latency("postgres", options.rate, options.seconds, apart=False)
         found |= {f"flowactions_{name}": ours[name] for name in ("p50_ms", "p99_ms")}
         for name, client in itertools.product(PEERS, CLIENTS):

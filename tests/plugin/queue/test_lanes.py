@@ -105,6 +105,21 @@ def test_organizations_take_turns_with_the_slots() -> None:
     assert of(queue.start()) == {"large": 5, "small": 5}
 
 
+def test_a_small_claim_comes_before_a_large_one() -> None:
+    """One that holds nothing waits for no rows of a backlog, and the backlog is asked for in every second claim at least."""
+    queue = Queue(slots=100)
+    for number in range(40):
+        queue.put("large", f"p{number}", 100, host=f"h{number}")
+    assert queue.claim() == {"large": 200}
+    claims = []
+    for number in range(4):
+        for row in queue.start():
+            queue.end(row)
+        queue.put(f"small{number}", "p", 1)
+        claims.append(set(queue.claim()))
+    assert claims == [{"small0"}, {"large", "small1"}, {"small2"}, {"large", "small3"}]
+
+
 def test_lanes_of_an_organization_take_turns() -> None:
     """One row of each lane begins before the second of any."""
     queue = Queue(slots=8)
@@ -147,6 +162,7 @@ def test_lanes_that_do_not_answer_have_half_of_the_slots() -> None:
     queue.put("b", "p", 5, host="new", answers=False)
     queue.put("a", "p", 20, host="good")
     queue.put("a", "new", 1, host="good", answers=False)  # a destination that has answered lends its standing
+    queue.claim()
     queue.claim()
     assert of(queue.start()) == {"a": 4, "b": 1}
 
