@@ -103,19 +103,10 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("processes", ["0", "2"])
-def test_the_first_line_of_a_run_is_that(processes: str) -> None:
-    """Before any test, in one process and in several."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-n",
-        processes,
-        f"{__file__}::test_a_marker_moves_a_test_to_a_later_ring",
-    ]
+def test_the_first_line_of_a_run_is_that() -> None:
+    """Before any test, in several processes."""
+    test = f"{__file__}::test_a_marker_moves_a_test_to_a_later_ring"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "2", test]
     given = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=True)
     said = done.stdout.index("2 tests, about 1 min on ")
