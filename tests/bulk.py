@@ -23,8 +23,6 @@ SERIES = {
 }
 
 
-LANE = lane_of("acme", "https://example.com:443", "https://example.com/hook")
-
 WALK = json.dumps(
     dict.fromkeys(("organization_id", "agent_id", "flow_id", "run_id", "user_id", "content"), "x")
 )

@@ -24,7 +24,7 @@ from flowactions_plugin.storage.database import Database
 from tests import reaper, sharing
 from tests.outages import Outage
 from tests.queueing import Queue
-from tests.rings import Case, announcement, rings
+from tests.rings import README, Case, announcement, rings
 
 reaper.begin()
 
@@ -87,9 +87,12 @@ SLOW = (
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of later rings, leave out repetitions, and deal the slow tests out: each process gets its share of them first."""
     later = rings(map(Case.of, items))
+    config.stash[README] = frozenset(
+        item.nodeid.partition("[")[0] for item in items if item.nodeid not in later
+    )
     items[:] = [item for item in items if later.get(item.nodeid) != "none"]
     for item in items:
         if item.nodeid in later:

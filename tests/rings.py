@@ -105,6 +105,9 @@ PROGRAMS: Final = {
 
 BEYOND: Final = "beyond the sample"
 
+README: Final = pytest.StashKey[frozenset[str]]()
+"""The tests of the README's ring among those that were collected, without parameters."""
+
 TEST_SECONDS: Final = {"ci and not long": 1.4}
 """Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
 

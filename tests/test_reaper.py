@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -38,8 +37,7 @@ def test_it(number, postgres_server, tmp_path):
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-async def test_nothing_of_a_run_that_is_ended_is_left(tmp_path: Path, number: signal.Signals) -> None:
+async def test_nothing_of_a_run_that_is_killed_is_left(tmp_path: Path) -> None:
     """Servers, processes that ignore signals or do not know of the run, and folders, with two processes of pytest."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_it.py").write_text(TESTS)
@@ -58,7 +56,7 @@ async def test_nothing_of_a_run_that_is_ended_is_left(tmp_path: Path, number: si
         assert set(said.read_text().split()) == {folder}
         # pytest and its two processes; a server, two sleepers and their like of each.
         assert len(members(folder)) >= 3 + 3
-        run.send_signal(number)
+        run.kill()
         assert run.wait(300)
         await until(lambda: not members(folder))
         await until(lambda: not Path(folder).exists() and not (MEMORY / Path(folder).name).exists())

@@ -25,7 +25,7 @@ import asyncpg
 from tests.benchmarks.field import a_database, a_receiver_process, percentile, settings_of
 from tests.benchmarks.processor import has_loaded, memory_mib, parent_of, tree_seconds
 from tests.benchmarks.revisions import Tree
-from tests.benchmarks.sink import is_retried, sink
+from tests.benchmarks.sink import sink
 from tests.waiting import until
 
 T = TypeVar("T")
@@ -73,7 +73,6 @@ class Load(NamedTuple):
         rows: how many.
         destinations: receivers that take them in turn.
         workers: processes that deliver.
-        retries: the share of rows that are answered with 503 once.
         settings: further settings of the workers.
         tls: whether the receivers take https.
         paths: to how many paths of each receiver: each is a lane.
@@ -83,7 +82,6 @@ class Load(NamedTuple):
     rows: int
     destinations: int
     workers: int
-    retries: float
     settings: Mapping[str, str]
     tls: bool = False
     paths: int = 1
@@ -210,7 +208,7 @@ class _Field(NamedTuple):
 def _field(tree: Tree, load: Load) -> Iterator[_Field]:
     """Run receivers, a new database with a row for each of them, and workers."""
     with ExitStack() as stack:
-        received = a_receiver_process(load.destinations, load.retries, tls=load.tls)
+        received = a_receiver_process(load.destinations, tls=load.tls)
         receiver, receivers, needed = stack.enter_context(received)
         url = stack.enter_context(a_database(load.database))
         tree.fill(url, load.destinations, receivers)
@@ -268,8 +266,7 @@ async def _drain(field: _Field, database: _Watched, receivers: Sequence[str]) ->
         log_end = await database.wal()
     delivered, attempts, ended = await database.row(ENDED_SQL)
     made = (delivered - before_delivered, attempts - before_attempts)
-    expected = load.rows + sum(is_retried(number, load.retries) for number in range(load.rows))
-    if made != (load.rows, expected):
+    if made != (load.rows, load.rows):
         raise RuntimeError(f"{load.rows} rows, {made[0]} delivered, {made[1]} attempts")
 
     def each(end: float | None, start: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.deliver [--database sqlite|postgres] [--rows 20000] [--destinations 10] [--json]
     python -m tests.benchmarks.deliver --against REVISION [--rounds 5] [--loop asyncio|uvloop] [--workers 1]
-        [--retries 0.1] [--tls] …
+        [--tls] …
     python -m tests.benchmarks.deliver --destinations 1 10 [--rounds 5] [--loop asyncio|uvloop] …
 
 Measured in one run, against a local receiver (nginx where it is installed):
@@ -140,18 +140,13 @@ def main() -> None:
     comparing.add_argument("--loop", choices=LOOPS, help="the event loop of this tree's workers")
     comparing.add_argument("--against-loop", choices=LOOPS, help="of the revision's (default: what they take)")
     comparing.add_argument("--workers", type=int, default=1, help="processes; more than one: PostgreSQL only")
-    comparing.add_argument(
-        "--retries", type=float, default=0.0, help="the share of rows, to 0.9, that is answered with 503 once"
-    )
     options = parser.parse_args()
     few, many = options.destinations[0], options.destinations[-1]
     if len(options.destinations) > 2 or (few != many and (options.against or few > many)):
         parser.error("--destinations takes one number, or a smaller and a larger one without --against")
     compares = options.against is not None or few != many
-    if not compares and (
-        options.tls or options.loop or options.against_loop or options.retries or options.workers != 1
-    ):
-        parser.error("--tls, --loop, --against-loop, --workers and --retries are for comparisons")
+    if not compares and (options.tls or options.loop or options.against_loop or options.workers != 1):
+        parser.error("--tls, --loop, --against-loop and --workers are for comparisons")
     if options.seconds is None:
         options.seconds = 5 if options.against else 15
     found: dict[str, Any] = {
@@ -162,7 +157,7 @@ def main() -> None:
         "machine": machine(),
     }
     if compares:
-        compared = ("against", "rounds", "loop", "against_loop", "workers", "retries", "tls", "paths")
+        compared = ("against", "rounds", "loop", "against_loop", "workers", "tls", "paths")
         found |= {name: getattr(options, name) for name in compared if getattr(options, name)}
     settings = {"FLOWACTIONS_CONCURRENCY": str(options.concurrency)}
     load = Load(
@@ -170,7 +165,6 @@ def main() -> None:
         options.rows,
         many,
         options.workers,
-        options.retries,
         settings,
         tls=options.tls,
         paths=options.paths,

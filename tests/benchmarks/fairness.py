@@ -12,12 +12,8 @@ each database p50 and p99 of both in milliseconds, and the median ratios.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -26,8 +22,8 @@ from sqlalchemy import BigInteger, bindparam, text
 
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.storage.schema import outbox
+from tests.benchmarks.deliver import printed_by
 from tests.benchmarks.field import (
-    ROOT,
     a_database,
     a_parser,
     a_receiver,
@@ -86,18 +82,8 @@ async def measure(
         settings["FLOWACTIONS_HOST_WORKER"] = host_worker
         await asyncio.sleep(3)
         async with sink() as (receiver, arrivals):
-            command = [sys.executable, "-m", "tests.benchmarks.steady", "--url", receiver]
-            command += ["--rate", str(rate), "--seconds", str(seconds)]
-            done = await asyncio.to_thread(
-                subprocess.run,
-                command,
-                cwd=ROOT,
-                env={**os.environ, **settings},
-                stdout=subprocess.PIPE,
-                check=True,
-                timeout=600,
-            )
-            reached = json.loads(done.stdout)
+            given = ("--url", receiver, "--rate", str(rate), "--seconds", str(seconds))
+            reached = await asyncio.to_thread(printed_by, "steady", settings, *given)
             await until(lambda: reached.keys() <= arrivals.keys(), seconds=60)
     took = [(arrivals[path] - at) * 1000 for path, at in reached.items()]
     return {f"p{share}_ms": percentile(took, share / 100) for share in (50, 99)}

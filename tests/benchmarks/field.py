@@ -158,18 +158,17 @@ def a_receiver(destinations: int) -> Iterator[list[str]]:
 
 
 @contextmanager
-def a_receiver_process(destinations: int, retries: float = 0.0, *, tls: bool = False) -> Iterator[Receivers]:
+def a_receiver_process(destinations: int, *, tls: bool = False) -> Iterator[Receivers]:
     """Run a receiver on so many ports.
 
     Args:
         destinations: how many ports.
-        retries: the share of rows that it answers with 503 once, which only `sink` can.
         tls: whether it takes https, which only nginx can.
     """
     ports = _free_ports(destinations)
-    nginx = None if retries else shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
+    nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
     if tls and not nginx:
-        raise SystemExit("https needs nginx, and no retries")
+        raise SystemExit("https needs nginx")
     settings: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="flowactions-") as directory:
         if nginx:
@@ -191,14 +190,7 @@ def a_receiver_process(destinations: int, retries: float = 0.0, *, tls: bool = F
             )
             command = [nginx, "-c", str(config)]
         else:
-            command = [
-                sys.executable,
-                "-m",
-                "tests.benchmarks.sink",
-                "--retries",
-                str(retries),
-                *map(str, ports),
-            ]
+            command = [sys.executable, "-m", "tests.benchmarks.sink", *map(str, ports)]
         with running(command, {}) as process:
             for port in ports:
                 _until_listening(port, process)

@@ -67,6 +67,17 @@ async def progress(database: Database, action: Action) -> Action:
     return found
 
 
+async def ended(field: Field, database: Database, action: Action) -> int:
+    """Wait until an action is done and all that waits is delivered; give how many rows it has changed."""
+
+    async def is_done() -> bool:
+        return (await progress(database, action)).state == "done"
+
+    await until(is_done)
+    await until(field.drained)
+    return (await progress(database, action)).done
+
+
 @pytest.mark.parametrize(
     ("rows", "rate"),
     [(1000, 300.0), pytest.param(100_000, 1500.0, marks=pytest.mark.long)],
@@ -104,13 +115,7 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
             found = await progress(database, action)
             assert (found.state, found.done < rows) == ("running", True)
         await field.start(host=HOST)
-
-        async def is_done() -> bool:
-            return (await progress(database, action)).state == "done"
-
-        await until(is_done)
-        await until(field.drained)
-        assert (await progress(database, action)).done == rows
+        assert await ended(field, database, action) == rows
     assert await field.states() == {"delivered": rows * 9 // 10, "dead": rows // 10}
     (attempts,) = await field.query("SELECT min(attempts), max(attempts) FROM flowactions_outbox")
     assert tuple(attempts) == (6, 6)
@@ -135,13 +140,7 @@ async def test_a_resend_that_is_killed_sends_each_row_again_once(field: Field) -
             process = await field.start(kill, host=HOST)
             assert await process.wait() == -signal.SIGKILL, field.logs()
         await field.start(host=HOST)
-
-        async def is_done() -> bool:
-            return (await progress(database, action)).state == "done"
-
-        await until(is_done)
-        await until(field.drained)
-        assert (await progress(database, action)).done == 1200
+        assert await ended(field, database, action) == 1200
     sources = [source_of(row[0]) for row in await field.query("SELECT origin FROM flowactions_outbox")]
     assert len(sources) == 2400
     assert len(set(sources)) == 1201

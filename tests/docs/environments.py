@@ -51,21 +51,19 @@ def variables() -> dict[str, str]:
 
 
 def _make(lines: Sequence[str], folder: Path, store: Path) -> None:
-    """Make ``.venv`` in a folder, and run lines with its pip.
-
-    Where lines follow everybody's, it begins as a copy of the environment of that one: pip builds the package once a run.
+    """Make ``.venv`` in a folder, and run lines with its pip: the last one in a copy of the environment of those before it.
 
     Raises:
         AssertionError: a line fails.
     """
-    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    if len(lines) > 1 and lines[0] == INSTALL:
-        first, *lines = lines
-        copy(shared([first], store), folder)
+    # What is imported is compiled then; pip would compile everything.
+    environment = {**variables(), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
+    *before, last = lines
+    if before:
+        copy(shared(before, store), folder)
     else:
         subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True, env=environment)
-    for line in lines:
-        run(line, folder, environment)
+    run(last, folder, environment)
 
 
 def copy(origin: Path, folder: Path) -> None:
@@ -76,10 +74,13 @@ def copy(origin: Path, folder: Path) -> None:
         folder: where to.
     """
     made = folder / ".venv"
-    shutil.copytree(origin, made, symlinks=True)
+    shutil.copytree(origin, made, symlinks=True, copy_function=os.link)  # pip replaces files, and changes none
     for program in (made / "bin").iterdir():  # each begins with the path of its Python
         if not program.is_symlink():
-            program.write_text(program.read_text().replace(str(origin), str(made)))
+            text = program.read_text().replace(str(origin), str(made))
+            program.unlink()
+            program.write_text(text)
+            program.chmod(0o755)
 
 
 def run(line: str, folder: Path, environment: Mapping[str, str]) -> str:
