@@ -14,7 +14,6 @@ from flowactions_hookspecs import AuthEvent, Host
 from flowactions_plugin.clock import Clock, system_clock
 from flowactions_plugin.errors import HostFailed, RequestInvalid
 from flowactions_plugin.host_answers import ask
-from flowactions_plugin.http.strict import parse_object
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.requests import PLAIN_ID, TIMESTAMP, NotAuthentic, check_signed
 from flowactions_plugin.storage.database import Database, Transaction
@@ -112,6 +111,9 @@ def _fits(webhook: Webhook, signed: Mapping[str, str], body: bytes) -> bool:
 
 def _parsed(event_id: str, timestamp: int, body: bytes) -> AuthEvent:
     """Parse the event of an authentic request."""
+    # A process without routes imports no web framework.
+    from flowactions_plugin.http.strict import parse_object  # noqa: PLC0415
+
     event = parse_object(body)
     name, data = event.get("type"), event.get("data")
     if not isinstance(name, str) or not 0 < len(name) <= 200:

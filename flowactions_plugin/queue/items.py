@@ -32,24 +32,22 @@ _ROWS: Final = {
 }
 """The columns that a caller gives."""
 
-_INTO: Final = (
-    f"INSERT INTO flowactions_outbox ({', '.join((*_ROWS, *NEW))}, next_attempt_at, created_at, updated_at"
-)
+_INTO: Final = f"({', '.join((*_ROWS, *NEW))}, next_attempt_at, created_at, updated_at"
 _NEW: Final = f"{', '.join(map(repr, NEW.values()))}, {{now}}, {{now}}, {{now}}"
 
-INSERT: Final = f"{_INTO}) VALUES ({', '.join(f':{name}' for name in _ROWS)}, {_NEW}) ON CONFLICT DO NOTHING"
+INSERT: Final = f"INSERT INTO flowactions_outbox {_INTO}) VALUES ({', '.join(f':{name}' for name in _ROWS)}, {_NEW}) ON CONFLICT DO NOTHING"
 """Write a row, whatever its size."""
 
 # PostgreSQL would take a NULL that is selected as text.
 INSERT_IF_FIRST: Final = f"""
-{_INTO}) SELECT {", ".join("CAST(:body AS {blob})" if name == "body" else f":{name}" for name in _ROWS)}, {_NEW}
+INSERT INTO flowactions_outbox {_INTO}) SELECT {", ".join("CAST(:body AS {blob})" if name == "body" else f":{name}" for name in _ROWS)}, {_NEW}
 WHERE EXISTS (SELECT 1 FROM flowactions_enqueue_keys WHERE organization_id = :organization_id AND caller = :caller
     AND idempotency_key = :idempotency_key AND delivery_id = :id)
 ON CONFLICT DO NOTHING"""
 """Write a row unless another one has used its key."""
 
 _CLAIMED: Final = f"""
-{_INTO}, claimed_by, claimed_until)
+INSERT INTO flowactions_outbox {_INTO}, claimed_by, claimed_until)
 SELECT {", ".join("{bytes}" if name == "body" else f"made.{name}" for name in _ROWS)}, {_NEW}, claim,
     CASE WHEN claim IS NOT NULL THEN {{now}} + :lease END
 FROM (SELECT *, CASE WHEN {UNPAUSED.format(row="given")} THEN token END AS claim FROM ({{rows}}) AS given) AS made"""

@@ -168,7 +168,7 @@ CHAT_SENDS: Final = _counter(
 INBOUND: Final = _counter(
     "inbound.requests",
     "{request}",
-    "Requests of the auth provider and the chat provider. `refused`: not signed as it must be, too large, or no secret is set;"
+    "Requests of the auth provider and the chat provider. `refused`: not signed as it must be, too large, or no secret;"
     " `invalid`: signed, but no event; `failed`: the host could not handle it, or the database was away.",
     source=("auth", "chat"),
     result=("processed", "duplicate", "acknowledged", "refused", "invalid", "failed"),
