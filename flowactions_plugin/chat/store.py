@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 import msgspec
 from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import Select
+from sqlalchemy.sql.dml import UpdateBase
 
 from flowactions_plugin.chat.app import in_order, read_scopes
 from flowactions_plugin.errors import ConnectionChanged
@@ -114,10 +116,8 @@ class ConnectionStore:
 
     async def get(self, organization_id: str) -> StoredConnection | None:
         """Return an organization's connection; ``None`` when it has none."""
-        query = select(chat_connections).where(_of(organization_id))
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        return None if row is None else _stored(row)
+        rows = await self._rows(select(chat_connections).where(_of(organization_id)))
+        return _stored(rows[0]) if rows else None
 
     @repeated
     async def replace(
@@ -150,7 +150,6 @@ class ConnectionStore:
                 await transaction.execute(update(chat_connections).where(mine).values(values))
                 return before
 
-    @repeated
     async def take_turn(self, team_id: str, holder: str, lease_ms: int) -> bool:
         """Take the turn of a workspace, which one install or revocation has at a time; return whether it was free.
 
@@ -160,17 +159,14 @@ class ConnectionStore:
         now = self._database.now()
         turn = oauth_states.c.id == _turn_of(team_id)
         values = {"id": _turn_of(team_id), "browser": holder, "expires_at": now + lease_ms}
-        async with self._database.write() as transaction:
-            await transaction.execute(delete(oauth_states).where(turn, oauth_states.c.expires_at < now))
-            added = self._database.sql.insert_unless_there(oauth_states).values(values)
-            return (await transaction.execute(added)).rowcount == 1
+        expired = delete(oauth_states).where(turn, oauth_states.c.expires_at < now)
+        added = self._database.sql.insert_unless_there(oauth_states).values(values)
+        return await self._write(expired, added) == 1
 
-    @repeated
     async def end_turn(self, team_id: str, holder: str) -> None:
         """Free the turn of a workspace, if it is still this holder's."""
         mine = oauth_states.c.id == _turn_of(team_id), oauth_states.c.browser == holder
-        async with self._database.write() as transaction:
-            await transaction.execute(delete(oauth_states).where(*mine))
+        await self._write(delete(oauth_states).where(*mine))
 
     @repeated
     async def set_default_channel(self, organization_id: str, channel_id: str, seen: str | None = None) -> bool:
@@ -210,14 +206,12 @@ class ConnectionStore:
                 same = update(chat_connections).where(*_installed_as(stored))
                 await transaction.execute(same.values(missing_scopes=changed))
 
-    @repeated
     async def record_failure(self, stored: StoredConnection, code: str, flow_id: str, node_id: str) -> None:
         """Keep why a message could not be sent, unless another one failed less than ten seconds ago; test messages have no flow."""
         now, at = self._database.now(), chat_connections.c.last_error_at
         due = update(chat_connections).where(*_installed_as(stored), or_(at.is_(None), at <= now - FAILURE_MS))
         node = {"last_error_flow": flow_id or None, "last_error_node": node_id or None}
-        async with self._database.write() as transaction:
-            await transaction.execute(due.values(last_error=code, last_error_at=now, **node))
+        await self._write(due.values(last_error=code, last_error_at=now, **node))
 
     @repeated
     async def refused(self, stored: StoredConnection, reason: str) -> None:
@@ -225,13 +219,11 @@ class ConnectionStore:
         async with self._database.write() as transaction:
             await self._revoke(transaction, stored, reason, self._database.now() + ASKED_AFTER_MS[0])
 
-    @repeated
     async def accepted(self, stored: StoredConnection) -> bool:
         """Undo `refused`, unless the connection was replaced or the workspace has revoked it; return whether it was."""
         refused = update(chat_connections).where(*_installed_as(stored), ASKED_AGAIN)
         active = refused.values(status="active", status_reason=None, revoked_at=None, ask_at=None)
-        async with self._database.write() as transaction:
-            return (await transaction.execute(active)).rowcount == 1
+        return await self._write(active) == 1
 
     @repeated
     async def claim_refused(self) -> Sequence[StoredConnection]:
@@ -245,9 +237,8 @@ class ConnectionStore:
             .values(ask_at=case(*((at > now, at) for at in times), else_=now + ASKED_AFTER_MS[-1]))
             .returning(*table.c)
         )
-        async with self._database.read() as connection:
-            if (await connection.execute(due.limit(1))).first() is None:
-                return ()  # nothing is written
+        if not await self._rows(due.limit(1)):
+            return ()  # nothing is written
         async with self._database.write() as transaction:
             return [_stored(row) for row in (await transaction.execute(claimed)).all()]
 
@@ -283,9 +274,7 @@ class ConnectionStore:
 
     async def count_active(self) -> int:
         """Return how many connections are active."""
-        query = select(func.count()).where(ACTIVE)
-        async with self._database.read() as connection:
-            return int((await connection.execute(query)).scalar_one())
+        return int((await self._rows(select(func.count()).where(ACTIVE)))[0][0])
 
     async def some(
         self, condition: ColumnElement[bool], limit: int | None = None
@@ -293,26 +282,21 @@ class ConnectionStore:
         """Return connections that are of a condition, ordered by organization; at most so many."""
         table = chat_connections
         query = select(table).where(condition).order_by(table.c.organization_id).limit(limit)
-        async with self._database.read() as connection:
-            return [_stored(row) for row in (await connection.execute(query)).all()]
+        return [_stored(row) for row in await self._rows(query)]
 
     async def sealed_tokens(self, after: str, limit: int) -> Sequence[tuple[str, bytes]]:
         """Return organizations and their sealed tokens, ordered by organization: ``limit`` that come ``after`` one."""
         organization = chat_connections.c.organization_id
         rows = select(organization, chat_connections.c.sealed_token).where(organization > after)
-        async with self._database.read() as connection:
-            found = await connection.execute(rows.order_by(organization).limit(limit))
-            return [(row[0], row[1]) for row in found.all()]
+        return [(row[0], row[1]) for row in await self._rows(rows.order_by(organization).limit(limit))]
 
-    @repeated
     async def reseal(self, organization_id: str, old: bytes, new: bytes) -> bool:
         """Replace a sealed token with the same one sealed with another key, if it is still stored; return whether it was.
 
         A replaced connection has another token.
         """
         same = update(chat_connections).where(_of(organization_id), chat_connections.c.sealed_token == old)
-        async with self._database.write() as transaction:
-            return (await transaction.execute(same.values(sealed_token=new))).rowcount == 1
+        return await self._write(same.values(sealed_token=new)) == 1
 
     @repeated
     async def pop(
@@ -329,23 +313,19 @@ class ConnectionStore:
             row = (await opened.execute(deleted)).one_or_none()
         return None if row is None else _stored(row)
 
-    @repeated
     async def start_flow(self, flow: OAuthFlow, lifetime_ms: int) -> None:
         """Store an OAuth flow that can be finished within ``lifetime_ms``, and delete old ones that were not."""
         now = self._database.now()
-        values = msgspec.structs.asdict(flow)
-        async with self._database.write() as transaction:
-            # Expired flows are kept for a day, so that a late callback is answered with ``expired``.
-            old = oauth_states.c.expires_at < now - 24 * 3600 * 1000
-            await transaction.execute(delete(oauth_states).where(old))
-            await transaction.execute(insert(oauth_states).values(**values, expires_at=now + lifetime_ms))
+        values = msgspec.structs.asdict(flow) | {"expires_at": now + lifetime_ms}
+        # Expired flows are kept for a day, so that a late callback is answered with ``expired``.
+        old = oauth_states.c.expires_at < now - 24 * 3600 * 1000
+        await self._write(delete(oauth_states).where(old), insert(oauth_states).values(values))
 
     async def flow(self, flow_id: str) -> OAuthFlow | None:
         """Return an OAuth flow that was not finished, whether expired or not."""
         query = select(*(oauth_states.c[name] for name in OAuthFlow.__struct_fields__))
-        async with self._database.read() as connection:
-            row = (await connection.execute(query.where(oauth_states.c.id == flow_id))).one_or_none()
-        return None if row is None else OAuthFlow(**row._mapping)  # noqa: SLF001  public in SQLAlchemy
+        rows = await self._rows(query.where(oauth_states.c.id == flow_id))
+        return OAuthFlow(**rows[0]._mapping) if rows else None  # noqa: SLF001  public in SQLAlchemy
 
     @repeated
     async def finish_flow(self, flow_id: str) -> Literal["finished", "expired", "already_used"]:
@@ -357,6 +337,20 @@ class ConnectionStore:
         if row is None:
             return "already_used"
         return "finished" if row[0] else "expired"
+
+    async def _rows(self, query: Select[Any]) -> Sequence[Any]:
+        async with self._database.read() as connection:
+            found: Sequence[Any] = (await connection.execute(query)).all()
+        return found
+
+    @repeated
+    async def _write(self, *statements: UpdateBase) -> int:
+        """Run statements in one transaction; return how many rows the last one has changed."""
+        changed = 0
+        async with self._database.write() as transaction:
+            for each in statements:
+                changed = (await transaction.execute(each)).rowcount
+        return changed
 
 
 def _of(organization_id: str) -> ColumnElement[bool]:

@@ -105,14 +105,6 @@ class Progress:
         self.phase = phase
         self._began.append((phase, self._now()))
 
-    def sending(self) -> None:
-        """Record that the request is being sent."""
-        self._began.append(("sending the request", self._now()))
-
-    def sent(self) -> None:
-        """Record that the request was sent."""
-        self._began.append(("waiting for the answer", self._now()))
-
     def phases(self) -> dict[str, float]:
         """Return how long each phase has taken, in seconds, in the order of `PHASES`.
 

@@ -94,7 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if not self.may_begin:
             raise self._failure(self._lost)
-        progress.sending()
+        progress.enter("sending the request")
         is_small = len(body) <= WRITE_BYTES
         self.may_begin = self._is_answered = False
         self._is_written = is_small
@@ -105,7 +105,7 @@ class Connection(asyncio.BufferedProtocol):
             self._put(head + body if is_small else head)
             if not is_small:
                 await self._write(body, response)
-            progress.sent()
+            progress.enter("waiting for the answer")
             return await response
         except BaseException:
             progress.phase = self.phase()

@@ -246,8 +246,8 @@ def test_phases_add_up_to_the_attempt() -> None:
         after(seconds)
     progress.enter("making the TLS handshake")
     after(8)
-    progress.sending()
+    progress.enter("sending the request")
     after(16)
-    progress.sent()
+    progress.enter("waiting for the answer")
     after(32)
     assert progress.phases() == {"connect": 5, "resolve": 2, "tls": 8, "send": 16, "wait": 32}
