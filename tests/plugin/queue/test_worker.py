@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 import httpx
 import pytest
@@ -197,7 +198,11 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
     if host.database is not None:
         await host.database.dispose()
     said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
-    assert sum("out of reach" in message for message in said) == 1
+    causes = Counter("connection was lost" in message for message in said if "out of reach" in message)
+    # Such a server also ends connections. A statement may notice that: it is a cause of another kind.
+    if outage.kind == "read-only server":
+        assert causes.pop(True, 1) == 1
+    assert causes.total() == 1
     assert sum("reachable again" in message for message in said) == 1
 
 
