@@ -135,9 +135,9 @@ ANSWERS: dict[str, tuple[str, list[tuple[Any, str]]]] = {
             ),
             (ApiPrincipal(organization_id="acme\0"), "organization_id must not hold a NUL"),
             (
-                ApiPrincipal(organization_id="acme", agent_ids=["a1"]),
+                ApiPrincipal(organization_id="acme", agent_ids=["a1"]),  # type: ignore[arg-type]
                 r"agent_ids is a list, not frozenset\[str\]",
-            ),  # type: ignore[arg-type]
+            ),
             (ApiPrincipal(organization_id="acme", agent_ids=frozenset({1})), r"agent_ids\[0\] is an int"),  # type: ignore[arg-type]
             (
                 ApiPrincipal(organization_id="acme", agent_ids=frozenset({"a\0"})),
