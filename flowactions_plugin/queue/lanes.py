@@ -355,7 +355,7 @@ class Lanes:
         """
         room = max(0, self._room())
         lanes = list(islice(self._due.take(self._is_wanted), min(room, MOST_LANES)))
-        # A small claim is quick: those who hold nothing do not wait for rows of those who do, in every second claim at the most.
+        # A claim of few rows is quick. So organizations that hold no row have one for themselves, but never two in a row.
         first = [] if self._first_alone else [lane for lane in lanes if not lane.organization.held]
         self._first_alone = 0 < len(first) < len(lanes)
         wanting: Turns = Turns()

@@ -215,7 +215,7 @@ def test_the_readme_is_read_in_three_minutes() -> None:
 
 
 def test_the_readmes_figures_are_those_of_the_page_on_scaling() -> None:
-    """Those of one table are beside other senders, with the same rate and memory as on that page."""
+    """One table has the rate and memory of several senders, the other one figure a row; that page has the same values."""
     text = (ROOT / "README.md").read_text()
     scaling = (ROOT / "docs" / "explanation" / "scaling.md").read_text()
     told = " ".join(scaling.split())

@@ -199,7 +199,7 @@ async def test_a_database_lost_between_sending_and_writing_costs_nothing(
         await host.database.dispose()
     said = [record.getMessage() for record in caplog.records if record.name == "flowactions.outbox"]
     causes = Counter("connection was lost" in message for message in said if "out of reach" in message)
-    # Such a server also ends connections. A statement may notice that: it is a cause of another kind.
+    # A server that becomes read-only also ends connections. If a statement notices that, the log has a second line.
     if outage.kind == "read-only server":
         assert causes.pop(True, 1) == 1
     assert causes.total() == 1
