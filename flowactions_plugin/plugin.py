@@ -25,7 +25,7 @@ def flowactions_runtime(actions: FlowActions) -> Runtime:
 
 @hookimpl
 def flowactions_node_types(actions: FlowActions) -> Sequence[NodeType]:
-    """Offer ``chat_message`` and ``webhook`` (§1.1)."""
+    """Offer ``chat_message`` and ``webhook``."""
     return actions.plugin_state(Services).node_types
 
 

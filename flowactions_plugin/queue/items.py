@@ -38,11 +38,14 @@ _NEW: Final = f"{', '.join(map(repr, NEW.values()))}, {{now}}, {{now}}, {{now}}"
 INSERT: Final = f"INSERT INTO flowactions_outbox {_INTO}) VALUES ({', '.join(f':{name}' for name in _ROWS)}, {_NEW}) ON CONFLICT DO NOTHING"
 """Write a row, whatever its size."""
 
-# PostgreSQL would take a NULL that is selected as text.
+# PostgreSQL would guess types from where a parameter stands, differently if it stands twice: each stands once, with its type.
 INSERT_IF_FIRST: Final = f"""
-INSERT INTO flowactions_outbox {_INTO}) SELECT {", ".join("CAST(:body AS {blob})" if name == "body" else f":{name}" for name in _ROWS)}, {_NEW}
-WHERE EXISTS (SELECT 1 FROM flowactions_enqueue_keys WHERE organization_id = :organization_id AND caller = :caller
-    AND idempotency_key = :idempotency_key AND delivery_id = :id)
+INSERT INTO flowactions_outbox {_INTO}) SELECT {", ".join(_ROWS)}, {_NEW}
+FROM (SELECT CAST(:caller AS text) AS caller,
+    {", ".join(f"CAST(:{name} AS {'{blob}' if name == 'body' else kind}) AS {name}" for name, kind in _ROWS.items())}) AS given
+WHERE EXISTS (SELECT 1 FROM flowactions_enqueue_keys AS used
+    WHERE used.organization_id = given.organization_id AND used.caller = given.caller
+    AND used.idempotency_key = given.idempotency_key AND used.delivery_id = given.id)
 ON CONFLICT DO NOTHING"""
 """Write a row unless another one has used its key."""
 

@@ -124,7 +124,7 @@ async def test_they_write_what_write_writes(database_url: str) -> None:
         assert first == second
 
 
-MARKS = {"qmark": "?, ?", "numeric": ":1, :2", "named": ":given_id", "format": "%s", "pyformat": "%(given_id)s"}
+MARKS = {"qmark": "?, ?", "numeric": ":1, :2", "named": ":id", "format": "%s", "pyformat": "%(id)s"}
 
 
 async def test_every_paramstyle_has_its_marks(database_url: str) -> None:
