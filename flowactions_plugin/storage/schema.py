@@ -1,28 +1,15 @@
 """The tables, as statements use them. Times are Unix milliseconds; ids are text; every name starts with ``flowactions_``.
 
-Their indexes are in the revisions (`storage.migrations`) only.
+Indexes and constraints are in the revisions (`storage.migrations`) only.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import (
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Float,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
+from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, String, Table, Text, text
 
-metadata: Final = MetaData(naming_convention={"pk": "pk_%(table_name)s"})
+metadata: Final = MetaData()
 
 LIVE: Final = text("status IN ('pending', 'retrying')")
 """Rows that a worker may claim. With a partial index on them, the cost of a claim does not grow with the table."""
@@ -90,9 +77,6 @@ outbox: Final = Table(
     # How long each phase of the attempt took that has delivered the row, when it was slow, and what was noted of it: as in
     # the attempts log.
     Column("delivered_phases", Text),
-    CheckConstraint("status IN ('pending', 'retrying', 'delivered', 'dead')", "ck_flowactions_outbox_status"),
-    # The other half of each page is for the versions that a claim and an outcome write.
-    postgresql_with={"fillfactor": 50},
 )
 QUARANTINE_AFTER: Final = 3
 """Expired leases after which a row is sent in quarantine."""
@@ -143,10 +127,6 @@ deferred: Final = Table(
     Column("node_type", Text, nullable=False),
     # When the node ran at this step, or was dropped. NULL: it waits.
     Column("ran_at", BigInteger),
-    UniqueConstraint(
-        *("organization_id", "run_id", "flow_id", "step_id", "node_id", "visit"),
-        name="uq_flowactions_deferred_node",
-    ),
 )
 
 halted_runs: Final = Table(
@@ -185,8 +165,8 @@ chat_connections: Final = Table(
     Column("revoked_at", BigInteger),
     # When the provider is asked again about the token that it has refused. NULL: never, the workspace itself has revoked it.
     Column("ask_at", BigInteger),
-    CheckConstraint("status IN ('active', 'revoked')", "ck_flowactions_chat_connections_status"),
 )
+
 
 oauth_states: Final = Table(
     "flowactions_oauth_states",
