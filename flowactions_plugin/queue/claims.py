@@ -58,7 +58,7 @@ UNPAUSED: Final = (
 )
 # Both ends of a part of the lane's index. With an equality, PostgreSQL may search the index of all rows that are due.
 _OLDEST: Final = f"""
-    SELECT {{{{key}}}} FROM flowactions_outbox{{{{by_lane}}}}
+    SELECT {{key}} FROM flowactions_outbox{{{{by_lane}}}}
     WHERE (lane, next_attempt_at) >= ({{lane}}, {{since}}) AND (lane, next_attempt_at) <= ({{lane}}, {{now}})
       AND {LIVE} AND {FREE}
     ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
@@ -73,14 +73,15 @@ _SETS: Final = f"{_LEASE}, takeovers = takeovers + CASE WHEN claimed_by IS NULL 
 # An array, which is made once: of a join, PostgreSQL would expect thousands of rows, and read the whole table.
 CLAIM_LANES: Final = f"""
 UPDATE flowactions_outbox SET {_SETS}
-WHERE id = ANY (ARRAY(
-    SELECT oldest.id
+WHERE ctid = ANY (ARRAY(
+    SELECT oldest.ctid
     FROM ({{asked}}) AS asked
-    CROSS JOIN LATERAL ({_OLDEST.format(lane="asked.lane", since="asked.since", rows="asked.rows", now="{now}")}
+    CROSS JOIN LATERAL ({_OLDEST.format(key="ctid", lane="asked.lane", since="asked.since", rows="asked.rows", now="{now}")}
     FOR UPDATE SKIP LOCKED) AS oldest
     WHERE asked.probe OR {UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
-"""Claim the oldest rows of all lanes of ``asked``, on PostgreSQL."""
+"""Claim the oldest rows of all lanes of ``asked``, on PostgreSQL. One that is changed
+meanwhile stands elsewhere, and is left to the next claim."""
 
 CLAIM_EACH: Final = f"""
 UPDATE flowactions_outbox SET {_SETS}
@@ -88,7 +89,7 @@ WHERE rowid IN (
     SELECT oldest.rowid
     FROM ({{asked}}) AS asked
     CROSS JOIN flowactions_outbox AS oldest
-    WHERE oldest.rowid IN ({_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")})
+    WHERE oldest.rowid IN ({_OLDEST.format(key="rowid", lane="asked.lane", since="asked.since", rows=":rows", now="{now}")})
       AND (asked.probe OR {UNPAUSED.format(row="asked")}))
 RETURNING {{columns}}"""
 """Claim the oldest rows of all lanes of ``asked``, the same number of each, on SQLite."""
@@ -113,7 +114,7 @@ WITH RECURSIVE lanes(lane) AS (
 )
 SELECT oldest.lane, oldest.organization_id, oldest.destination, oldest.next_attempt_at AS since
 FROM lanes CROSS JOIN flowactions_outbox AS oldest
-WHERE oldest.{{key}} {{among}}{_OLDEST.format(lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
+WHERE oldest.{{key}} {{among}}{_OLDEST.format(key="{key}", lane="lanes.lane", since="0", rows="1", now="{now}")}{{end}}
   AND {UNPAUSED.format(row="oldest")}"""
 """Find the lanes in which a row is due. Each is found from its newest row: the index entries of ended rows are the oldest."""
 
@@ -129,7 +130,7 @@ WHERE {UNPAUSED.format(row="due")} GROUP BY lane"""
 
 PEEK: Final = f"""
 SELECT oldest.lane, oldest.next_attempt_at, oldest.id FROM ({{asked}}) AS asked CROSS JOIN flowactions_outbox AS oldest
-WHERE oldest.{{key}} {{among}}{_OLDEST.format(lane="asked.lane", since="asked.since", rows=":rows", now="{now}")}{{end}}"""
+WHERE oldest.{{key}} {{among}}{_OLDEST.format(key="{key}", lane="asked.lane", since="asked.since", rows=":rows", now="{now}")}{{end}}"""
 """Read when the oldest rows of lanes were due."""
 
 HELD: Final = dict.fromkeys(("id", "token", "organization_id", "destination"), "text")
