@@ -16,7 +16,7 @@ from flowactions_conformance.chat_provider.app import SIGNING_SECRET
 from flowactions_conformance.chat_provider.oauth import CLIENT_ID, CLIENT_SECRET
 from flowactions_conformance.serving import serve
 from flowactions_hookspecs import Agent, DashboardPrincipal, FlowActions, Node, NodeResult
-from tests.support import SmallHost, a_walk, development, transport_of
+from tests.support import SmallHost, a_walk, development, services_of, transport_of
 
 JSON = (("content-type", "application/json;charset=utf-8"),)
 CALLBACK = "http://host/integrations/chat/callback"
@@ -72,6 +72,10 @@ class ChatHost:
 
     async def card(self) -> Any:
         return (await self.browser.get("/integrations/chat/connection")).json()["data"]
+
+    async def settled(self) -> None:
+        """Wait for what the last call of the provider has begun in the background."""
+        await services_of(self.host)._chat.calls.aclose()  # type: ignore[union-attr]
 
     def sign_in(self, organization: str) -> None:
         self.host.principal = DashboardPrincipal(

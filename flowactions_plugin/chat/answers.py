@@ -24,7 +24,7 @@ BUILT_IN_USER: Final = "USLACKBOT"
 MAX_NAME: Final = 200
 
 _ID = re.compile(r"[!-~]{1,255}", re.ASCII)
-_TOKEN = re.compile(r"[!-~]{1,2000}", re.ASCII)
+TOKEN: Final = re.compile(r"[!-~]{1,2000}", re.ASCII)
 _CURSOR = re.compile(r"[!-~]{1,490}", re.ASCII)  # with what `directory` puts before it, a route's limit is 500
 _CODE = re.compile(r"[A-Za-z0-9_]+", re.ASCII)
 _SECONDS = re.compile(r"[0-9]+", re.ASCII)
@@ -104,14 +104,12 @@ def _decompressed(encoding: str, body: bytes) -> bytes:
     return text
 
 
-def id_of(answer: Mapping[str, Any], name: str) -> str:
-    """Return an id of an answer: printable ASCII. Raises `ChatRefused` when it is missing or malformed."""
-    return _matching(answer, name, _ID)
-
-
-def token_of(answer: Mapping[str, Any], name: str) -> str:
-    """Return a token of an answer: printable ASCII. Raises `ChatRefused` when it is missing or malformed."""
-    return _matching(answer, name, _TOKEN)
+def id_of(answer: Mapping[str, Any], name: str, form: re.Pattern[str] = _ID) -> str:
+    """Return an id, or what has another form, of an answer. Raises `ChatRefused` when it is missing or malformed."""
+    value = answer.get(name)
+    if not _is(form, value):
+        raise _malformed(f"the answer's {name} is missing or cannot be used")
+    return str(value)
 
 
 def optional_id(answer: Mapping[str, Any], name: str) -> str:
@@ -208,13 +206,6 @@ def _next_cursor(answer: Mapping[str, Any]) -> str | None:
 
 def _is(form: re.Pattern[str], value: object) -> bool:
     return isinstance(value, str) and form.fullmatch(value) is not None
-
-
-def _matching(answer: Mapping[str, Any], name: str, form: re.Pattern[str]) -> str:
-    value = answer.get(name)
-    if not _is(form, value):
-        raise _malformed(f"the answer's {name} is missing or cannot be used")
-    return str(value)
 
 
 def _malformed(detail: str) -> ChatRefused:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from math import inf
 from typing import Any, Final, TypeAlias, TypeVar
@@ -20,9 +19,6 @@ log = logging.getLogger("flowactions.chat")
 
 RETRY_DELAYS: Final = (0.25, 0.5, 1.0)
 """Seconds before attempts two, three and four (§8)."""
-
-GIVEN_UP_SECONDS: Final = 10.0
-"""How long messages that were given up are counted for a line of the log."""
 
 SEND_SECONDS: Final = 6.0
 """How long one message may delay a walk: the database and all attempts together."""
@@ -58,7 +54,6 @@ class Turns:
         self._sleep = sleep
         self._jitter = jitter
         self._last: dict[Channel, float] = {}
-        self._given_up: Counter[Channel] = Counter()
 
     async def attempts(self, attempt: Post, channel: Channel, until: float | None) -> str:
         """Make up to four attempts to post to a channel, none after that time of the event loop's clock; ``None``: one attempt.
@@ -91,26 +86,7 @@ class Turns:
                 break
             now = seconds_from_now(0)
             earliest = now + max(delay, refusal.retry_after or 0.0) + self._jitter() / 4
-        if refusal.throttled:
-            self._give_up(channel)
         raise refusal
-
-    def _give_up(self, channel: Channel) -> None:
-        """Count a message for a line of the log a little later."""
-        self._given_up[channel] += 1
-        if self._given_up[channel] == 1:
-            asyncio.get_running_loop().call_later(GIVEN_UP_SECONDS, self._log, channel)
-
-    def _log(self, channel: Channel) -> None:
-        """Write one line for all messages to a channel that were given up since the first one."""
-        log.warning(
-            "team %s: %s messages to %s were given up within %s s, because the provider takes about one a second",
-            printable(channel[0]),
-            self._given_up.pop(channel),
-            printable(channel[1]),
-            round(GIVEN_UP_SECONDS),
-            extra={"event": "chat.given_up"},
-        )
 
 
 class ProviderCalls:
@@ -130,7 +106,9 @@ class ProviderCalls:
     async def make(
         self, stored: StoredConnection, until: float, call: Awaitable[Result], uses: Sequence[str]
     ) -> Result:
-        """Wait for a call of the provider that needs these scopes, and record on the connection what the answer says about it.
+        """Wait for a call of the provider that needs these scopes; record what the answer says about the connection.
+
+        The record is written in the background, so that no walk waits for it.
 
         Raises:
             ChatRefused: the provider refused, or did not answer in time.
@@ -141,21 +119,21 @@ class ProviderCalls:
         except TimeoutError:
             raise ChatRefused("unreachable", detail="no answer in time") from None
         except ChatRefused as refusal:
+            needed = refusal.needed
             if refusal.code in REVOKED:
-                # In the background, so that the walk does not wait: the answer may be somebody else's (§6.2).
+                # The answer may be somebody else's (§6.2).
                 if self._is_due("token", stored):
                     self.start(self._record(stored, self._verify(stored)))
-            else:
-                await self._record_refusal(stored, refusal, until)
+            elif refusal.code == "missing_scope" and set(needed) - set(stored.missing):
+                self._change_missing(stored, lambda recorded: in_order([*recorded, *needed]))
             raise
         if self._failures.pop(("token", stored.organization_id, stored.install_id), None) is not None:
             self.start(self._record(stored, self._store.accepted(stored)))
         if any(is_covered(scope, uses) for scope in read_scopes(stored.missing_scopes)):
-            # The workspace has granted it meanwhile. The write happens in the background.
-            write = self._store.change_missing_scopes(
+            # The workspace has granted it meanwhile.
+            self._change_missing(
                 stored, lambda recorded: [scope for scope in recorded if not is_covered(scope, uses)]
             )
-            self.start(self._record(stored, write))
         return result
 
     def record_failure(self, stored: StoredConnection, code: str, origin: Origin) -> None:
@@ -195,17 +173,11 @@ class ProviderCalls:
             raise StorageUnavailable("the database did not answer in time")
         return working.result()
 
-    async def _record_refusal(self, stored: StoredConnection, refusal: ChatRefused, until: float) -> None:
-        """Store the scopes that a call lacks, unless that is known."""
-        if refusal.code != "missing_scope" or not set(refusal.needed) - set(stored.missing):
-            return
-        write = self._store.change_missing_scopes(
-            stored, lambda recorded: in_order([*recorded, *refusal.needed])
-        )
-        # A second at the most: on SQLite, a host that reaches the node in its own transaction holds the lock that this
-        # write needs.
-        recording = self.start(self._record(stored, write))
-        await asyncio.wait({recording}, timeout=min(1.0, max(0.0, until - seconds_from_now(0))))
+    def _change_missing(
+        self, stored: StoredConnection, change: Callable[[Sequence[str]], Sequence[str]]
+    ) -> None:
+        """Change the scopes that a connection lacks."""
+        self.start(self._record(stored, self._store.change_missing_scopes(stored, change)))
 
     async def _record(self, stored: StoredConnection, write: Awaitable[object]) -> None:
         """Write what an answer says about a connection; best effort."""

@@ -7,9 +7,10 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
+from flowactions_hookspecs import ConfigProblem
 from flowactions_plugin.chat.answers import BUILT_IN_USER, channel_choice, member_choice
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.calls import SEND_SECONDS, ProviderCalls, seconds_from_now
@@ -32,22 +33,6 @@ NO_TARGET: Final = frozenset(
 """What the provider says of a target that no message reaches."""
 
 NOT_CHECKED: Final = "not_checked"
-
-
-class TargetFault(NamedTuple):
-    """Why a message would not arrive.
-
-    Attributes:
-        code: the provider's, or ``not_checked``.
-        message: what the author should do.
-        certain: whether a message would fail, as far as the provider says.
-        of_target: whether the target is wrong, rather than the connection.
-    """
-
-    code: str
-    message: str
-    certain: bool = True
-    of_target: bool = True
 
 
 class Directory:
@@ -101,21 +86,22 @@ class Directory:
 
         return await search(page, text, cursor)
 
-    async def target_fault(
+    async def target_problem(
         self, stored: StoredConnection, target: str, *, to_member: bool, until: float
-    ) -> TargetFault | None:
+    ) -> ConfigProblem | None:
         """Ask the provider whether a message can reach a channel or member; return what is wrong, ``None``: nothing.
 
-        The answer is there by that time of the event loop's clock. Nothing is sent, written or raised.
+        It is an error if a message would fail, as far as the provider says. The answer is there by that time of the event
+        loop's clock. Nothing is sent, written or raised.
         """
         try:
             async with asyncio.timeout_at(until):
                 token = usable_token(self._keys, stored)
                 if to_member:
-                    return _member_fault(target, await self._provider.member(token, target))
-                return _channel_fault(stored, await self._provider.channel(token, target))
+                    return _member_problem(target, await self._provider.member(token, target))
+                return _channel_problem(stored, await self._provider.channel(token, target))
         except ChatRefused as refusal:
-            return _refused_fault(stored, refusal)
+            return _refused_problem(stored, refusal)
         except TimeoutError:
             return _not_checked(ChatRefused("unreachable"))
 
@@ -175,7 +161,7 @@ def lists_private_channels(stored: StoredConnection) -> bool:
     return "groups:read" not in stored.missing
 
 
-def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> TargetFault | None:
+def _channel_problem(stored: StoredConnection, channel: Mapping[str, Any]) -> ConfigProblem | None:
     """Return why a message cannot reach a channel, as far as its record says."""
     if channel.get("is_archived") is True:
         return _certain("is_archived")
@@ -185,32 +171,35 @@ def _channel_fault(stored: StoredConnection, channel: Mapping[str, Any]) -> Targ
         return None
     if channel.get("is_member") is False:
         return _certain("not_in_channel")
-    return TargetFault(NOT_CHECKED, "The chat provider does not say whether the app is in it.", certain=False)
+    return _unsure(NOT_CHECKED, "The chat provider does not say whether the app is in it.")
 
 
-def _member_fault(user: str, member: Mapping[str, Any]) -> TargetFault | None:
+def _member_problem(user: str, member: Mapping[str, Any]) -> ConfigProblem | None:
     """Return why a message cannot reach a member, as far as their record says."""
     if member.get("deleted") is True:
         return _certain("user_disabled")
     if member.get("is_bot") is True:
         return _certain("cannot_dm_bot")
     # The provider does not say of the built-in user that it is one.
-    return _certain("cannot_dm_bot")._replace(certain=False) if user == BUILT_IN_USER else None
+    return _unsure("cannot_dm_bot", advice("cannot_dm_bot")) if user == BUILT_IN_USER else None
 
 
-def _refused_fault(stored: StoredConnection, refusal: ChatRefused) -> TargetFault:
-    if refusal.code in REVOKED:
-        return TargetFault(refusal.code, str(refusal), of_target=False)
-    if refusal.code not in NO_TARGET:
+def _refused_problem(stored: StoredConnection, refusal: ChatRefused) -> ConfigProblem:
+    if refusal.code not in NO_TARGET | REVOKED:
         # Sending may need less than asking, and a provider that fails now need not fail then.
         return _not_checked(refusal)
-    unseen = refusal.code == "channel_not_found" and not lists_private_channels(stored)
-    return TargetFault(refusal.code, str(refusal), certain=not unseen)
+    if refusal.code == "channel_not_found" and not lists_private_channels(stored):
+        return _unsure(refusal.code, str(refusal))
+    return _certain(refusal.code)
 
 
-def _certain(code: str) -> TargetFault:
-    return TargetFault(code, advice(code))
+def _certain(code: str) -> ConfigProblem:
+    return ConfigProblem(code=code, message=advice(code))
 
 
-def _not_checked(refusal: ChatRefused) -> TargetFault:
-    return TargetFault(NOT_CHECKED, f"The target could not be checked. {refusal}", certain=False)
+def _unsure(code: str, message: str) -> ConfigProblem:
+    return ConfigProblem(code=code, message=message, severity="warning")
+
+
+def _not_checked(refusal: ChatRefused) -> ConfigProblem:
+    return _unsure(NOT_CHECKED, f"The target could not be checked. {refusal}")

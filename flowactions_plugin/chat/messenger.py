@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Final
+from weakref import WeakValueDictionary
 
 from flowactions_plugin.chat.calls import (
     MOST_REMEMBERED,
@@ -46,7 +47,8 @@ class Messenger:
         self._calls = calls
         self._keys = keys
         self._turns = turns or Turns()
-        self._opened: dict[tuple[str, str, str], asyncio.Task[str]] = {}
+        self._opened: dict[tuple[str, str, str], str] = {}
+        self._opening: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def connection_of(self, organization_id: str, until: float) -> StoredConnection | None:
         """Return the organization's connection, ``None`` when it has none, by that time of the event loop's clock.
@@ -87,7 +89,8 @@ class Messenger:
             attempt: Post = partial(self._provider.post_message, token, target, text)
             uses = ["chat:write"]
             if to_member:
-                attempt, uses = self._direct_message(stored, token, target, text), ["im:write", *uses]
+                attempt = partial(self._direct_message, stored, token, target, text)
+                uses = ["im:write", *uses]
             sending = self._turns.attempts(attempt, (stored.team_id, target), ends if retry else None)
             return await self._calls.make(stored, ends, sending, uses)
         except Exception as exc:
@@ -107,39 +110,22 @@ class Messenger:
             raise NoDefaultChannel
         return await self.send(stored, stored.default_channel, text)
 
-    def _direct_message(self, stored: StoredConnection, token: str, user: str, text: str) -> Post:
-        """Return the attempt of a direct message: it opens the channel unless that is known, and posts."""
+    async def _direct_message(self, stored: StoredConnection, token: str, user: str, text: str) -> str:
+        """Post to a member. Their channel is opened unless it is known, once for all messages that wait for it."""
         key = (stored.organization_id, stored.install_id, user)
-
-        async def attempt() -> str:
-            known = key in self._opened
-            while True:
-                opened = self._opened.get(key) or self._open(key, token)
-                try:
-                    return await self._provider.post_message(token, await asyncio.shield(opened), text)
-                except ChatRefused as refusal:
-                    if not refusal.transient:
-                        self._forget(key, opened)
-                    if not known or refusal.code not in UNKNOWN_CHANNEL:
-                        raise
-                known = False
-
-        return attempt
-
-    def _open(self, key: tuple[str, str, str], token: str) -> asyncio.Task[str]:
-        """Begin to open a channel, once for all messages that wait for it."""
-        if len(self._opened) >= MOST_REMEMBERED:
-            del self._opened[next(iter(self._opened))]
-        opened = self._opened[key] = self._calls.start(self._provider.open_dm(token, key[2]))
-
-        def failed(task: asyncio.Task[str]) -> None:
-            if task.cancelled() or task.exception() is not None:
-                self._forget(key, task)
-
-        opened.add_done_callback(failed)
-        return opened
-
-    def _forget(self, key: tuple[str, str, str], opened: asyncio.Task[str]) -> None:
-        """Have the next message open a channel anew, unless another one has begun to."""
-        if self._opened.get(key) is opened:
-            del self._opened[key]
+        is_known = key in self._opened
+        while True:
+            async with self._opening.setdefault(key, asyncio.Lock()):
+                if (channel := self._opened.get(key)) is None:
+                    channel = await self._provider.open_dm(token, user)
+                    if len(self._opened) >= MOST_REMEMBERED:
+                        del self._opened[next(iter(self._opened))]
+                    self._opened[key] = channel
+            try:
+                return await self._provider.post_message(token, channel, text)
+            except ChatRefused as refusal:
+                if refusal.code in UNKNOWN_CHANNEL and self._opened.get(key) == channel:
+                    del self._opened[key]
+                if not is_known or refusal.code not in UNKNOWN_CHANNEL:
+                    raise
+            is_known = False

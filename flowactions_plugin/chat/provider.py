@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
 
 from flowactions_plugin.chat.answers import (
     MAX_BYTES,
+    TOKEN,
     channel_page,
     id_of,
     member_page,
@@ -24,7 +25,6 @@ from flowactions_plugin.chat.answers import (
     object_of,
     optional_id,
     read_answer,
-    token_of,
 )
 from flowactions_plugin.chat.app import read_scopes
 from flowactions_plugin.chat.failures import ChatRefused
@@ -129,7 +129,7 @@ class SlackProvider:
                 redirect_uri=redirect_uri,
             ),
         )
-        token = token_of(answer.data, "access_token")
+        token = id_of(answer.data, "access_token", TOKEN)
         if "expires_in" in answer.data:
             # The token is not revoked, which may uninstall the app: it expires by itself.
             raise ChatRefused("token_rotation")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,12 +10,10 @@ from flowactions_plugin.chat.app import CALLBACK_PATH, routes_url
 from flowactions_plugin.chat.calls import ProviderCalls
 from flowactions_plugin.chat.connections import Connections
 from flowactions_plugin.chat.directory import Directory
-from flowactions_plugin.chat.failures import ChatRefused
 from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.chat.oauth import OAuthInstaller
 from flowactions_plugin.chat.provider import SlackProvider
-from flowactions_plugin.chat.revocation import Revoker
-from flowactions_plugin.chat.store import ConnectionStore, StoredConnection
+from flowactions_plugin.chat.store import ConnectionStore
 from flowactions_plugin.errors import NotConfigured
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
@@ -31,7 +29,6 @@ class Chat(NamedTuple):
     installer: OAuthInstaller
     signing_secrets: Sequence[str]
     calls: ProviderCalls
-    verify: Callable[[StoredConnection], Awaitable[ChatRefused | None]]
     provider: SlackProvider
 
     def __repr__(self) -> str:
@@ -70,18 +67,15 @@ def build_chat(settings: Settings, database: Database, prefix: str = "") -> Chat
         settings.chat_api_url, settings.chat_client_id, settings.chat_client_secret, proxy=settings.egress_proxy
     )
     store = ConnectionStore(database)
-    revoker = Revoker(store, provider, keys, settings.chat_bot_token)
-    connections = Connections(store, provider, keys, database.clock, revoker)
-    calls = ProviderCalls(store, revoker.verify)
+    connections = Connections(store, provider, keys, database.clock, settings.chat_bot_token)
+    calls = ProviderCalls(store, connections.verify)
     callback_url = routes_url(settings.public_url, prefix) + CALLBACK_PATH
-    installer = OAuthInstaller(store, connections, provider, keys, callback_url, settings)
     return Chat(
         connections=connections,
         messenger=Messenger(connections, provider, calls, keys),
         directory=Directory(provider, calls, keys),
-        installer=installer,
+        installer=OAuthInstaller(store, connections, provider, keys, callback_url, settings),
         signing_secrets=settings.chat_signing_secrets,
         calls=calls,
-        verify=revoker.verify,
         provider=provider,
     )

@@ -227,7 +227,7 @@ async def _ask_provider(
         try:
             if stored.ask_at is None:
                 await chat.provider.identify(usable_token(keys, stored))
-            elif reason := await chat.verify(stored):
+            elif reason := await chat.connections.verify(stored):
                 raise reason
             accepted.add(stored.organization_id)
         except ChatRefused as refusal:

@@ -30,7 +30,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
 from flowactions_plugin.chat.directory import NOT_CHECKED
-from flowactions_plugin.chat.failures import advice
+from flowactions_plugin.chat.failures import REVOKED, advice
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import new_token, timer
 from flowactions_plugin.egress.destination import Destination, parse_destination
@@ -206,17 +206,13 @@ class ChatDrafts:
         if unusable is not None:
             return ConfigProblem(code=unusable, message=advice(unusable))
         config, _ = read_config(ChatMessageConfig, draft.node.config)
-        wrong = None
-        if draft.ask_provider and config.target:
-            wrong = await chat.directory.target_fault(
-                stored, config.target, to_member=config.to_member, until=until
-            )
-        return wrong and ConfigProblem(
-            path=(config.target_field,) if wrong.of_target else (),
-            code=wrong.code,
-            message=wrong.message,
-            severity="error" if wrong.certain else "warning",
+        if not (draft.ask_provider and config.target):
+            return None
+        wrong = await chat.directory.target_problem(
+            stored, config.target, to_member=config.to_member, until=until
         )
+        # A token that no longer works is no fault of the target.
+        return wrong if wrong is None or wrong.code in REVOKED else replace(wrong, path=(config.target_field,))
 
 
 class NodeTests:

@@ -26,9 +26,6 @@ from flowactions_plugin.telemetry.telemetry import Telemetry
 
 log = logging.getLogger("flowactions")
 
-RETRY_SECONDS: Final = 15.0
-"""How long a node that failed waits before it is run again."""
-
 RECOVERED_AT_ONCE: Final = 20
 
 HOST_SECONDS: Final = 5.0
@@ -291,7 +288,7 @@ class Pacing:
             # Otherwise the lease expires. What has run is reported in any case.
             with suppress(Exception):
                 async with self.database.answering():
-                    await self._store.release(step, token, transaction, seconds=RETRY_SECONDS, counts=counts)
+                    await self._store.release(step, token, transaction, counts=counts)
         return Advanced(state=state, results=tuple(results))
 
     async def _keeping(self, step: Step, token: str, work: Coroutine[Any, Any, bool]) -> bool:

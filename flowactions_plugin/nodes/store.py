@@ -47,6 +47,9 @@ LEASE_SECONDS: Final = 15.0
 RENEW_SECONDS: Final = LEASE_SECONDS / 3
 """After which a lease is renewed, while its nodes run."""
 
+RETRY_SECONDS: Final = 15.0
+"""How long a node that failed waits before it is run again."""
+
 MAX_LEASES: Final = 5
 """A node is dropped after so many leases in which its process ended or the node failed."""
 
@@ -276,16 +279,14 @@ class DeferredStore:
         token: str,
         transaction: AsyncConnection | None = None,
         *,
-        seconds: float = 0.0,
         counts: bool = False,
     ) -> None:
-        """Release the remaining records of a lease whose process runs but cannot continue.
+        """Release the remaining records of a lease whose process runs but cannot continue; they run again after `RETRY_SECONDS`.
 
         Args:
             step: what was leased.
             token: of the lease.
             transaction: the host's own transaction, which then decides.
-            seconds: after which they are run again.
             counts: whether the lease counts towards `MAX_LEASES`.
         """
         uncounted = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
@@ -294,7 +295,7 @@ class DeferredStore:
             .where(*_waiting(step), deferred.c.token == token)
             .values(
                 token=None,
-                held_until=self._after(seconds),
+                held_until=self._after(RETRY_SECONDS),
                 holds=deferred.c.holds if counts else uncounted,
             )
         )

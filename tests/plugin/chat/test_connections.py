@@ -63,6 +63,7 @@ class TestScopes:
         assert "Reconnect" in ((await run.message()).message or "")
         assert (await run.message(**direct)).reason == "send_failed"
         assert (await run.browser.get("/integrations/chat/members")).status_code == 502
+        await run.settled()
         card = await run.card()
         assert (card["status"], card["statusReason"]) == ("active", None)
         assert card["missingScopes"] == ["chat:write", "users:read", "im:write"]
@@ -99,6 +100,7 @@ class TestScopes:
         await run.connect()
         run.provider.faults["chat.postMessage"].append(refusing("missing_scope", **more))
         assert (await run.message()).reason == "send_failed"
+        await run.settled()
         assert (await run.card())["missingScopes"] == missing
         assert (await run.message()).status == "sent"
 
@@ -128,6 +130,7 @@ class TestScopes:
         token.scopes = ("im:write",)
         for _ in range(3):
             assert (await run.message()).reason == "send_failed"
+            await run.settled()
         assert writes == 1
 
 

@@ -53,11 +53,6 @@ async def is_active(run: ChatHost) -> bool:
     return bool((await run.card())["status"] == "active")
 
 
-async def settled(run: ChatHost) -> None:
-    """Wait for what the last call has begun in the background."""
-    await services_of(run.host)._chat.calls.aclose()  # type: ignore[union-attr]
-
-
 async def let_time_pass(run: ChatHost, minutes: int = 1) -> None:
     passed = "UPDATE flowactions_chat_connections SET ask_at = ask_at - :ms, revoked_at = revoked_at - :ms"
     async with services_of(run.host)._database.write() as connection:
@@ -100,7 +95,7 @@ class TestOneWrongAnswer:
         else:
             result = await run.message(**DIRECT)
             assert (result.reason, result.message) == ("send_failed", ADVICE[code])
-        await settled(run)
+        await run.settled()
         assert run.provider.calls[-1] == "auth.test"
         assert (await run.message(**DIRECT)).status == "sent"
         assert await is_active(run)
@@ -121,7 +116,7 @@ class TestOneWrongAnswer:
         run.provider.faults["chat.postMessage"].append(refusing("invalid_auth"))
         run.provider.faults["auth.test"].append(said)
         assert (await run.message()).reason == "send_failed"
-        await settled(run)
+        await run.settled()
         assert run.provider.calls == ["chat.postMessage", "auth.test"]
         assert (await run.message()).status == "sent"
         assert await is_active(run)
@@ -134,7 +129,7 @@ class TestOneWrongAnswer:
         run.provider.faults["chat.postMessage"].append(said)
         result = await run.message()
         assert "Reconnect" not in (result.message or "")
-        await settled(run)
+        await run.settled()
         assert run.provider.calls == ["chat.postMessage"]
         assert await is_active(run)
 
@@ -145,7 +140,7 @@ class TestOneWrongAnswer:
         run.provider.faults["auth.test"].append(Fault(passes=True, gate=held))
         assert {(await run.message()).reason for _ in range(5)} == {"send_failed"}
         held.opened.set()
-        await settled(run)
+        await run.settled()
         assert run.provider.calls.count("auth.test") == 1
 
     async def test_a_token_that_was_replaced_meanwhile_is_not_meant(self, run: ChatHost) -> None:
@@ -157,7 +152,7 @@ class TestOneWrongAnswer:
         await held.reached.wait()
         await run.connect()
         held.opened.set()
-        await settled(run)
+        await run.settled()
         assert await is_active(run)
 
 
@@ -193,7 +188,7 @@ class TestAskedAgain:
             return await wait_ms(run) == 600_000
 
         await until(is_asked)
-        await settled(run)
+        await run.settled()
         assert run.provider.calls == ["auth.test"]
         assert await is_revoked(run)
         accept(run)
@@ -212,7 +207,7 @@ class TestAskedAgain:
             await let_time_pass(run)
             claims = await asyncio.gather(*(store.claim_refused() for store in stores))
             assert [len(await store.claim_refused()) for store in stores] == [0] * 6
-        await settled(run)
+        await run.settled()
         assert sum(map(len, claims)) + run.provider.calls.count("auth.test") == 1
 
     async def test_a_message_that_succeeds_meanwhile_ends_it(self, run: ChatHost) -> None:
