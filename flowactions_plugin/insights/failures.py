@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import ColumnElement, Select, and_, case, column, func, literal, select, union_all
@@ -50,31 +51,24 @@ def failures(connection: Connection, scope: Scope, now: int, limit: int) -> Fail
     heads = (select(each.limit(inline(FAILED_READ)).subquery()) for each in (dead, retried))
     both = select(union_all(*heads).subquery())
     read: Counter[str] = Counter()
-    found: dict[str, Counter[Origin]] = {"dead": Counter(), "retrying": Counter()}
+    failed: Counter[str] = Counter()
+    flows: defaultdict[Origin, Counter[str]] = defaultdict(Counter)
+    nodes: defaultdict[Origin, Counter[str]] = defaultdict(Counter)
     for row in connection.execute(top(both, ("state", *_ORIGIN), failed=func.count(column("failed")))):
+        number = {row.state: row.failed}
         read[row.state] += row.number
-        found[row.state][row.organization_id or "", row.flow_id, row.node_id] += row.failed
+        failed.update(number)
+        flows[row.organization_id or "", row.flow_id, None].update(number)
+        if row.node_id is not None:
+            nodes[row.organization_id or "", row.flow_id, row.node_id].update(number)
     return Failures(
         since=since,
-        dead=found["dead"].total(),
-        retrying=found["retrying"].total(),
+        dead=failed["dead"],
+        retrying=failed["retrying"],
         exact=max(read.values(), default=0) < FAILED_READ,
-        flows=most_failing(_whole_flows(found["dead"]), _whole_flows(found["retrying"]), limit),
-        nodes=most_failing(_nodes(found["dead"]), _nodes(found["retrying"]), limit),
+        flows=most_failing(flows, limit),
+        nodes=most_failing(nodes, limit),
     )
-
-
-def _whole_flows(numbers: Counter[Origin]) -> Counter[Origin]:
-    """Return the sums over the nodes of each flow."""
-    found: Counter[Origin] = Counter()
-    for (organization, flow, _), number in numbers.items():
-        found[organization, flow, None] += number
-    return found
-
-
-def _nodes(numbers: Counter[Origin]) -> Counter[Origin]:
-    """Return those that come from a node."""
-    return Counter({key: number for key, number in numbers.items() if key[2] is not None})
 
 
 def _head(state: str, failed: ColumnElement[bool]) -> Select[Any]:
@@ -83,19 +77,17 @@ def _head(state: str, failed: ColumnElement[bool]) -> Select[Any]:
     return select(literal(state).label("state"), *columns, case((failed, 1)).label("failed"))
 
 
-def most_failing(dead: Counter[Origin], retrying: Counter[Origin], limit: int) -> list[FailingOrigin]:
-    """Return the origins of the most deliveries that have failed, the most first.
-
-    Args:
-        dead: those that are dead, by origin.
-        retrying: those that are tried again, by origin.
-        limit: how many origins at the most.
-    """
-    both = dead + retrying
-    first = sorted(both, key=lambda key: (-both[key], *(part or "" for part in key)))[:limit]
+def most_failing(found: Mapping[Origin, Counter[str]], limit: int) -> list[FailingOrigin]:
+    """Return the origins of the most deliveries that have failed, the most first; given are their numbers, by state."""
+    some = [key for key, numbers in found.items() if numbers.total()]
+    first = sorted(some, key=lambda key: (-found[key].total(), *(part or "" for part in key)))[:limit]
     return [
         FailingOrigin(
-            organization_id=key[0], flow_id=key[1], node_id=key[2], dead=dead[key], retrying=retrying[key]
+            organization_id=key[0],
+            flow_id=key[1],
+            node_id=key[2],
+            dead=found[key]["dead"],
+            retrying=found[key]["retrying"],
         )
         for key in first
     ]

@@ -111,7 +111,6 @@ class Field(NamedTuple):
         read: returns the value that a text stands for; raises ``ValueError`` or ``EgressRefused``, which say what is allowed.
         write: returns a text that `read` reads as the same value.
         most: how many characters a text may have.
-        is_column: whether the attribute is a column of the outbox that equals the value.
     """
 
     name: str
@@ -123,7 +122,6 @@ class Field(NamedTuple):
     read: Callable[[str, Clock], Any] = _text
     write: Callable[[Any], str] = str
     most: int = MOST_CHARACTERS
-    is_column: bool = True
 
     @property
     def json(self) -> str:
@@ -140,7 +138,7 @@ class Field(NamedTuple):
 
 
 def _time(name: str, attribute: str, text: str, label: str, hint: str = "") -> Field:
-    return Field(name, attribute, "TIME", text, label, hint, _moment, to_iso, is_column=False)
+    return Field(name, attribute, "TIME", text, label, hint, _moment, to_iso)
 
 
 _STATES: Final = f"{', '.join(STATES[:-1])} or {STATES[-1]}."
@@ -152,7 +150,7 @@ _CLASS: Final = "Whose last failure is of this class: http_5xx, timeout, network
 _PLACE: Final = "To this scheme, host and port; a URL is one, too."
 
 FIELDS: Final = (
-    Field("status", "status", "STATE", _STATES, read=_status, is_column=False),
+    Field("status", "status", "STATE", _STATES, read=_status),
     Field("organization", "organization_id", "ID", "Of this organization.", "Organization"),
     Field("agent", "agent_id", "ID", "Of this agent.", "Agent"),
     Field(
@@ -185,18 +183,7 @@ FIELDS: Final = (
         "ended-from", "finished_from", "Ended at this time or later, written as for --from.", "Ended from", "1d"
     ),
     _time("ended-before", "finished_before", "Ended before this time, written as for --from.", "Ended before"),
-    Field(
-        "id",
-        "ids",
-        "IDS",
-        "These deliveries, by commas.",
-        "Id",
-        "",
-        _ids,
-        ",".join,
-        MOST_IDS * 40,
-        is_column=False,
-    ),
+    Field("id", "ids", "IDS", "These deliveries, by commas.", "Id", "", _ids, ",".join, MOST_IDS * 40),
 )
 
 TIMES: Final = frozenset(field.name for field in FIELDS if field.is_time)

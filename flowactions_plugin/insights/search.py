@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import id_at, is_id, time_of
 from flowactions_plugin.errors import FilterInvalid
-from flowactions_plugin.insights.fields import FIELDS, RANGES
+from flowactions_plugin.insights.fields import RANGES
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Counted, Page, counted_to
 from flowactions_plugin.insights.views import delivery_of
@@ -90,7 +90,11 @@ def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
     return found
 
 
-_EQUAL: Final = tuple(field.attribute for field in FIELDS if field.is_column)
+_EQUAL: Final = tuple(
+    name
+    for name in Filter.__struct_fields__
+    if name not in {"ids", "status"} and not name.endswith(("_from", "_before"))
+)
 
 
 def within(scope: Scope, wanted: Filter) -> Filter | None:

@@ -28,8 +28,8 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.log_text import storable
-from flowactions_plugin.operators.audit import Entry, Who, recording
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.audit import Entry, recording
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.outcomes import CLEARED, MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS
@@ -130,7 +130,7 @@ async def change_one(
     kind: Change,
     row_id: str,
     scope: Scope,
-    who: Who,
+    who: Actor,
     reason: str = "",
     *,
     reset_attempts: bool = False,

@@ -19,7 +19,7 @@ from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.operations.bulk import SENDING, Pace, Selection, allowed, judge, wait_seconds
 from flowactions_plugin.operations.changes import WITHDRAWN_SECONDS
-from flowactions_plugin.operations.store import FREE, ActionRow, ActionStore, Batch, Connection
+from flowactions_plugin.operations.store import FREE, ActionRow, ActionStore, Batch, Connection, open_actions
 from flowactions_plugin.operators.scope import NOBODY, Actor
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import FAILURE_SECONDS
@@ -80,7 +80,8 @@ class Engine:
         Raises:
             StorageUnavailable: the database failed.
         """
-        return list(await self._store.open(self._holder or ""))
+        query = self._database.built(open_actions, self._holder or "")
+        return [row.id for row in await self._database.rows(query)]
 
 
 def acting(database: Database) -> Callable[[], Awaitable[float | None]]:

@@ -170,7 +170,6 @@ class PurgeStore:
             found = {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
         return {**found, "alerts": len(await self._alerts())}
 
-    @repeated
     async def begin(self, who: Actor) -> str:
         """Write the line of the audit that stays, and return its id; see `finish`.
 
@@ -178,8 +177,8 @@ class PurgeStore:
         """
         line_id = new_id(self._database.clock())
         entry = Entry(who=who, action=PURGE, organization_id=self._organization_id)
-        async with self._database.write() as connection:
-            await connection.execute(recording(self._database, entry, line_id))
+        line = recording(self._database, entry, line_id)
+        await self._database.in_transaction(lambda connection: connection.execute(line))
         return line_id
 
     async def remove(self) -> dict[str, int]:
@@ -224,12 +223,11 @@ class PurgeStore:
         async with self._database.write() as connection:
             await self._database.lock_table(connection, statistics, "SHARE")
 
-    @repeated
     async def finish(self, line_id: str, removed: Mapping[str, int]) -> None:
         """Write what was removed to the line of `begin`."""
         numbers = {"number": sum(removed.values()), "before": msgspec.json.encode(removed).decode()}
-        async with self._database.write() as connection:
-            await connection.execute(update(audit).where(audit.c.id == line_id).values(numbers))
+        written = update(audit).where(audit.c.id == line_id).values(numbers)
+        await self._database.in_transaction(lambda connection: connection.execute(written))
 
     def _of(self, table: Table) -> list[ColumnElement[bool]]:
         conditions = [table.c.organization_id == self._organization_id]

@@ -6,7 +6,7 @@ The delivered row stays as it is. The new row names it inside the JSON of its or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import String, select
@@ -15,8 +15,8 @@ from sqlalchemy.engine import Connection
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights.standing import of_scope
 from flowactions_plugin.insights.views import RESENT_FROM
-from flowactions_plugin.operators.audit import Entry, Who, recording
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.audit import Entry, recording
+from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.database import Database
@@ -46,20 +46,6 @@ _COPIED: Final = (
 DELIVERED: Final = outbox.c.status == inline("delivered")
 
 
-class Copy(NamedTuple):
-    """A row that was written.
-
-    Attributes:
-        id: the new row's.
-        source_id: of the delivered row.
-        is_new: whether it was written now, and not when its idempotency key was used first.
-    """
-
-    id: str
-    source_id: str
-    is_new: bool = True
-
-
 def origin_naming(source_id: str, origin: Any) -> str | None:
     """Return a stored origin that names a delivered row; ``None``: the origin cannot be read."""
     try:
@@ -75,7 +61,7 @@ def send_again(
     ids: Sequence[str],
     action_id: str | None = None,
     once: KeyUse | None = None,
-) -> list[Copy]:
+) -> dict[str, bool]:
     """Write a new row for each of these delivered rows, due now. A row whose origin cannot be read is left out.
 
     Args:
@@ -84,24 +70,24 @@ def send_again(
         ids: of the delivered rows.
         action_id: the bulk action that does it.
         once: the idempotency key of one row: if it was used before, the row of its first use is returned.
+
+    Returns:
+        The ids of the new rows, and whether each was written now, and not when its key was used first.
     """
     given = database.sql.values_table("given", id=String)
     columns = (outbox.c[name] for name in ("id", "origin", *_COPIED))
     found = select(*columns).where(outbox.c.id.in_(select(given.c.id)), DELIVERED)
     asked = database.sql.json_rows([{"id": each} for each in ids])
-    items: dict[str, Item] = {}
+    items: list[Item] = []
     for row in connection.execute(found, {"given": asked}).mappings():
         origin = origin_naming(row["id"], row["origin"])
         if origin is not None:
             made = {"id": new_id(database.clock()), "origin": origin, "action_id": action_id}
-            items[row["id"]] = Item({**row, **made}, once)
-    write_items(database, connection, list(items.values()))
-    return [
-        Copy(each.row["id"], source_id)
-        if each.first is None
-        else Copy(each.first.delivery_id, source_id, False)
-        for source_id, each in items.items()
-    ]
+            items.append(Item({**row, **made}, once))
+    write_items(database, connection, items)
+    return {
+        each.row["id"] if each.first is None else each.first.delivery_id: each.first is None for each in items
+    }
 
 
 @repeated
@@ -109,7 +95,7 @@ async def send_one_again(
     database: Database,
     row_id: str,
     scope: Scope,
-    who: Who,
+    who: Actor,
     reason: str = "",
     once: KeyUse | None = None,
 ) -> str | None:
@@ -118,9 +104,7 @@ async def send_one_again(
 
     def copy(connection: Connection, organization: Any) -> str | None:
         copies = send_again(database, connection, [row_id], once=once)
-        if not copies:
-            return None
-        if copies[0].is_new:
+        if any(copies.values()):
             entry = Entry(
                 who=who,
                 action="resend",
@@ -130,7 +114,7 @@ async def send_one_again(
                 number=1,
             )
             connection.execute(recording(database, entry))
-        return copies[0].id
+        return next(iter(copies), None)
 
     async with database.write() as connection:
         # Calls with the same key wait here for each other: the key belongs to this row.

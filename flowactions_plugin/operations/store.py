@@ -19,8 +19,8 @@ from flowactions_plugin.insights.standing import of_scope, top
 from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, names_rows
 from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.operations.resend import DELIVERED, send_again
-from flowactions_plugin.operators.audit import Entry, Who, recording
-from flowactions_plugin.operators.scope import NOBODY, Scope
+from flowactions_plugin.operators.audit import Entry, recording
+from flowactions_plugin.operators.scope import NOBODY, Actor, Scope
 from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
@@ -194,11 +194,6 @@ class ActionStore:
             found: ActionRow | None = (await connection.execute(_one(scope, action_id))).one_or_none()
         return found
 
-    async def open(self, holder: str) -> Sequence[str]:
-        """Return the ids of the actions that a process may carry on now."""
-        found = await self._database.rows(self._database.built(_open, holder))
-        return [row.id for row in found]
-
     def lock(self, connection: Connection, action_id: str, holder: str | None) -> ActionRow | None:
         """Lock an action that is not finished, unless another process carries it on, and return it with the time."""
         now = self._database.now()
@@ -220,7 +215,7 @@ class ActionStore:
         """Write how far an action has come."""
         connection.execute(update(actions).where(actions.c.id == action_id).values(values))
 
-    def stop(self, connection: Connection, row: ActionRow, who: Who, reason: str | None) -> None:
+    def stop(self, connection: Connection, row: ActionRow, who: Actor, reason: str | None) -> None:
         """Stop an action, with a line of the audit."""
         stopped = {"state": "stopped", "state_reason": reason, "finished_at": row.now, **FREE}
         self.save(connection, row.id, stopped)
@@ -272,7 +267,7 @@ class ActionStore:
 
     def send_again(self, connection: Connection, ids: Sequence[str], action_id: str) -> list[str]:
         """Write new rows for delivered ones, due now; return the ids of the new rows."""
-        return [copy.id for copy in send_again(self._database, connection, ids, action_id)]
+        return list(send_again(self._database, connection, ids, action_id))
 
     def delete(self, connection: Connection, ids: Sequence[str]) -> int:
         """Delete dead rows with their attempts; return how many."""
@@ -355,7 +350,8 @@ def _one(scope: Scope, action_id: str) -> Select[Any]:
     return select(actions).where(actions.c.id == action_id, *of_scope(actions, scope))
 
 
-def _open(sql: Dialect, holder: str) -> Select[Any]:
+def open_actions(sql: Dialect, holder: str) -> Select[Any]:
+    """Write the query for the ids of the actions that a process may carry on now."""
     now = sql.now()
     begins = or_(actions.c.state != "waiting", actions.c.starts_at <= now)
     query = select(actions.c.id).where(

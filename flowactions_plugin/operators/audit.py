@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Insert, Select, insert, select
 
 from flowactions_plugin.clock import id_at, new_id
 from flowactions_plugin.log_text import storable
+from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, audit
-
-Who: TypeAlias = tuple[str, str, str]
-"""Who acts: the id of the person, their name, and how they act (a `Role`)."""
 
 MOST_REASON: Final = 500
 """Characters of a reason that a person gives."""
@@ -41,7 +39,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         before: what it changes, as it was before; encodable as JSON.
     """
 
-    who: Who
+    who: Actor
     action: str
     organization_id: str | None
     delivery_id: str | None = None

@@ -22,7 +22,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operations.resend import send_one_again
-from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.operators.scope import Actor, Scope
 from tests.browser.driving import SCHEMES, SIZES, WIDTHS, operator_pages, overflow, violations
 from tests.browser.rows import DESTINATIONS, fill
 from tests.queueing import Queue
@@ -75,7 +75,7 @@ class Site:
     async def send_again(self) -> str:
         """Send a delivered webhook again, three times, and give its id."""
         found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
-        who = ("olive", "Olive", "operator")
+        who = Actor("olive", "Olive", "operator")
         for _ in range(3):
             assert await send_one_again(self.queue.database, found.rows[0].id, Scope(), who) is not None
         return found.rows[0].id

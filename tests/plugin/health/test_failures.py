@@ -101,11 +101,11 @@ async def test_failures_are_counted_by_flow_and_by_node(queue: Queue) -> None:
 
 def test_the_most_failures_come_first() -> None:
     """By both kinds together; equal ones by name, one without a name before the others."""
-    dead: Counter[Origin] = Counter(
-        {("o", "b", None): 2, ("o", "a", None): 1, ("o", None, None): 3, ("o", "c", None): 1}
-    )
-    retrying: Counter[Origin] = Counter({("o", "a", None): 2, ("o", "d", None): 9})
-    assert [each.flow_id for each in most_failing(dead, retrying, 4)] == ["d", None, "a", "b"]
+    numbers = {"b": (2, 0), "a": (1, 2), None: (3, 0), "c": (1, 0), "d": (0, 9)}
+    origins: dict[Origin, Counter[str]] = {
+        ("o", flow, None): Counter(dead=dead, retrying=retrying) for flow, (dead, retrying) in numbers.items()
+    }
+    assert [each.flow_id for each in most_failing(origins, 4)] == ["d", None, "a", "b"]
 
 
 async def test_the_command_names_flows_and_nodes(queue: Queue, database_url: str, tmp_path: Path) -> None:
