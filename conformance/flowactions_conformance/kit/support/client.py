@@ -173,6 +173,7 @@ def long_flow(trial: Trial) -> Flow:
         trial.step("c"),
         trial.probe("before-d"),
         trial.step("d"),
-        trial.probe("end"),
+        trial.probe("end-1"),
+        trial.probe("end-2"),
         pacing="deferred",
     )
