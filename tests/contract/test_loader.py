@@ -100,7 +100,11 @@ class TestWhatIsCollected:
         calls: list[str] = []
 
         def counting(name: str) -> SimpleNamespace:
-            return hooking(name, node_types=lambda: calls.append(name) or [])  # type: ignore[func-returns-value]
+            def node_types() -> list[NodeType]:
+                calls.append(name)
+                return []
+
+            return hooking(name, node_types=node_types)
 
         actions = load(counting("a"), counting("b"))
         assert calls == ["a", "b"]
