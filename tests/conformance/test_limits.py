@@ -187,7 +187,6 @@ async def test_a_list_that_comes_later_than_effects_is_read(monkeypatch: pytest.
     asked, answer = [], asyncio.Event()
     monkeypatch.setitem(limits.SECONDS, "effect", 2.0)
     session = Session("a:b")
-    session.patience.slowness = None  # how hosts are judged on a slow machine is another test's
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
