@@ -57,7 +57,7 @@ CI = [
     Combination("fastapi", "sqlite", ("PACING-2", "PACING-4", "TASK-3")),
     Combination("odd", "sqlite", ("HTTP", "PACING-2", "PACING-4", "PACING-6", "PACING-11")),
     Combination("slow", "sqlite", ("LOGIC-1", "LOGIC-7", "PACING-5")),
-    Combination("single", "sqlite", ("AUTH", "EAGER-9", "HTTP-10")),
+    Combination("single", "sqlite", ("AUTH", "EAGER-9")),
     Combination("mounted", "postgresql", ("EDIT", "HTTP", "LOAD", "TASK-1")),
 ]
 """Each further host with the checks that concern what is special about it; with the ones above, each check."""

@@ -34,13 +34,10 @@ def _working_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def plugin(name: str, **members: Any) -> SimpleNamespace:
-    """Make a plugin of these hooks, each marked, and other members."""
-    hooks = {
-        member: hookimpl(value) if callable(value) and member.startswith("flowactions_") else value
-        for member, value in members.items()
-    }
-    return SimpleNamespace(__name__=name, **hooks)
+def hooking(name: str, **hooks: Any) -> SimpleNamespace:
+    """Make a plugin of these hooks, which are named without their prefix, and marked."""
+    marked = {f"flowactions_{hook}": hookimpl(value) for hook, value in hooks.items()}
+    return SimpleNamespace(__name__=name, **marked)
 
 
 def nothing() -> list[Any]:
@@ -69,8 +66,8 @@ class TestArguments:
             return []
 
         loaded = load(
-            plugin("p", flowactions_node_types=both, flowactions_background_tasks=one),
-            plugin("q", flowactions_node_types=none),
+            hooking("p", node_types=both, background_tasks=one),
+            hooking("q", node_types=none),
         )
         assert [len(each) for each in given] == [2, 0, 1]
         host, actions = given[0]
@@ -90,7 +87,7 @@ class TestArguments:
             states.append(actions.plugin_state(State))
             return []
 
-        made = plugin("p", flowactions_node_types=hook, flowactions_background_tasks=hook)
+        made = hooking("p", node_types=hook, background_tasks=hook)
         one, two = load(made), load(made)
         assert states[0] is states[1] is one.plugin_state(State)
         assert states[2] is states[3] is two.plugin_state(State)
@@ -109,14 +106,14 @@ class TestArguments:
         with pytest.raises(
             PluginInvalid, match=r"unknown hook 'flowactions_lifespans', did you mean 'flowactions_lifespan'"
         ):
-            load(plugin("r", flowactions_lifespans=later))
+            load(hooking("r", lifespans=later))
 
 
 class TestVersion:
     @pytest.mark.parametrize("needed", [(1, 0), CONTRACT_VERSION])
     def test_a_plugin_may_state_what_it_needs(self, needed: tuple[int, int]) -> None:
         """A version that this contract fulfils is fine."""
-        assert "p" in load(plugin("p", flowactions_contract=needed)).plugin_names
+        assert "p" in load(SimpleNamespace(__name__="p", flowactions_contract=needed)).plugin_names
 
     @pytest.mark.parametrize("needed", [(1, CONTRACT_VERSION[1] + 1), (2, 0), (0, 9)])
     def test_a_version_that_is_not_here_names_both(self, needed: tuple[int, int]) -> None:
@@ -125,13 +122,13 @@ class TestVersion:
         with pytest.raises(
             PluginInvalid, match=f"'p' needs version {wanted} of the contract, and version {have}"
         ):
-            load(plugin("p", flowactions_contract=needed))
+            load(SimpleNamespace(__name__="p", flowactions_contract=needed))
 
     @pytest.mark.parametrize("needed", ["1.0", 1, (1,), None, (1, "0"), (1, 0, 0)])
     def test_what_is_no_version_is_refused(self, needed: Any) -> None:
         """It is a pair of numbers."""
         with pytest.raises(PluginInvalid, match="flowactions_contract of plugin 'p' must be a pair"):
-            load(plugin("p", flowactions_contract=needed))
+            load(SimpleNamespace(__name__="p", flowactions_contract=needed))
 
 
 class TestRuntime:
@@ -139,13 +136,13 @@ class TestRuntime:
         """There is one, for the node types of all plugins."""
         given = load()._core.runtime
         with pytest.raises(PluginInvalid, match="'flowactions-plugin' and 'other' both provide the runtime"):
-            load(plugin("other", flowactions_runtime=lambda: given))
+            load(hooking("other", runtime=lambda: given))
 
     def test_without_a_runtime_it_is_said_what_to_install(self) -> None:
         """Other plugins alone are no use."""
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(spec)
-        manager.register(plugin("other", flowactions_node_types=nothing), name="other")
+        manager.register(hooking("other", node_types=nothing), name="other")
         with pytest.raises(
             PluginInvalid, match=r"no plugin provides the runtime \(loaded: other\): .* install it"
         ):
@@ -164,8 +161,8 @@ class TestSettings:
 
         host = SmallHost({"FLOWACTIONS_TICK_SECOND": "1"})
         plugins = [
-            plugin("crm", flowactions_node_types=refuse, flowactions_background_tasks=refuse),
-            plugin("fax", flowactions_lifespan=refuse_too),
+            hooking("crm", node_types=refuse, background_tasks=refuse),
+            hooking("fax", lifespan=refuse_too),
         ]
         with pytest.raises(SettingsInvalid) as caught:
             FlowActions.load(host, plugins=plugins)
@@ -197,8 +194,8 @@ class TestRoutes:
             "/integrations/crm", route_handlers=[get("/{name:str}/notes", sync_to_thread=False)(list_notes)]
         )
         for prefix in ("", "/api"):
-            one = plugin("one", flowactions_route_handlers=routes(contacts, nested))
-            two = plugin("two", flowactions_route_handlers=routes(add_contact))
+            one = hooking("one", route_handlers=routes(contacts, nested))
+            two = hooking("two", route_handlers=routes(add_contact))
             app = Litestar([*load(one, two, prefix=prefix).route_handlers], openapi_config=None)
             paths = {route.path for route in app.routes}
             assert {
@@ -226,12 +223,12 @@ class TestRoutes:
         """Only the plugin that provides the runtime has the reserved places."""
         handler = get(path, sync_to_thread=False)(list_notes if "{" in path else contacts_elsewhere)
         with pytest.raises(PluginInvalid, match=f"plugin 'p' declares the route .*{message}"):
-            load(plugin("p", flowactions_route_handlers=routes(handler)))
+            load(hooking("p", route_handlers=routes(handler)))
 
     def test_a_route_that_is_declared_twice_names_both(self) -> None:
         """A path and method has one owner."""
-        one = plugin("one", flowactions_route_handlers=routes(contacts))
-        two = plugin("two", flowactions_route_handlers=routes(contacts))
+        one = hooking("one", route_handlers=routes(contacts))
+        two = hooking("two", route_handlers=routes(contacts))
         with pytest.raises(
             PluginInvalid, match="'one' and 'two' both declare the route GET /integrations/crm/contacts"
         ):
@@ -251,7 +248,7 @@ class TestRoutes:
             return [contacts]
 
         monkeypatch.setattr(Services, "route_handlers", of_the_runtime)
-        actions = load(plugin("p", flowactions_route_handlers=others))
+        actions = load(hooking("p", route_handlers=others))
         assert asked == ["p"]
         handlers = actions.route_handlers
         assert asked == ["p", "runtime"]
@@ -276,7 +273,7 @@ class TestRoutes:
 
         def handlers(_: int) -> Any:
             together.wait()
-            return load(plugin("p", flowactions_route_handlers=others)).route_handlers
+            return load(hooking("p", route_handlers=others)).route_handlers
 
         with ThreadPoolExecutor(2) as threads:
             found = list(threads.map(handlers, range(2)))
@@ -316,7 +313,7 @@ class TestRoutes:
         with pytest.raises(
             PluginInvalid, match="plugin 'p' declares /integrations/crm/live, which is not an HTTP route"
         ):
-            load(plugin("p", flowactions_route_handlers=routes(live)))
+            load(hooking("p", route_handlers=routes(live)))
 
 
 def list_notes(name: FromPath[str]) -> list[str]:
@@ -335,7 +332,7 @@ class TestNodeTypes:
             return NodeResult(status="sent", node_id=node.config.get("says", ""))
 
         declared = NodeType(name="t", title="T", description="d", reach=reach)
-        loaded = load(plugin("p", flowactions_node_types=lambda: [declared]))
+        loaded = load(hooking("p", node_types=lambda: [declared]))
 
         async with loaded.lifespan():
             for config in ({}, {"says": "other"}):

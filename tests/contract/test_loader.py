@@ -29,8 +29,8 @@ from flowactions_hookspecs import (
     SettingsInvalid,
     StartFailed,
     Walk,
-    hookimpl,
 )
+from tests.contract.test_hooks import hooking
 from tests.recorder import recorder
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
@@ -58,17 +58,7 @@ def a_node_type(name: str, reach: Any = reached) -> NodeType:
 
 def plugin(name: str, **hooks: Any) -> SimpleNamespace:
     """Make a plugin that returns what is given for each hook."""
-
-    def implementation(value: Any) -> Any:
-        def hook(host: Host) -> Any:
-            return value
-
-        return hook
-
-    made = SimpleNamespace(__name__=name)
-    for hook, value in hooks.items():
-        setattr(made, f"flowactions_{hook}", hookimpl(implementation(value)))
-    return made
+    return hooking(name, **{hook: lambda value=value: value for hook, value in hooks.items()})
 
 
 def load(*plugins: object, host: Host | None = None) -> FlowActions:
@@ -110,11 +100,11 @@ class TestWhatIsCollected:
         calls: list[str] = []
 
         def counting(name: str) -> SimpleNamespace:
-            def flowactions_node_types(host: Host) -> list[NodeType]:
+            def node_types() -> list[NodeType]:
                 calls.append(name)
                 return []
 
-            return SimpleNamespace(__name__=name, flowactions_node_types=hookimpl(flowactions_node_types))
+            return hooking(name, node_types=node_types)
 
         actions = load(counting("a"), counting("b"))
         assert calls == ["a", "b"]
@@ -210,32 +200,25 @@ class TestWhatIsRefused:
     def test_an_async_hook_is_named(self) -> None:
         """Hooks are sync; an async one is an error."""
 
-        async def flowactions_node_types(host: Host) -> list[NodeType]:
+        async def late() -> list[NodeType]:
             return []
 
-        late = SimpleNamespace(__name__="late", flowactions_node_types=hookimpl(flowactions_node_types))
         with pytest.raises(PluginInvalid, match="flowactions_node_types of plugin 'late' is async"):
-            load(late)
+            load(hooking("late", node_types=late))
 
     def test_a_hook_that_raises_is_named(self) -> None:
         """What a hook raises at load is reported with the plugin's name."""
 
-        def flowactions_node_types(host: Host) -> list[NodeType]:
+        def broken() -> list[NodeType]:
             raise LookupError("no such thing")
 
-        broken = SimpleNamespace(__name__="broken", flowactions_node_types=hookimpl(flowactions_node_types))
         with pytest.raises(PluginInvalid, match="'broken' raised LookupError: no such thing"):
-            load(broken)
+            load(hooking("broken", node_types=broken))
 
     def test_a_hook_with_arguments_that_the_specification_lacks_is_named(self) -> None:
         """An implementation that asks for more than the hook gives cannot be registered."""
-
-        def flowactions_node_types(host: Host, more: int) -> list[NodeType]:
-            return []
-
-        wide = SimpleNamespace(__name__="wide", flowactions_node_types=hookimpl(flowactions_node_types))
         with pytest.raises(PluginInvalid, match="'wide' cannot be registered"):
-            load(wide)
+            load(hooking("wide", node_types=lambda host, more: []))
 
 
 class TestFailOpen:

@@ -241,7 +241,7 @@ class Trial(Parts):
         self.note("host", f"{method} {path} → {answer.status_code} {answer.text[:200]}")
         return answer
 
-    async def enqueue(self, name: str, **fields: object) -> dict[str, Any]:
+    async def enqueue(self, name: str, host: Host | None = None, **fields: object) -> dict[str, Any]:
         """Has the probe enqueue a webhook that goes to `hook` of that name."""
         body = {
             "organization_id": self.of_host(self.organization),
@@ -249,7 +249,7 @@ class Trial(Parts):
             "entity": self.id(name),
             **fields,
         }
-        answer = await self.request("POST", f"{ROUTES}/enqueue", json=body)
+        answer = await self.request("POST", f"{ROUTES}/enqueue", host=host, json=body)
         self.expect(
             answer.status_code == 200,
             "the plugin could not enqueue a webhook",
@@ -357,11 +357,7 @@ class Trial(Parts):
         try:
             await self.session.patience.wait(waiting, "effect", at_least=at_least)
         except Late as late:
-            if holds():
-                return
-            raise CheckFailed(
-                message, expected=expected, actual=str(late), causes=causes or self.check.causes
-            ) from None
+            self.expect(holds(), message, expected=expected, actual=str(late), causes=causes)
 
     async def until_arrived(self, name: str, count: int = 1) -> list[Arrival]:
         """Wait until that many requests have arrived at `hook` of that name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from flowactions_conformance.kit.outcomes import DriverFault, NotTestable
@@ -38,9 +39,7 @@ CAUSES = (
 async def survives_a_restart(trial: Trial) -> None:
     """Deliveries, deferred nodes, sessions, keys and the chat connection are there after a restart."""
     await trial.start(settings=NO_DELIVERIES)
-    kept = await _Kept.made(trial)
-    await trial.stop()
-    await kept.check_after("a restart")
+    await _survives(trial, trial.stop, "a restart")
 
 
 @check(
@@ -57,9 +56,7 @@ async def survives_a_restart(trial: Trial) -> None:
 async def survives_a_kill(trial: Trial) -> None:
     """Deliveries, deferred nodes, sessions, keys and the chat connection are there after the process was killed."""
     await trial.start(settings=NO_DELIVERIES, child=True)
-    kept = await _Kept.made(trial)
-    await trial.kill()
-    await kept.check_after("its process was killed and started again")
+    await _survives(trial, trial.kill, "its process was killed and started again")
 
 
 @check(
@@ -163,112 +160,97 @@ def _raised(trial: Trial, node: Action) -> bool:
     )
 
 
-class _Kept:
-    """What the host has to keep.
+async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str) -> None:
+    """Look for what a host had to keep that delivered nothing, once it was ended and started again with deliveries.
 
-    Args:
-        client: of a run that shows its third step.
-        workspace: the name of the connected one.
+    A served host delivers, and has to deliver again what has failed.
     """
-
-    def __init__(self, trial: Trial, client: Client, workspace: str) -> None:
-        self._trial = trial
-        self._client = client
-        self._workspace = workspace
-
-    @classmethod
-    async def made(cls, trial: Trial) -> _Kept:
-        """Makes all of it in a host that delivers nothing; a served one delivers, and has to deliver again what has failed."""
-        url = trial.hook("pending", fails=int(trial.is_served))
-        eager = trial.flow(trial.webhook("pending", webhookUrl=url), name="eager")
-        paced = trial.flow(
-            trial.step("a"),
-            trial.probe("early"),
-            trial.step("b"),
-            trial.step("c"),
-            trial.webhook("recorded"),
-            trial.step("d"),
-            trial.probe("last"),
-            trial.step("e"),
-            pacing="deferred",
-            name="paced",
-        )
-        await trial.seed(eager, paced)
-        workspace = await chat.connect(trial, trial.author)
-        await trial.open(eager)
-        client = await Client.opened(trial, paced)
-        await client.go_to(2)
-        receipt = await trial.enqueue("keyed", key=trial.id("key"))
-        trial.equal(receipt.get("status"), "queued", "a webhook with a key that is new was not queued")
-        return cls(trial, client, workspace.name)
-
-    async def check_after(self, what: str) -> None:
-        """Starts the host again, with deliveries, and looks for all of it."""
-        trial = self._trial
-        trial.host = await trial.start(beside=trial.host)
-        await trial.until(
-            lambda: len(trial.arrivals("pending")) > int(trial.is_served),
-            f"a delivery that was pending is lost after {what}",
-            expected="it leaves by itself once the host has started",
-            at_least=LEASE_SECONDS if trial.is_served else 0.0,
-        )
-        seen = list(self._client.shown)
-        try:
-            turn = await self._client.next()
-        except DriverFault as exc:
-            trial.expect(
-                False,
-                f"an end user's run cannot continue after {what}",
-                expected="next() continues from the step that was shown before",
-                actual=exc,
-            )
-            return
+    url = trial.hook("pending", fails=int(trial.is_served))
+    eager = trial.flow(trial.webhook("pending", webhookUrl=url), name="eager")
+    paced = trial.flow(
+        trial.step("a"),
+        trial.probe("early"),
+        trial.step("b"),
+        trial.step("c"),
+        trial.webhook("recorded"),
+        trial.step("d"),
+        trial.probe("last"),
+        trial.step("e"),
+        pacing="deferred",
+        name="paced",
+    )
+    await trial.seed(eager, paced)
+    workspace = await chat.connect(trial, trial.author)
+    await trial.open(eager)
+    client = await Client.opened(trial, paced)
+    await client.go_to(2)
+    receipt = await trial.enqueue("keyed", key=trial.id("key"))
+    trial.equal(receipt.get("status"), "queued", "a webhook with a key that is new was not queued")
+    await end()
+    trial.host = await trial.start(beside=trial.host)
+    await trial.until(
+        lambda: len(trial.arrivals("pending")) > int(trial.is_served),
+        f"a delivery that was pending is lost after {what}",
+        expected="it leaves by itself once the host has started",
+        at_least=LEASE_SECONDS if trial.is_served else 0.0,
+    )
+    seen = list(client.shown)
+    try:
+        turn = await client.next()
+    except DriverFault as exc:
         trial.expect(
-            turn.step_id is not None and turn.step_id not in seen,
-            f"an end user's run is not where it was after {what}: next from its third step did not lead to the fourth",
-            expected="a step that was not shown before",
-            actual=f"{turn}; shown before: {', '.join(seen)}",
-            causes=(
-                "where a run is is kept in memory, or written now and then: write it before next answers",
-                *CAUSES,
-            ),
+            False,
+            f"an end user's run cannot continue after {what}",
+            expected="next() continues from the step that was shown before",
+            actual=exc,
         )
-        await trial.until(
-            lambda: trial.arrivals("recorded"),
-            f"a deferred node that was recorded is lost after {what}",
-            expected="it runs when the user gets to its step",
-        )
-        await self._client.go_to(4)
-        for name, when in (("early", "before"), ("last", "after")):
-            trial.equal(len(trial.reached(name)), 1, f"a deferred node of {when} {what} did not run once")
-            walk = trial.reached(name)[0].data["walk"]
-            trial.equal(
-                (walk["userId"], walk["content"]),
-                (trial.id("user"), "content"),
-                f"the walk of a run that continues after {what} has another user or content",
-            )
-        receipt = await trial.enqueue("keyed", key=trial.id("key"))
+        return
+    trial.expect(
+        turn.step_id is not None and turn.step_id not in seen,
+        f"an end user's run is not where it was after {what}: next from its third step did not lead to the fourth",
+        expected="a step that was not shown before",
+        actual=f"{turn}; shown before: {', '.join(seen)}",
+        causes=(
+            "where a run is is kept in memory, or written now and then: write it before next answers",
+            *CAUSES,
+        ),
+    )
+    await trial.until(
+        lambda: trial.arrivals("recorded"),
+        f"a deferred node that was recorded is lost after {what}",
+        expected="it runs when the user gets to its step",
+    )
+    await client.go_to(4)
+    for name, when in (("early", "before"), ("last", "after")):
+        trial.equal(len(trial.reached(name)), 1, f"a deferred node of {when} {what} did not run once")
+        walk = trial.reached(name)[0].data["walk"]
         trial.equal(
-            receipt.get("status"),
-            "duplicate",
-            f"an idempotency key is forgotten after {what}: the same webhook was enqueued again",
+            (walk["userId"], walk["content"]),
+            (trial.id("user"), "content"),
+            f"the walk of a run that continues after {what} has another user or content",
         )
-        # Whether people stay signed in is the host's own matter.
-        await trial.seed()
-        answer = await trial.request("GET", CONNECTION, who=trial.author)
-        card: dict[str, Any] = (answer.json().get("data") if answer.status_code == 200 else None) or {}
-        trial.expect(
-            card,
-            f"the chat connection is lost after {what}",
-            expected="the card of the connection",
-            actual=f"{answer.status_code} {answer.text}",
-        )
-        trial.equal(
-            (card["workspace"]["name"], card["status"]),
-            (self._workspace, "active"),
-            f"the chat connection cannot be used after {what}",
-            causes=(
-                "each start makes a new encryption key: keep the first, and give it in the settings",
-                *CAUSES,
-            ),
-        )
+    receipt = await trial.enqueue("keyed", key=trial.id("key"))
+    trial.equal(
+        receipt.get("status"),
+        "duplicate",
+        f"an idempotency key is forgotten after {what}: the same webhook was enqueued again",
+    )
+    # Whether people stay signed in is the host's own matter.
+    await trial.seed()
+    answer = await trial.request("GET", CONNECTION, who=trial.author)
+    card: dict[str, Any] = (answer.json().get("data") if answer.status_code == 200 else None) or {}
+    trial.expect(
+        card,
+        f"the chat connection is lost after {what}",
+        expected="the card of the connection",
+        actual=f"{answer.status_code} {answer.text}",
+    )
+    trial.equal(
+        (card["workspace"]["name"], card["status"]),
+        (workspace.name, "active"),
+        f"the chat connection cannot be used after {what}",
+        causes=(
+            "each start makes a new encryption key: keep the first, and give it in the settings",
+            *CAUSES,
+        ),
+    )

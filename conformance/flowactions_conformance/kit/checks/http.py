@@ -16,7 +16,7 @@ from flowactions_conformance.chat_provider.events import signature
 from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.support import evidence
-from flowactions_conformance.kit.support.chat import INSTALL, connect
+from flowactions_conformance.kit.support.chat import INSTALL
 from flowactions_conformance.kit.support.compare import json_object, text_change
 from flowactions_conformance.kit.support.routes import ROUTES as OWN_ROUTES
 from flowactions_conformance.kit.support.samples import (
@@ -401,35 +401,6 @@ async def unknown_paths_are_not_errors(trial: Trial) -> None:
             expected="404, or the host's own answer",
             actual=f"{answer.status_code} {answer.text[:500]}",
         )
-
-
-@check(
-    "HTTP-10",
-    profile="core",
-    alone=True,  # a host with one organization for everybody has one chat connection, which other checks make, too
-    clause="contract: What a host does (Credentials); http: How an install ends; spec 4.1, 5.2",
-    causes=(
-        "dashboard_principal names the same person for everybody, and not the one who is signed in",
-        "dashboard_principal answers for the install with another person than for the callback",
-    ),
-)
-async def chat_can_be_connected(trial: Trial) -> None:
-    """A signed-in person can connect a workspace of the chat provider, and is shown as who did."""
-    await trial.start()
-    await trial.seed()
-    workspace = await connect(trial, trial.author)
-    answer = await trial.request("GET", "/integrations/chat/connection", who=trial.author)
-    card = json_object(answer).get("data") or {}
-    trial.equal(
-        (answer.status_code, card.get("workspace", {}).get("id"), card.get("status")),
-        (200, workspace.id, "active"),
-        "the connection card does not show the workspace that was connected",
-    )
-    trial.equal(
-        card["installedBy"]["id"],
-        trial.of_host(trial.author.id),
-        "the workspace was connected by another person than the one who is signed in",
-    )
 
 
 @check(

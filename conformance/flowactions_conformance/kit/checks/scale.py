@@ -12,17 +12,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
-import httpx
-
 from flowactions_conformance.kit.hosts.limits import Late
 from flowactions_conformance.kit.outcomes import NotTried
-from flowactions_conformance.kit.probing.plugin import NODE, ROUTES, TOKEN
+from flowactions_conformance.kit.probing.plugin import NODE, ROUTES
 from flowactions_conformance.kit.registry import check
 from flowactions_conformance.kit.session import Host
 from flowactions_conformance.kit.support.client import Client
 from flowactions_conformance.kit.trial import POLL_SECONDS, Trial
 from flowactions_conformance.kit.under_test import Turn
-from flowactions_conformance.serving import NO_TIMEOUT, NO_TLS
 
 ROWS: Final = 200
 TESTS_A_MINUTE: Final = 10
@@ -252,30 +249,13 @@ async def _enqueue(trial: Trial, hosts: Sequence[Host], entities: Sequence[str])
     """Has the probe enqueue webhooks, in turns in each of the processes, several at once."""
     trial.note("kit", f"enqueue {len(entities)} webhooks in {len(hosts)} process(es)")
     slots = asyncio.Semaphore(8)
-    async with httpx.AsyncClient(trust_env=False, verify=NO_TLS, timeout=NO_TIMEOUT) as client:
 
-        async def enqueue(number: int, entity: str) -> httpx.Response:
-            host = hosts[number % len(hosts)]
-            body = {
-                "organization_id": trial.of_host(trial.organization),
-                "url": trial.hook("row"),
-                "entity": entity,
-            }
-            async with slots:
-                url = f"{host.url}{host.prefix}{ROUTES}/enqueue"
-                asking = client.post(url, json=body, headers={TOKEN: trial.session.control.token})
-                return await trial.session.patience.wait(asking, "request")
+    async def enqueue(number: int, entity: str) -> None:
+        async with slots:
+            receipt = await trial.enqueue("row", hosts[number % len(hosts)], entity=entity)
+        trial.equal(receipt["status"], "queued", f"one of {len(entities)} webhooks could not be queued")
 
-        answers = await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))
-    refused = [
-        answer.text for answer in answers if answer.status_code != 200 or answer.json()["status"] != "queued"
-    ]
-    trial.expect(
-        not refused,
-        f"{len(refused)} of {len(entities)} webhooks could not be queued",
-        expected="each is queued",
-        actual=refused[:3],
-    )
+    await asyncio.gather(*(enqueue(number, entity) for number, entity in enumerate(entities)))
 
 
 async def _ask_again(trial: Trial, client: Client, number: int) -> None:

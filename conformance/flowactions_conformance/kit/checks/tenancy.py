@@ -106,13 +106,28 @@ async def deliveries_are_their_organizations(trial: Trial) -> None:
 @check(
     "TENANCY-2",
     profile="tenancy",
-    clause="contract: What a host does (Tenants); http: The connection card; spec 2.2",
+    clause="contract: What a host does (Tenants); http: The connection card, How an install ends; spec 2.2, 5.2",
     causes=OTHERS,
 )
 async def a_connection_is_its_organizations(trial: Trial) -> None:
-    """A chat connection is seen, used and removed by its own organization only."""
+    """A chat connection is made, seen, used and removed by its own organization only."""
     pair = Pair(trial)
     await trial.seed(world=pair.world())
+    begun = await trial.request("GET", INSTALL, who=trial.author)
+    trial.equal(begun.status_code, 302, "the install of chat does not begin")
+    back = await allow(begun.headers["location"], trial.session.workspace())
+    path = back.removeprefix(f"{trial.host.url}{trial.host.prefix}")
+    cookies = await with_cookies(trial, pair.stranger, begun.headers.get_list("set-cookie"))
+    ended = await trial.request("GET", path, headers=cookies)
+    where = ended.headers.get("location", "")
+    trial.expect(
+        "chat=error" in where and "wrong_organization" in where,
+        "an install that was begun in another organization was not refused",
+        expected="the dashboard's page with chat=error and reason=wrong_organization",
+        actual=f"{ended.status_code} {where}",
+    )
+    for who in (trial.author, pair.stranger):
+        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} nevertheless")
     workspace = await connect(trial, trial.author)
     card = await _card(trial, pair.stranger)
     trial.equal(card, None, "a person of another organization sees the chat connection")
@@ -177,33 +192,6 @@ async def backends_keep_to_their_organization(trial: Trial) -> None:
     for who, agent, foreign in ((own, trial.agent, pair.other_agent), (other, pair.other_agent, trial.agent)):
         await _answers(trial, "POST", _logic(trial, agent), who, {400}, "the agent's own organization", json={})
         await _answers(trial, "POST", _logic(trial, foreign), who, HIDDEN, "another organization", json={})
-
-
-@check(
-    "TENANCY-5",
-    profile="tenancy",
-    clause="contract: What a host does (Tenants); http: How an install ends; spec 5.2",
-    causes=("dashboard_principal names the same organization for everybody",),
-)
-async def an_install_is_its_organizations(trial: Trial) -> None:
-    """An install of chat that was begun in one organization cannot be ended in another."""
-    pair = Pair(trial)
-    await trial.seed(world=pair.world())
-    begun = await trial.request("GET", INSTALL, who=trial.author)
-    trial.equal(begun.status_code, 302, "the install of chat does not begin")
-    back = await allow(begun.headers["location"], trial.session.workspace())
-    path = back.removeprefix(f"{trial.host.url}{trial.host.prefix}")
-    cookies = await with_cookies(trial, pair.stranger, begun.headers.get_list("set-cookie"))
-    ended = await trial.request("GET", path, headers=cookies)
-    where = ended.headers.get("location", "")
-    trial.expect(
-        "chat=error" in where and "wrong_organization" in where,
-        "an install that was begun in another organization was not refused",
-        expected="the dashboard's page with chat=error and reason=wrong_organization",
-        actual=f"{ended.status_code} {where}",
-    )
-    for who in (trial.author, pair.stranger):
-        trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} nevertheless")
 
 
 @check(
