@@ -50,16 +50,16 @@ ROOMS: Final = {
     "flowactions_plugin/operations": Weight(python=2120, other=0, files=10),
     "flowactions_plugin/operators": Weight(python=142, other=0, files=3),
     "flowactions_plugin/pages": Weight(python=1444, other=1256, files=28),
-    "flowactions_plugin/queue": Weight(python=4884, other=0, files=21),
+    "flowactions_plugin/queue": Weight(python=4888, other=0, files=21),
     "flowactions_plugin/settings": Weight(python=601, other=0, files=5),
     "flowactions_plugin/storage": Weight(python=3240, other=0, files=16),
     "flowactions_plugin/telemetry": Weight(python=505, other=0, files=5),
     "flowactions_plugin/watch": Weight(python=913, other=0, files=7),
     "flowactions_plugin/*": Weight(python=1218, other=0, files=11),
-    "flowactions_plugin": Weight(python=32887, other=1256, files=208),
+    "flowactions_plugin": Weight(python=32891, other=1256, files=208),
     "hookspecs": Weight(python=3263, other=0, files=26),
     "conformance": Weight(python=14474, other=2607, files=133),
-    "tests": Weight(python=72511, other=105, files=415),
+    "tests": Weight(python=72517, other=105, files=415),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 

@@ -126,7 +126,8 @@ class End(NamedTuple):
     Attributes:
         kind: ``written``: its own outcome, or its return; ``again``: a later claim of the same worker's, which holds the row;
             ``reclaimed``: one of another worker's; ``purged``: there is no such row; ``changed``: a person has changed it.
-        detail: the status of the row; for ``again``, the token of the later claim.
+        detail: the status of the row, but ``waits`` if it is dead because it has waited too long; for ``again``, the token of
+            the later claim.
     """
 
     kind: Literal["written", "again", "reclaimed", "purged", "changed"]

@@ -201,7 +201,7 @@ def _done(written: Completion | Return, end: End) -> Sequence[Completion]:
     """Return the end that was written, unless the row goes on without an attempt."""
     if isinstance(written, Completion):
         return [written]
-    if written.waits_for is None or end.detail != "dead":
+    if written.waits_for is None or end.detail != "waits":
         return []
     return [without_attempt(written.delivery, f"it has waited too long: {written.waits_for}")]
 

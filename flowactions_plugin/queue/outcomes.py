@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Executable, String, bindparam, select
+from sqlalchemy import Executable, String, bindparam, select, text
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.attempt import NOTES, PROBE, RESPONSE_KEPT_BYTES, SLOW_MS
@@ -84,6 +84,9 @@ COMPLETE_AND_LOG: Final = f"""
 WITH done AS ({{done}}), written AS ({_COMPLETE}), logged AS ({_LOG}) SELECT id, status FROM written"""
 """The two above, on PostgreSQL."""
 
+_ENDED_AS: Final = (
+    "CASE WHEN status = 'dead' AND error_class = 'waits' THEN 'waits' ELSE status END AS ended_as"
+)
 _WAITED: Final = "{now} - coalesce(waiting_since, {now})"
 _ENDS: Final = f"given.error IS NOT NULL AND {_WAITED} >= {WAIT_LIMIT_SECONDS * 1000}"
 GIVE_BACK: Final = f"""
@@ -103,11 +106,11 @@ WITH given AS ({{given}}) UPDATE flowactions_outbox SET
         WHEN {_WAITED} > {WAIT_CAP_SECONDS * 1000} THEN {WAIT_CAP_SECONDS * 1000}
         ELSE {_WAITED} END
 FROM given WHERE flowactions_outbox.id = given.id AND flowactions_outbox.claimed_by = given.token
-RETURNING flowactions_outbox.id, flowactions_outbox.status"""
+RETURNING flowactions_outbox.id, {_ENDED_AS}"""
 """The delay of a row that waits is the time that it has waited so far: the interval doubles. A row that somebody has cancelled stays
 dead."""
 
-_FOUND: Final = select(outbox.c.id, outbox.c.status, outbox.c.claimed_by, outbox.c.settled_token).where(
+_FOUND: Final = select(outbox.c.id, outbox.c.claimed_by, outbox.c.settled_token, text(_ENDED_AS)).where(
     outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
 )
 
@@ -170,7 +173,7 @@ class OutcomeStore:
 
     async def _ends(self, deliveries: Sequence[ClaimedDelivery], written: Sequence[Any]) -> dict[str, End]:
         """Return what has ended each claim: the write that has returned rows, or what is found in the others."""
-        ends = {row.id: End("written", row.status) for row in written}
+        ends = {id_: End("written", ended_as) for id_, ended_as, *_ in written}
         if len(ends) < len(deliveries):
             lost = {each.id: each.token for each in deliveries if each.id not in ends}
             rows = {row.id: row for row in await self._database.rows(_FOUND, {"ids": list(lost)})}
@@ -181,11 +184,11 @@ class OutcomeStore:
         if row is None:
             return End("purged")  # nothing else removes a row that is claimed
         if row.settled_token == token:
-            return End("written", row.status)
+            return End("written", row.ended_as)
         holder, own = row.claimed_by, self.contact.prefix
         if holder and own and holder != token and holder.startswith(own):
             return End("again", holder)
-        return End("changed" if (holder or row.settled_token or token) == token else "reclaimed", row.status)
+        return End("changed" if (holder or row.settled_token or token) == token else "reclaimed", row.ended_as)
 
 
 def _kept(response: bytes) -> str:

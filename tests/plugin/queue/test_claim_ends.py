@@ -99,10 +99,14 @@ class TestGivenBack:
         assert (await queue.row(row_id)).waiting_since == since
         (claim,) = await queue.store.claim(1)
         ends = await queue.store.give_back([Return(claim, waits_for="the host")])
-        assert ends == {row_id: End("written", "dead")}
+        assert ends == {row_id: End("written", "waits")}
 
-    async def test_what_is_dead_for_another_reason_has_not_waited_too_long(self, queue: Queue) -> None:
-        """A row was given back, the answer was lost, and an operator has cancelled it since: the host is told by that."""
+    @pytest.mark.parametrize("waits_for", [None, "the host"])
+    @pytest.mark.parametrize("is_lost", [False, True])
+    async def test_what_a_person_has_cancelled_has_not_waited_too_long(
+        self, queue: Queue, waits_for: str | None, is_lost: bool
+    ) -> None:
+        """Cancelled while a worker had it, or after its return was written and the answer lost: the host was told by that."""
         told: list[object] = []
 
         async def finished(delivery: object) -> None:
@@ -110,13 +114,15 @@ class TestGivenBack:
 
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
-        await queue.store.give_back([Return(claim)])
+        if is_lost:
+            await queue.store.give_back([Return(claim, waits_for=waits_for)])
         assert await queue.queries.cancel(row_id, "acme", "no more")
         completer = Completer(queue.store, finished)
-        completer.give_back(Return(claim))
+        completer.give_back(Return(claim, waits_for=waits_for))
         await completer.flush()
         assert told == []
-        assert (await queue.row(row_id)).last_error == "no more"
+        row = await queue.row(row_id)
+        assert (row.status, row.error_class, row.last_error) == ("dead", "cancelled", "no more")
 
 
 @pytest.mark.parametrize("size", [SMALL_BYTES, SMALL_BYTES + 1])
