@@ -14,15 +14,12 @@ from flowactions_plugin.egress.attempt import Progress
 from flowactions_plugin.egress.guard import EgressGuard, is_address
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.resources import SHORTAGES
+from flowactions_plugin.egress.transport_errors import no_address
 from flowactions_plugin.errors import SendFailed
 
 
 class Unresolved(SendFailed):
     """A name has no address; the cause says why."""
-
-    def __init__(self, cause: OSError) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
 
 
 class Endpoint(NamedTuple):
@@ -110,12 +107,9 @@ class Dialer:
         if is_address(endpoint.host):
             return [endpoint.host]
         try:
-            found = await self._resolve(endpoint.host, endpoint.port)
+            return await self._resolve(endpoint.host, endpoint.port)
         except OSError as exc:
-            raise Unresolved(exc) from exc
-        if not found:
-            raise Unresolved(OSError(f"{endpoint.host!r} has no address"))
-        return found
+            raise Unresolved(no_address(endpoint.host, exc)) from exc
 
     async def _first_of(self, addresses: Sequence[str], port: int) -> socket.socket:
         """Dial addresses, the next one when one has failed or takes long; return the first that is connected."""

@@ -22,11 +22,12 @@ class LagMeter:
         clock: seconds, which also pass while the process is stopped.
 
     Attributes:
+        now: the clock.
         deadlines: those that wait for the end of a stall.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.now = clock
         self._lost = self._longest = 0.0
         self._due = math.inf
         self._timer: asyncio.TimerHandle | None = None
@@ -41,13 +42,9 @@ class LagMeter:
             self._timer.cancel()
         self._due = math.inf
 
-    def now(self) -> float:
-        """Return the time by the meter's clock."""
-        return self._clock()
-
     def lost(self) -> float:
         """Return the seconds that were lost so far, with those of a stall that has just ended."""
-        now = self._clock()
+        now = self.now()
         if now - self._due >= 0.1:  # less is ordinary work of the event loop
             self._lost += now - self._due
             self._longest = max(self._longest, now - self._due)
@@ -71,5 +68,5 @@ class LagMeter:
 
     def _tick(self) -> None:
         self.lost()
-        self._due = self._clock() + TICK_SECONDS
+        self._due = self.now() + TICK_SECONDS
         self._timer = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)

@@ -60,28 +60,6 @@ def idle_seconds(head: bytes) -> float:
     return min(limits, default=30.0)
 
 
-class EarlyClosers:
-    """The destinations that close kept connections just as a request goes out: they get a fresh one for each request.
-
-    It is known of 4,096 destinations when requests to them were repeated, those where it happened last.
-    """
-
-    def __init__(self) -> None:
-        self._seen: OrderedDict[str, tuple[float, bool]] = OrderedDict()
-
-    def record(self, key: str, now: float) -> None:
-        """Record that a request to a destination had to be repeated, at these seconds of a clock that is never set."""
-        before = self._seen.pop(key, None)
-        self._seen[key] = (now, before is not None and now - before[0] < WINDOW_SECONDS)
-        if len(self._seen) > 4096:
-            self._seen.popitem(last=False)
-
-    def includes(self, key: str, now: float) -> bool:
-        """Return whether a destination gets a fresh connection for each request now."""
-        seen = self._seen.get(key)
-        return seen is not None and seen[1] and now - seen[0] < WINDOW_SECONDS
-
-
 class Pool:
     """The connections of one transport.
 
@@ -99,7 +77,8 @@ class Pool:
         self._places = asyncio.Semaphore(limit)
         self._waiting = 0  # requests, for a place
         self._clock = clock
-        self._early_closers = EarlyClosers()
+        # When requests to 4,096 destinations were repeated last, and whether that was the second time of two close together.
+        self._repeated: OrderedDict[str, tuple[float, bool]] = OrderedDict()
         self._idle: dict[str, dict[Connection, None]] = {}  # by destination, in the order of their last use
         self._unused: OrderedDict[Connection, None] = OrderedDict()  # the idle ones, the longest idle first
         self._open: set[Connection] = set()
@@ -151,8 +130,17 @@ class Pool:
             self._sweep_later()
 
     def closed_early(self, key: str) -> None:
-        """Record that a kept connection to a destination was closed just as a request went out on it."""
-        self._early_closers.record(key, self._clock())
+        """Record that a kept connection to a destination was closed just as a request went out on it, which is repeated."""
+        now = self._clock()
+        before = self._repeated.pop(key, None)
+        self._repeated[key] = (now, before is not None and now - before[0] < WINDOW_SECONDS)
+        if len(self._repeated) > 4096:
+            self._repeated.popitem(last=False)
+
+    def keeps(self, key: str) -> bool:
+        """Return whether connections to a destination are used again: not while it closes them early."""
+        at, is_early = self._repeated.get(key, (0.0, False))
+        return not is_early or self._clock() - at >= WINDOW_SECONDS
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection that is closed, or counts as closed before the event loop says so."""
@@ -176,11 +164,7 @@ class Pool:
 
     def _is_fit(self, connection: Connection, now: float) -> bool:
         """Return whether a request may go out on an idle connection, as far as its age and its destination say."""
-        return (
-            connection.may_begin
-            and now < connection.fit_until
-            and not self._early_closers.includes(connection.key, now)
-        )
+        return connection.may_begin and now < connection.fit_until and self.keeps(connection.key)
 
     def _close(self, connection: Connection) -> None:
         self.closed(connection)

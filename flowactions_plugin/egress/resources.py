@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 SHORTAGES: Final = frozenset(
@@ -13,13 +13,8 @@ SHORTAGES: Final = frozenset(
 )
 
 
-def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = None) -> str | None:
-    """Return which resource was lacking here when an attempt failed; ``None`` when the failure came from outside.
-
-    Args:
-        error: why it failed, with its causes.
-        probe: tests whether there are descriptors; ``None``: by opening some.
-    """
+def shortage(error: BaseException) -> str | None:
+    """Return which resource was lacking here when an attempt failed; ``None`` when the failure came from outside."""
     lookup_failed = False
     for each in causes(error):
         if isinstance(each, MemoryError):
@@ -31,11 +26,11 @@ def shortage(error: BaseException, probe: Callable[[], OSError | None] | None = 
             lookup_failed = True
         elif isinstance(each, OSError) and each.errno in SHORTAGES:
             return os.strerror(each.errno)
-    lack = (probe or _descriptor_shortage)() if lookup_failed else None
+    lack = descriptor_shortage() if lookup_failed else None
     return None if lack is None else os.strerror(lack.errno or 0)
 
 
-def _descriptor_shortage() -> OSError | None:
+def descriptor_shortage() -> OSError | None:
     """Return the error of opening the four descriptors that a lookup may need; ``None`` when they can be opened."""
     opened: list[socket.socket] = []
     try:

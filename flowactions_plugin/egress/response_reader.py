@@ -127,7 +127,10 @@ class ResponseReader:
         status = self._parser.get_status_code()
         interim = 100 <= status < 200 and status != 101
         if len(self._head) > MAX_HEAD_BYTES:
-            raise self._too_large(None if interim else status)
+            error = NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
+            has_line = not interim and b"\r\n" in self._head[:MAX_HEAD_BYTES]
+            error.status_code = status if has_line else None
+            raise error
         if end < 0:
             return b""
         if interim:
@@ -138,11 +141,14 @@ class ResponseReader:
             if self._interim > 16:
                 raise NotHttp("more than 16 interim responses came before it")
             return rest
-        self.status, self.headers = status, Headers(self._head)
+        self.status = status
+        headers = self.headers = Headers(self._head)
         if self._ended or upgraded or self._head_only or status in {204, 304}:
-            self._complete(
-                clean=self._ended and not upgraded and not (status == 204 and self._speaks_of_a_body())
+            # Of a 204 that speaks of a body, one may follow although it must not.
+            empty = status != 204 or (
+                "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
             )
+            self._complete(clean=self._ended and not upgraded and empty)
         return rest
 
     def _without_empty_lines(self, data: bytes) -> bytes:
@@ -152,18 +158,6 @@ class ResponseReader:
         if self._empty_bytes > MAX_HEAD_BYTES:
             raise NotHttp(f"more than {MAX_HEAD_BYTES} bytes of empty lines came before it")
         return found
-
-    def _too_large(self, status: int | None) -> NotHttp:
-        """Return the error of a head above the limit, with the status if its line was within it."""
-        error = NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
-        if b"\r\n" in self._head[:MAX_HEAD_BYTES]:
-            error.status_code = status
-        return error
-
-    def _speaks_of_a_body(self) -> bool:
-        """Return whether a head frames a body, which may follow although it must not."""
-        headers = Headers(self._head)
-        return "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
 
     def _feed_body(self, data: bytes) -> bytes:
         """Take bytes of a body; return those that are certainly after it."""

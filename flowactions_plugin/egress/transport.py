@@ -19,7 +19,7 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.request_head import connect_head, head_of
 from flowactions_plugin.egress.resources import shortage
-from flowactions_plugin.egress.transport_errors import PROXY_UNREACHABLE, cannot_connect, no_address
+from flowactions_plugin.egress.transport_errors import PROXY_UNREACHABLE, cannot_connect
 from flowactions_plugin.egress.tunnel import ProxyFailed, Tunnel, Tunnels
 from flowactions_plugin.errors import SendFailed
 from flowactions_plugin.origins import DEFAULT_PORTS
@@ -106,8 +106,6 @@ class OutboundTransport:
             self._pool.failed()
             if shortage(exc) is not None:
                 self._pool.close_unused()
-            if isinstance(exc, Unresolved):
-                raise SendFailed(no_address(destination.host, exc.cause)) from exc.cause
             if isinstance(exc, OSError):
                 raise SendFailed(cannot_connect(where, exc)) from exc
             raise
@@ -123,7 +121,7 @@ class OutboundTransport:
         try:
             connection.attach(await self._dialer.dial(proxy, lambda: tunnel or connection, progress))
         except Unresolved as exc:
-            raise ProxyFailed("its host name has no address now", f"{name}: {exc}") from exc.cause
+            raise ProxyFailed("its host name has no address now", f"{name}: {exc.__cause__}") from exc
         except OSError as exc:
             raise ProxyFailed(PROXY_UNREACHABLE, f"{name}: {str(exc) or type(exc).__name__}") from exc
         if tunnel is not None:
@@ -135,7 +133,7 @@ class OutboundTransport:
     ) -> None:
         """Have the proxy open a tunnel, and give its transport to the connection."""
         try:
-            transport = await tunnel.ask(str(self._proxy), connect_head(destination, self._authorization))
+            transport = await tunnel.ask(connect_head(destination, self._authorization))
         except BaseException as exc:
             if not isinstance(exc, ProxyFailed) or exc.of_tunnel:
                 progress.blamed = self._tunnels.refused(destination.key, self._clock())

@@ -82,8 +82,8 @@ class Tunnels:
 class Tunnel(Connection):
     """A connection to a proxy, which leads to a destination once the proxy has said so."""
 
-    async def ask(self, proxy: str, head: bytes) -> asyncio.Transport:
-        """Send a request for a tunnel to ``proxy``, host and port; return the transport that leads to the destination now.
+    async def ask(self, head: bytes) -> asyncio.Transport:
+        """Send a request for a tunnel to the proxy; return the transport that leads to the destination now.
 
         Raises:
             ProxyFailed: the proxy answered otherwise, or not at all.
@@ -93,17 +93,17 @@ class Tunnel(Connection):
         except SendFailed as exc:
             closed = "it closed the connection"
             reason = "its answer is not HTTP" if isinstance(exc.__cause__, NotHttp) else closed
-            detail = f"{proxy}: {exc.__cause__ or closed}"
+            detail = f"{self._where}: {exc.__cause__ or closed}"
             raise ProxyFailed(reason, detail, of_tunnel=True) from exc
         status = answer.status_code
         if 200 <= status < 300 and self._transport is not None:
             return self._transport
         self.close()
         if status == 401 or asks_for_credentials(status, answer.headers):
-            raise not_authorized(proxy, status)
+            raise not_authorized(self._where, status)
         why = answer.headers.get("x-smokescreen-error", "")[:500]
         reason = "it refuses this destination" if status in REFUSALS else "it opened no tunnel"
-        detail = f"{proxy}: it answered {status}{': ' if why else ''}{why}"
+        detail = f"{self._where}: it answered {status}{': ' if why else ''}{why}"
         raise ProxyFailed(f"{reason} ({status})", detail, of_tunnel=True, status=status)
 
     def _finish(self) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final, cast
 
 import msgspec
-from sqlalchemy import ClauseElement, ColumnElement, FromClause, Table, literal
+from sqlalchemy import ClauseElement, ColumnElement, FromClause, Table, literal, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.types import TypeEngine
 
 PARAMSTYLES: Final = ("qmark", "numeric", "named", "format", "pyformat")
 """Of the DB-API (PEP 249)."""
@@ -53,14 +54,15 @@ class Dialect(ABC):
         """Return an INSERT that does nothing for a row whose unique key exists."""
         return self.insert(table).on_conflict_do_nothing()
 
-    @abstractmethod
-    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
+    def values_table(self, name: str, **columns: type[TypeEngine[Any]]) -> FromClause:
         """Return a table of the rows in one parameter, so that one statement serves any number of rows.
 
         Args:
             name: the name of the table, and of the parameter, whose value `json_rows` returns.
             columns: each column's SQLAlchemy type.
         """
+        kinds = {column: kind().compile(dialect=self.made_by()) for column, kind in columns.items()}
+        return text(self.rows_text(name, kinds)).columns(**columns).subquery(name)
 
     @abstractmethod
     def rows_text(self, name: str, columns: Mapping[str, str]) -> str:

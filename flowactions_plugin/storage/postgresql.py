@@ -10,21 +10,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    FromClause,
-    Integer,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    column,
-    event,
-    func,
-    literal_column,
-    text,
-)
+from sqlalchemy import BigInteger, ColumnElement, Integer, Table, event, func, literal_column, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
@@ -107,11 +93,6 @@ class PostgreSQL(Dialect):
 
     def insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
-
-    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
-        given = cast(bindparam(name, type_=Text), postgresql.JSON)
-        made = func.json_to_recordset(given).table_valued(*(column(key, kind) for key, kind in columns.items()))
-        return made.render_derived(name=name, with_types=True)
 
     def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
         kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())

@@ -10,18 +10,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    FromClause,
-    Integer,
-    Table,
-    Text,
-    bindparam,
-    cast,
-    func,
-    select,
-)
+from sqlalchemy import BigInteger, ColumnElement, Integer, Table, bindparam, func
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
@@ -68,13 +57,6 @@ class SQLite(Dialect):
 
     def insert(self, table: Table) -> sqlite.Insert:
         return sqlite.insert(table)
-
-    def values_table(self, name: str, **columns: type[Any]) -> FromClause:
-        each = func.json_each(bindparam(name, type_=Text)).table_valued("value")
-        values = (
-            cast(func.json_extract(each.c.value, f"$.{key}"), kind).label(key) for key, kind in columns.items()
-        )
-        return select(*values).subquery(name)
 
     def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
         values = ", ".join(f"value ->> '{column}' AS {column}" for column in columns)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from flowactions_plugin.egress.attempt import Progress
 from flowactions_plugin.egress.connection import WRITE_BYTES, ClosedKept, Connection
-from flowactions_plugin.egress.pool import LONGEST_IDLE_SECONDS, EarlyClosers, Pool, idle_seconds
+from flowactions_plugin.egress.pool import LONGEST_IDLE_SECONDS, Pool, idle_seconds
 from flowactions_plugin.errors import SendFailed
 from tests.recorder import OK
 
@@ -172,28 +172,35 @@ class TestEarlyClosers:
 
     def test_twice_within_ten_minutes_makes_one_for_ten_minutes(self) -> None:
         """From the second time on; each further time begins the ten minutes anew."""
-        known = EarlyClosers()
-        known.record("a", 0)
-        assert not known.includes("a", 0)
-        known.record("a", 599)
-        assert known.includes("a", 599)
-        assert known.includes("a", 599 + 599)
-        assert not known.includes("a", 599 + 600)
-        assert not known.includes("b", 599)
-        known.record("a", 599 + 600)
-        assert not known.includes("a", 599 + 600)
-        known.record("a", 599 + 601)
-        known.record("a", 599 + 602)
-        assert known.includes("a", 599 + 602 + 599)
+        now = 0.0
+        pool = Pool(1, lambda: now)
+
+        def keeps(key: str = "a") -> bool:
+            return pool.keeps(key)
+
+        pool.closed_early("a")
+        assert keeps()
+        now = 599
+        pool.closed_early("a")
+        assert [keeps(), keeps("b")] == [False, True]
+        now = 599 + 599
+        assert not keeps()
+        now = 599 + 600
+        assert keeps()
+        pool.closed_early("a")
+        assert keeps()
+        for now in (599 + 601, 599 + 602):  # noqa: B007  the pool's clock
+            pool.closed_early("a")
+        now = 599 + 602 + 599
+        assert not keeps()
 
     def test_the_number_of_destinations_is_bounded(self) -> None:
         """Those where it happened last are known."""
-        known = EarlyClosers()
+        pool = Pool(1, lambda: 0.0)
         for number in range(4097):
             for _ in range(2):
-                known.record(str(number), 0)
-        assert len(known._seen) == 4096
-        assert [known.includes(str(number), 0) for number in (0, 1, 4096)] == [False, True, True]
+                pool.closed_early(str(number))
+        assert [pool.keeps(str(number)) for number in (0, 1, 4096)] == [True, False, False]
 
 
 EVENTS = ["begin", "begin large", "clean", "unclean", "stray", "end", "close"]
