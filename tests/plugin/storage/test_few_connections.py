@@ -37,10 +37,9 @@ async def few(url: str, limit: int) -> AsyncIterator[Database]:
 
 async def open_connections(url: str) -> int:
     """Count the connections of others to the database."""
-    query = (
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
-    connection = await asyncpg.connect(url)
+    # Not those that have counted before: the server may still be closing them.
+    query = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name <> 'count'"
+    connection = await asyncpg.connect(url, server_settings={"application_name": "count"})
     try:
         return int(await connection.fetchval(query))
     finally:
