@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, SettingsInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
+from flowactions_plugin.storage import outages
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
 from flowactions_plugin.storage.sqlite import Deadline
@@ -315,6 +316,11 @@ async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
         await execute(postgres_url, f'GRANT INSERT ON flowactions_oauth_states TO "{role}"')
         async with database.write() as connection:
             await connection.execute(text(ROW.format("a")))
+
+
+def test_each_code_of_an_outage_has_an_advice() -> None:
+    """An operator reads what to do beside what has failed."""
+    assert set(outages.OUTAGES) <= set(outages.ADVICE)
 
 
 def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCaptureFixture) -> None:
