@@ -556,3 +556,9 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     verdict: Verdict
     findings: Sequence[Finding] = ()
     level: str = "ok"
+
+    @property
+    def state(self) -> str:
+        """The verdict in a word for a first line: ``needs you`` where deliveries go on, and something is to be looked at."""
+        goes_on = self.verdict.state in {"ok", "idle"}
+        return "needs you" if goes_on and self.level != "ok" else self.verdict.state

@@ -9,7 +9,9 @@ from sqlalchemy import insert, update
 
 from flowactions_plugin.cli import checks as checks_module
 from flowactions_plugin.cli.checks import Check, check_chat
+from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import check_deliveries
+from flowactions_plugin.cli.outbox import show_status
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.findings import NAMED
@@ -306,6 +308,20 @@ async def test_nodes_whose_deliveries_mostly_fail_are_named(
     checks = await found(queue, "node")
     message = f"node n of flow f of organization acme: {failed} of its last {failed + arrived} deliveries have failed: {why}"
     assert [(each.result, each.message) for each in checks] == ([("warning", message)] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("failing", "alive", "says"), [(0, 1, "idle"), (1, 1, "needs you"), (1, 0, "no_worker")]
+)
+async def test_the_first_line_is_not_quiet_above_a_warning(
+    queue: Queue, failing: int, alive: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`status` begins with the verdict, unless that says that deliveries go on, and something is to be looked at."""
+    for number in range(failing):
+        await fails(queue, f"http://failing:{number + 1}")
+    await seen(queue, 1, 0 if alive else 3600)
+    await show_status(CommandContext(None, read_settings({}), queue.database), None)
+    assert capsys.readouterr().out.startswith(f"verdict      {says}: ")
 
 
 async def test_deliveries_in_quarantine_are_named(queue: Queue) -> None:
