@@ -72,6 +72,7 @@ REASONS: Mapping[str, str] = {
     "flowactions_hookspecs.core:_MAKING_ROUTES": "a lock",
     "flowactions_hookspecs.openapi:OPENAPI_COMPONENTS": "a description; Litestar copies it for each document",
     "flowactions_plugin.queue.enqueue:_test": "a context variable: each task has its own value",
+    "flowactions_plugin.egress.destination:_host_and_port": "caches a pure function of hosts and ports",
     "flowactions_plugin.egress.request_head:_is_free": "caches a pure function of header names",
     "flowactions_plugin.egress.request_head:_is_token": "caches a pure function of header names",
     "flowactions_plugin.queue.claimed:_HEADERS": "a decoder keeps nothing between calls",
