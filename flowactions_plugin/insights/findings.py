@@ -10,16 +10,13 @@ from typing import Final, Literal
 from urllib.parse import urlencode
 
 from flowactions_plugin.insights.curl import quoted
-from flowactions_plugin.insights.results import DestinationState, Finding, Level, Verdict, Worker
+from flowactions_plugin.insights.results import Finding, Level, Verdict, Worker
 from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, Facts, clock_words, moment
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.storage.retention import HOUR_MS
 
 FAILING_COUNTED: Final = 200
 """Up to how many destinations that fail are counted."""
-
-LEAST_IN_A_ROW: Final = 3
-"""So many failures in a row of a destination are told, where most attempts fail."""
 
 NAMED: Final = 20
 """How many of one kind are named; further ones are counted."""
@@ -147,7 +144,11 @@ def _lost(workers: Sequence[Worker], now: int) -> tuple[list[Worker], int]:
 def _no_worker(facts: Facts) -> Finding:
     """Give since when no worker is alive, and what waits for one."""
     seen = max((each.last_seen_at for each in facts.workers), default=None)
-    words = "none was alive within the last day" if seen is None else f"none is alive since {moment(seen)}"
+    words = (
+        "no worker was alive within the last day"
+        if seen is None
+        else f"no worker is alive since {moment(seen)}"
+    )
     level: Level = "warning"
     waiting = facts.waiting
     if waiting.number:
@@ -212,8 +213,7 @@ def _destinations(facts: Facts) -> Iterator[Finding]:
     if number >= MANY:
         words = plural(number, "destination fails", "destinations fail", exact=exact)
         yield Finding("failed", "destinations", words, list_them, "/destinations")
-    named = [*facts.failing[:NAMED], *(each for each in facts.worst if _only_fails(each))]
-    for each in {(each.organization_id, each.destination): each for each in named}.values():
+    for each in facts.failing[:NAMED]:
         of = f" of organization {printable(each.organization_id)}" if facts.sees_all else ""
         more = "; it is paused" if each.paused else ""
         if each.limited_since is not None:
@@ -228,12 +228,6 @@ def _destinations(facts: Facts) -> Iterator[Finding]:
         )
     what = ("destination fails", "destinations fail")
     yield from _more("destination", number - NAMED, *what, list_them, "/destinations", exact=exact)
-
-
-def _only_fails(state: DestinationState) -> bool:
-    """Return whether most attempts of the last hour have failed, and the last ones, too few for an alert."""
-    row = state.failures_in_row if state.organization_id else 0  # that of alerts is told apart
-    return row >= LEAST_IN_A_ROW and state.failed > state.delivered
 
 
 def _others(facts: Facts) -> Iterator[Finding]:

@@ -124,7 +124,6 @@ class Insights:
             worst, slowest = standing.busiest(connection, scope, now, shown, limited)
             facts = facts._replace(
                 failing=standing.states(connection, scope, now, limited, FAILING_COUNTED + 1, failing=True),
-                worst=worst[:SHOWN],
                 quarantined=standing.quarantined(connection, scope, NAMED + 1),
                 inbound=standing.inbound_failing(connection, now) if facts.sees_all else (),
             )

@@ -337,17 +337,27 @@ _HEALTH: Final = (
 )
 
 
+LEAST_IN_A_ROW: Final = 3
+"""So many failures in a row make a destination one that fails, where most attempts fail."""
+
+
 def _fails(now: int) -> list[Any]:
-    """Return the conditions on destinations that fail as for an alert, lately or with deliveries that wait for them."""
+    """Return the conditions on destinations that fail, lately or with deliveries that wait for them.
+
+    They fail as for an alert, or a few times in a row and in most attempts of the last hour.
+    """
     health = destinations.c
     waits = exists().where(
         LIVE, outbox.c.destination == health.destination, outbox.c.organization_id == health.organization_id
     )
     long = health.last_failure_at - health.failing_since >= ALERT_MS
+    more = func.sum(statistics.c.failed) > func.sum(statistics.c.delivered)
+    hour = and_(_same(statistics, destinations), statistics.c.bucket.in_(_starts(now, HOUR_BUCKETS)))
+    mostly = and_(health.failures_in_row >= LEAST_IN_A_ROW, select(more).where(hour).scalar_subquery())
     return [
         FAILING,
         health.organization_id != inline(EVERY_ORGANIZATION),  # that of alerts is told apart
-        or_(health.failures_in_row >= ALERT_FAILURES, long),
+        or_(health.failures_in_row >= ALERT_FAILURES, long, mostly),
         or_(health.last_failure_at >= now - HOUR_MS, waits),
     ]
 

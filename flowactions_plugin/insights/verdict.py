@@ -95,7 +95,6 @@ class Facts(NamedTuple):
         shares: organizations with failed attempts of the last minutes, the most failures first; empty if most arrive.
         snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
         failing: destinations that fail now, those that have failed for longest first.
-        worst: destinations with the most failures of the last hour.
         quarantined: rows of the outbox that are in quarantine.
         inbound: of each provider of which no event was processed, the row of why the latest request failed.
     """
@@ -122,7 +121,6 @@ class Facts(NamedTuple):
     shares: Sequence[Share] = ()
     snapshot: Snapshot | None = None
     failing: Sequence[DestinationState] = ()
-    worst: Sequence[DestinationState] = ()
     quarantined: Sequence[Any] = ()
     inbound: Sequence[Any] = ()
 

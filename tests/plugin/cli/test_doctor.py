@@ -125,7 +125,7 @@ async def test_rows_that_nobody_claims_are_a_status_of_their_own(
     assert results(stalled)["workers"] == "failed"
     (said,) = [check["message"] for check in stalled.document["checks"] if check["name"] == "workers"]
     assert said.startswith(
-        "none was alive within the last day, although 1 delivery waits, the oldest due since 2"
+        "no worker was alive within the last day, although 1 delivery waits, the oldest due since 2"
     )
 
 

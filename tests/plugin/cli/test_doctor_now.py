@@ -91,7 +91,7 @@ async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
 
 @pytest.mark.parametrize("failures", [2, 5, 20])
 async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue, failures: int) -> None:
-    """From three failures in a row on, which are most of the hour's; on Destinations always, and to a tenant masked."""
+    """From three failures in a row on, which are most of the hour's, as Destinations has them; to a tenant masked."""
     places = {
         "http://nowhere.invalid:80": Outcome(
             0, 1, error="nowhere.invalid has no address now: the name was not found"
@@ -111,6 +111,7 @@ async def test_of_a_destination_the_last_attempts_sentence_is_told(queue: Queue,
         each.destination: each for each in await Insights(queue.database).destinations(Scope("acme"), 10)
     }
     assert told.keys() == (places.keys() if failures >= 3 else set())
+    assert {each.destination for each in await Insights(queue.database).failing(10)} == set(told)
     for place, words in zip(
         places, ("the name was not found", "it answered 302, a redirect", "10.1.2.3"), strict=True
     ):
@@ -174,7 +175,7 @@ async def test_rows_that_wait_without_a_worker_are_a_failure(queue: Queue, ago: 
     await queue.put()
     (check,) = await found(queue, "workers")
     assert check.result == result
-    assert check.message.startswith("none is alive since 2")
+    assert check.message.startswith("no worker is alive since 2")
     assert ", although 1 delivery waits, the oldest due since 2" in check.message
 
 
