@@ -28,6 +28,7 @@ from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.migrations import head
 from flowactions_plugin.storage.postgresql import OPEN_SECONDS
 from flowactions_plugin.watch.readiness import try_writing
+from flowactions_plugin.watch.statistics import ALERT_FAILURES
 
 SLOW_MS: Final = 200.0
 """A database that answers later than this makes everything slow."""
@@ -219,7 +220,9 @@ async def check_deliveries(checks: Checks, context: CommandContext) -> str | Non
 
 async def _nodes(checks: Checks, insights: Insights, overview: Overview) -> None:
     """Name nodes that have several failed deliveries now, and most of whose last ones failed, if their destinations work."""
-    failing = {each.destination for each in await insights.failing(NAMED)}
+    failing = await insights.failing(NAMED)
+    # A few failures may well be the node's.
+    places = {each.destination for each in failing if each.failures_in_row >= ALERT_FAILURES}
     found = []
     for origin in overview.failures.nodes:
         if origin.failed < NODE_FAILURES:
@@ -230,7 +233,7 @@ async def _nodes(checks: Checks, insights: Insights, overview: Overview) -> None
         ended = [
             row
             for row in rows
-            if row.destination not in failing
+            if row.destination not in places
             and (row.status == "delivered" or row.error_class not in NO_ATTEMPT)
         ]
         bad = [row for row in ended if row.status != "delivered"]
