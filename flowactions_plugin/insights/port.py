@@ -273,13 +273,11 @@ class Insights:
         return [action_of(row, scope) for row in await self._rows(query, limit)]
 
     async def pauses(self, scope: Scope, after: tuple[str, str] | None = None, limit: int = 50) -> list[Pause]:
-        """Return what is paused, by organization and destination: of an organization with what is paused for all."""
+        """Return what is paused, by organization and destination: of an organization what concerns it, also of what is paused for all."""
         target = (pauses.c.organization_id, pauses.c.destination)
-        query = select(pauses).order_by(*target)
+        query = select(pauses).where(*standing.pauses_of(scope)).order_by(*target)
         if after is not None:
             query = query.where(tuple_(*target) > after)
-        if scope.organization_id is not None:
-            query = query.where(pauses.c.organization_id.in_([EVERY_ORGANIZATION, scope.organization_id]))
         return [pause_of(row, scope) for row in await self._rows(query, limit)]
 
     async def audit(self, scope: Scope, before: str | None, limit: int) -> list[AuditEntry]:

@@ -186,14 +186,11 @@ def _numbers(connection: Connection, database: Database, scope: Scope, alerts_at
         _up_to(outbox, outbox.c.status == inline("dead"), dead, *mine).label("dead"),
         _up_to(chat_connections, troubled(now - DAY_MS), *of_scope(chat_connections, scope)).label("chat"),
     ).select_from(head)
-    whose = () if scope.organization_id is None else (scope.organization_id, EVERY_ORGANIZATION)
     paused = select(
         func.count().label("paused"),
         func.count(case((pauses.c.paused_role == inline(AUTOMATIC.role), 1))).label("paused_automatically"),
         func.min(pauses.c.paused_at).label("paused_since"),
-    )
-    if whose:
-        paused = paused.where(pauses.c.organization_id.in_(whose))
+    ).where(*pauses_of(scope))
     alerts = select(*(destinations.c[name].label(f"alerts_{name}") for name in _HEALTH)).where(
         destinations.c.organization_id == EVERY_ORGANIZATION,
         destinations.c.destination == alerts_at,
@@ -486,6 +483,17 @@ def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
         pauses.c.destination == destination,
         or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
     )
+
+
+def pauses_of(scope: Scope) -> list[ColumnElement[bool]]:
+    """Return the condition on pauses within a scope: an organization's own, and those for all of destinations that it uses."""
+    if scope.organization_id is None:
+        return []
+    # Where others send, an organization is not told.
+    place = pauses.c.destination
+    has_sent = exists().where(destinations.c.destination == place, *of_scope(destinations, scope))
+    uses = or_(has_sent, place.in_(_waiting(scope, outbox.c.destination)))
+    return [or_(*of_scope(pauses, scope), and_(pauses.c.organization_id == EVERY_ORGANIZATION, uses))]
 
 
 def of_scope(table: Any, scope: Scope) -> list[ColumnElement[bool]]:

@@ -19,7 +19,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from flowactions_plugin.storage.schema import pauses as pauses_table
-from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, put, rows_of
+from tests.pausing import ACME, ALL, DOWN, MAYA, OLIVE, has_failed, put, rows_of
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.queueing import Queue, an_executor, claimed
 from tests.waiting import until
@@ -80,17 +80,27 @@ async def test_a_pause_holds_for_one_organization_or_for_all(queue: Queue) -> No
     assert await rows_of(queue, "* FROM flowactions_pauses") == []
 
 
-async def test_an_organization_sees_its_own_pauses_and_those_for_all(queue: Queue) -> None:
-    """And none of another one's."""
-    pauses = Operations(queue.database)
+async def test_an_organization_sees_its_own_pauses_and_those_for_all_that_concern_it(queue: Queue) -> None:
+    """Of those for all: the destinations to which it has sent something, or something of it waits; none where others send."""
+    pauses, insights = Operations(queue.database), Insights(queue.database)
     for scope, actor in ((ACME, MAYA), (Scope("globex"), MAYA), (ALL, OLIVE)):
         assert await pauses.pause(scope, DOWN, actor)
-    assert [each.organization_id for each in await Insights(queue.database).pauses(ACME)] == ["", "acme"]
-    assert [each.organization_id for each in await Insights(queue.database).pauses(ALL)] == [
-        "",
-        "acme",
-        "globex",
-    ]
+    await pauses.pause(ALL, UP, OLIVE)
+
+    async def shown() -> tuple[list[tuple[str, str]], int]:
+        rows = [(each.organization_id, each.destination) for each in await insights.pauses(ACME)]
+        return rows, (await insights.facts(ACME)).paused[0]
+
+    assert await shown() == ([("acme", DOWN)], 1)
+    await has_failed(queue, 1)
+    assert await shown() == ([("", DOWN), ("acme", DOWN)], 2)
+    waits = await put(queue, 1, UP)
+    await put(queue, 2, "https://other.example:443")
+    assert await shown() == ([("", DOWN), ("", UP), ("acme", DOWN)], 3)
+    await queue.run(f"UPDATE flowactions_outbox SET organization_id = 'globex' WHERE id = '{waits}'")  # noqa: S608
+    assert await shown() == ([("", DOWN), ("acme", DOWN)], 2)
+    every = [(each.organization_id, each.destination) for each in await insights.pauses(ALL)]
+    assert every == [("", DOWN), ("", UP), ("acme", DOWN), ("globex", DOWN)]
 
 
 async def test_resuming_for_all_leaves_what_an_organization_has_paused(queue: Queue) -> None:
