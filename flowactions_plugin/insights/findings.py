@@ -265,8 +265,8 @@ def _others(facts: Facts) -> Iterator[Finding]:
             listed(destination=alerts.destination),
         )
     if facts.limited:
-        number = plural(len(facts.limited), "destination is", "destinations are")
-        since = moment(min(facts.limited.values()))
+        limited = [since for own in facts.limited.values() for since in own.values()]
+        number, since = plural(len(limited), "destination is", "destinations are"), moment(min(limited))
         yield Finding(
             "note",
             "limited",

@@ -169,14 +169,16 @@ class Insights:
     def _states(self, connection: Connection, scope: Scope, limit: int, **which: Any) -> list[DestinationState]:
         """Return destinations with what waits for them."""
         now = self._database.time_on(connection)
-        _, limited = standing.workers_of(connection, now)
+        _, limited = standing.workers_of(connection, scope, now)
         found = standing.states(connection, scope, now, limited, limit, **which)
         return standing.with_depth(connection, scope, found)
 
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""
         return await self._read(
-            lambda connection: standing.workers_of(connection, self._database.time_on(connection))[0]
+            lambda connection: standing.workers_of(connection, _EVERYTHING, self._database.time_on(connection))[
+                0
+            ]
         )
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
@@ -203,7 +205,7 @@ class Insights:
                 return None
             row, log = stored
             now = self._database.time_on(connection)
-            workers, limited = standing.workers_of(connection, now)
+            workers, limited = standing.workers_of(connection, scope, now)
             names = {token_prefix(each.id): each.name for each in workers}
             facts = detail_of(row, log, now, names, for_operators=scope.organization_id is None)
             pause = _pause(connection, scope, row)
@@ -211,7 +213,7 @@ class Insights:
             if holder is not None and scope.organization_id is not None:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
-            since = limited.get(facts.destination)
+            since = limited.get(facts.organization_id, {}).get(facts.destination)
             return Found(
                 row=facts,
                 audit=_audited(connection, scope, delivery_id, facts.action_id),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
 from flowactions_plugin import clock
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Verdict, Worker
+from flowactions_plugin.watch.fleet import Limited
 from flowactions_plugin.watch.statistics import BUCKET_MS
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ class Facts(NamedTuple):
         paused_since: when the first of them began.
         alerts: the destination of alerts, if it fails.
         workers: the processes that deliver, those seen last first.
-        limited: the destinations that workers limit, since when.
+        limited: of organizations, the destinations that workers limit, since when.
         buckets: the last day.
         shares: organizations with failed attempts of the last minutes, the most failures first; empty if most arrive.
         snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
@@ -116,7 +117,7 @@ class Facts(NamedTuple):
     paused_since: int | None
     alerts: DestinationState | None
     workers: Sequence[Worker]
-    limited: Mapping[str, int]
+    limited: Limited
     buckets: Sequence[Bucket]
     shares: Sequence[Share] = ()
     snapshot: Snapshot | None = None

@@ -89,7 +89,7 @@ class Standing:
 
     def __init__(self) -> None:
         self._answered: dict[int | tuple[str, str], None] = {}
-        self._hanging: dict[int, tuple[str, int]] = {}
+        self._hanging: dict[int, tuple[str, str, int]] = {}
 
     def answers(self, row: Due | ClaimedDelivery) -> bool:
         """Return whether a lane answers, as far as it is known."""
@@ -110,18 +110,19 @@ class Standing:
         elif failure_class(outcome) == "timeout":
             self._answered.pop(row.lane, None)
             self._answered.pop(host, None)
-            self._hanging.setdefault(row.lane, (row.destination, outcome.started_at + outcome.duration_ms))
+            self._hanging.setdefault(row.lane, (*host, outcome.started_at + outcome.duration_ms))
             while len(self._hanging) > MOST_REMEMBERED:
                 del self._hanging[next(iter(self._hanging))]
 
-    def limited(self) -> dict[str, int]:
-        """Return the destinations that have one attempt at a time because attempts time out, and since when (Unix milliseconds).
+    def limited(self) -> dict[str, dict[str, int]]:
+        """Return each organization's destinations that have one attempt at a time because attempts time out, and since when.
 
-        Any thread may call it.
+        Times are Unix milliseconds. Any thread may call it.
         """
-        found: dict[str, int] = {}
-        for destination, since in self._hanging.copy().values():
-            found[destination] = min(since, found.get(destination, since))
+        found: dict[str, dict[str, int]] = {}
+        for organization, destination, since in self._hanging.copy().values():
+            own = found.setdefault(organization, {})
+            own[destination] = min(since, own.get(destination, since))
         return found
 
     def forget(self) -> None:

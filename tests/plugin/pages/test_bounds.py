@@ -150,7 +150,7 @@ async def test_an_overview_takes_ten_statements_at_the_most(queue: Queue, scope:
         row = claimed(organization_id=organization, destination=place)
         monitor.record([Completion(row, Outcome(0, 1, status_code=500), failed) for _ in range(20)])
     await monitor.write()
-    await Fleet(database, "continuous", 10).beat(0, 0, {place: 1})
+    await Fleet(database, "continuous", 10).beat(0, 0, {"acme": {place: 1}})
     await queue.run("UPDATE flowactions_outbox SET takeovers = 3, waiting_since = 1, last_error = 'x'")
     insights = Insights(database, Settings(alerts_url=place))
     about = {each.about for each in (await insights.overview(scope)).findings}

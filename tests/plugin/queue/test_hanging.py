@@ -218,7 +218,7 @@ async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> 
         await monitor.report()
         time_out(executor, "acme", place)
         await monitor.report()
-        assert await limited(None)
+        assert (await limited(None), await limited("acme"), await limited("globex")) == (1, 1, 0)
         found = await queries.delivery(Scope("acme"), row_id)
         assert found is not None
         assert "limited to one delivery at a time since 1970-01-01T00:00:00Z, because attempts" in found.why
