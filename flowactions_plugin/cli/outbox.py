@@ -166,10 +166,9 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
     for name, value in facts.items():
         line(f"{name:12} {value}")
     for each in overview.findings:
-        if each.about != "deliveries":
-            line(f"{each.about:12} {each.words}")
-            if each.advice:
-                line(f"{'':12} -> {each.advice}")
+        line(f"{each.about:12} {each.words}")
+        if each.advice:
+            line(f"{'':12} -> {each.advice}")
     _titled(
         overview.workers,
         {

@@ -128,7 +128,7 @@ class Insights:
                 inbound=standing.inbound_failing(connection, now) if facts.sees_all else (),
             )
             verdict = judge(facts)
-            found = findings_of(facts, verdict)
+            found = findings_of(facts)
             return struct_of(
                 facts,
                 Overview,
@@ -140,7 +140,7 @@ class Insights:
                 failures=failures(connection, scope, now, shown),
                 verdict=verdict,
                 findings=found,
-                level=worst_of(found),
+                level=worst_of(verdict, found),
             )
 
         return await self._read(read)

@@ -21,6 +21,9 @@ delivered rows again, as new rows."""
 State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
 
 Level: TypeAlias = Literal["failed", "warning", "note"]
+"""How bad a finding is, the worst first. A note concerns nobody at night: it works as somebody wants it to."""
+
+Worst: TypeAlias = Literal["failed", "warning", "ok"]
 
 Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
 """Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
@@ -489,7 +492,7 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         return self.dead + self.retrying
 
 
-class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class Verdict(msgspec.Struct, rename="camel", frozen=True):
     """The verdict: whether deliveries work.
 
     Attributes:
@@ -497,12 +500,16 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             ``stalled``: rows are due, and no worker claims them. ``no_worker``: no worker has been alive for a minute.
             ``failing``: most attempts of the last minutes have failed, in more than one organization.
         reason: the reason, in one sentence or two.
+        level: ``failed``, ``warning`` or ``ok``.
+        advice: what to do, with commands; empty: nothing.
         failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
             otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
+    level: Worst = "ok"
+    advice: str = ""
     failing_organization: str | None = None
 
 
@@ -510,7 +517,7 @@ class Finding(msgspec.Struct, rename="camel", frozen=True):
     """Something that somebody should look at.
 
     Attributes:
-        level: ``failed``; ``warning``; ``note``: it works as somebody wants it to.
+        level: ``failed``; ``warning``; ``note``.
         about: what it concerns, as `doctor` names its checks.
         words: what is found, with times as ISO 8601.
         advice: what to do, with commands; empty: nothing.
@@ -539,8 +546,8 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         slowest: destinations, ordered by time of workers within the last hour.
         failures: flows and nodes, ordered by failed deliveries.
         verdict: whether deliveries work.
-        findings: what somebody should look at, the worst first.
-        level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
+        findings: what else somebody should look at, the worst first.
+        level: the worst level of verdict and findings: ``failed``, ``warning`` or ``ok``.
     """
 
     due: Counted
@@ -554,8 +561,8 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     slowest: Sequence[DestinationState]
     failures: Failures
     verdict: Verdict
-    findings: Sequence[Finding] = ()
-    level: str = "ok"
+    findings: Sequence[Finding]
+    level: Worst
 
     @property
     def state(self) -> str:
