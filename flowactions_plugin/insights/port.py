@@ -23,7 +23,6 @@ from flowactions_plugin.insights.results import (
     Action,
     AuditEntry,
     Bucket,
-    ChatConnection,
     Counted,
     DestinationState,
     Found,
@@ -227,12 +226,12 @@ class Insights:
 
     async def connections(
         self, scope: Scope, unreadable: Unreadable, after: str = "", limit: int = 100
-    ) -> list[ChatConnection]:
-        """Return chat connections, by organization, without their tokens.
+    ) -> list[SimpleNamespace]:
+        """Return chat connections, by organization, as their rows are, but without tokens.
 
         Args:
             scope: whose.
-            unreadable: says why a token cannot be used in this process.
+            unreadable: says why a token cannot be used in this process: the connection's status is ``unusable`` then.
             after: the last organization of the page before.
             limit: how many at the most.
         """
@@ -242,7 +241,7 @@ class Insights:
         for row in await self._rows(query.order_by(table.c.organization_id), limit):
             reason = unreadable(row.organization_id, row.sealed_token) if row.status == "active" else None
             others = {} if reason is None else {"status": "unusable", "status_reason": reason}
-            found.append(struct_of(row, ChatConnection, **others))
+            found.append(SimpleNamespace(**{**row._mapping, "sealed_token": None, **others}))  # noqa: SLF001  public
         return found
 
     async def inbound(self, scope: Scope, event_id: str | None, cursor: str | None, limit: int) -> InboundPage:

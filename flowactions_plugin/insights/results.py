@@ -291,45 +291,6 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     resent_as: Sequence[Resent] = ()
 
 
-class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A chat connection, without its token.
-
-    Attributes:
-        organization_id: the tenant.
-        team_id: id of the workspace.
-        team_name: name of the workspace.
-        installed_by_id: id of the person who connected it.
-        installed_by_name: name of that person.
-        installed_at: when it was connected.
-        default_channel: the channel of test messages; ``None``: not set.
-        status: ``active``, ``revoked``, or ``unusable``: the process that shows it cannot decrypt the token.
-        status_reason: why it is not active.
-        ask_at: when the provider is asked again about the token that it has refused; ``None``: never.
-        missing_scopes: scopes that the provider reported as missing, separated by commas.
-        last_error: the code of the last message that could not be sent since the install; ``None``: no message
-            failed.
-        last_error_at: when that message failed.
-        last_error_flow: the message's flow; ``None``: it was a test message.
-        last_error_node: its node.
-    """
-
-    organization_id: str
-    team_id: str
-    team_name: str
-    installed_by_id: str
-    installed_by_name: str
-    installed_at: int
-    default_channel: str | None
-    status: str
-    status_reason: str | None
-    ask_at: int | None
-    missing_scopes: str
-    last_error: str | None
-    last_error_at: int | None
-    last_error_flow: str | None
-    last_error_node: str | None
-
-
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
 
