@@ -297,7 +297,6 @@ class Services:
         if self._database.made_tables and self._settings.environment == "production" and pace is not None:
             log.warning("%s: %s", *pace, extra={"event": "settings.pace"})
         self._open.push_async_callback(self._pacing.aclose)
-        self._open.push_async_callback(self._health.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
