@@ -45,15 +45,13 @@ class Fleet:
         self._database = database
         self._mode = mode
         self._slots = slots
-        self._id = ""
-        self._claimed = 0
-        self._limited: Limited = {}
+        self.begin()
 
     def begin(self) -> str:
         """Begin anew, under an id that this returns."""
         self._id = new_id(self._database.clock())
         self._claimed = 0
-        self._limited = {}
+        self._limited: Limited = {}
         return self._id
 
     def is_news(self, limited: Limited) -> bool:
