@@ -204,11 +204,11 @@ def _body(
             message = "The body is empty, so the request is sent without one. A grey text in this field is an example."
             yield warning("empty_body", message)
         return
-    invalid = wrong = faults.json_fault(text) if is_there and len(text) <= limit else None
+    wrong = None
     try:
         render_body(config, variables, unusable, limit)
     except BodyInvalid as exc:
-        invalid = wrong or ConfigProblem(code="invalid_body", message=str(exc))
+        wrong = ConfigProblem(code="invalid_body", message=str(exc), line=exc.line, column=exc.column)
     except TooLarge as exc:
         yield ConfigProblem(code=exc.reason, message=str(exc))
         return
@@ -216,8 +216,8 @@ def _body(
     for unknown in faults.unknown_tokens(text):
         if wrong is None or (unknown.line, unknown.column) != (wrong.line, wrong.column):
             yield unknown
-    if invalid is not None:
-        yield invalid
+    if wrong is not None:
+        yield wrong
         return
     yield from faults.tokens_in_keys(text)
     yield from islice(faults.repeated_keys(text), faults.MOST_OF_A_RULE)
