@@ -59,6 +59,10 @@ class Paced:
     async def expire(self) -> None:
         await self.run("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
 
+    def killed(self) -> DeferredStore:
+        """Make the store of a process that is gone after what a test has it do."""
+        return DeferredStore(self.database, lambda: ("webhook", "chat_message"))
+
     def offering(self, *types: str) -> Pacing:
         """Make the pacing of another process, which offers these types."""
 

@@ -453,7 +453,7 @@ class TestReaches:
         renew = DeferredStore.renew
         calls = 0
 
-        async def counting(self: DeferredStore, step: Any, token: str) -> None:
+        async def counting(self: DeferredStore, step: Any) -> None:
             nonlocal calls
             calls += 1
             if calls == 8:
@@ -461,7 +461,7 @@ class TestReaches:
             try:
                 if calls == 2:
                     raise StorageUnavailable("the database failed: for a moment")
-                await renew(self, step, token)
+                await renew(self, step)
             finally:
                 await run.age(LEASE_SECONDS / 3)  # the time until the next one, however long that takes here
 

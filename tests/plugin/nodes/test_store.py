@@ -255,7 +255,7 @@ class TestTheDatabaseFails:
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
         for _ in range(MAX_LEASES):
-            assert (await run.store.lease(step_of(walk, "s"))).records
+            assert (await run.killed().lease(step_of(walk, "s"))).records
             await run.expire()
         assert sorted(
             await run.query("SELECT node_id, holds FROM flowactions_deferred WHERE ran_at IS NULL")
@@ -319,7 +319,7 @@ class TestTypesNotOffered:
             assert (await both._store.lease(step_of(walk, "s"))).records
         plain = a_walk(run_id="plain")
         await run.record(plain, "w")
-        await run.store.lease(step_of(plain, "s"))
+        await run.killed().lease(step_of(plain, "s"))
         await run.expire()
         await run.run("UPDATE flowactions_deferred SET held_until = 2 WHERE run_id = 'plain'")
         for _ in range(3):
@@ -343,7 +343,7 @@ class TestRecovery:
             walk = a_walk(visit="3")
             await run.record(walk, "a", step=step)
             await run.record(walk, "b", step=step, halts=halts)
-            await run.store.lease(step_of(walk, step))
+            await run.killed().lease(step_of(walk, step))
             await run.expire()
             assert await run.pacing.recover() == 1
             told_walk, told_step, advanced = run.host.told.pop()
@@ -365,7 +365,7 @@ class TestRecovery:
             run.host.tell = tell
             walk = a_walk()
             await run.record(walk, "a")
-            await run.store.lease(step_of(walk, "s"))
+            await run.killed().lease(step_of(walk, "s"))
             await run.expire()
             assert await run.pacing.recover() == 1
         assert caplog.text.count("Telling.nodes_recovered failed") == 2
