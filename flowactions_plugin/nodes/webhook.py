@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final
 
@@ -266,33 +266,20 @@ def render_body(
         raise explained(text, exc) from None
 
 
-def render_header(header: HeaderField, variables: Variables) -> Header | None:
-    """Make a custom header; ``None`` for one without a name.
-
-    Raises:
-        HeadersTooLarge: its value would be larger than receivers take.
-    """
-    if not header.key.strip():
-        return None
-    value = interpolate_header(without_surrogates(header.value), variables, MAX_HEADER_VALUE_BYTES)
-    return Header(key=header.key, value=value)
-
-
-def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header, ...]:
-    """Make the custom headers.
+def render_headers(fields: Iterable[HeaderField], variables: Variables) -> tuple[Header, ...]:
+    """Make the custom headers; those without a name are left out.
 
     Raises:
         HeadersTooLarge: one of them, or all of them together, would be larger than receivers take.
     """
     headers: list[Header] = []
     size = 0
-    for field in config.webhook_headers:
-        header = render_header(field, variables)
-        if header is None:
-            continue
-        headers.append(header)
-        size += len(header.value)
-        check_headers_size(size)  # as it grows: what is too large is not built
+    for field in fields:
+        if field.key.strip():
+            value = interpolate_header(without_surrogates(field.value), variables, MAX_HEADER_VALUE_BYTES)
+            headers.append(Header(key=field.key, value=value))
+            size += len(value)
+            check_headers_size(size)  # as it grows: what is too large is not built
     return tuple(headers)
 
 
@@ -320,7 +307,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         entity=_entity(walk, node),
         url=config.webhook_url.strip(),
         method=config.webhook_method,
-        headers=render_headers(config, variables),
+        headers=render_headers(config.webhook_headers, variables),
         body=body,
         max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
         by_schedule=config.webhook_retry_on_failure,
