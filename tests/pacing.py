@@ -61,7 +61,7 @@ class Paced:
 
     def killed(self) -> DeferredStore:
         """Make the store of a process that is gone after what a test has it do."""
-        return DeferredStore(self.database, lambda: ("webhook", "chat_message"))
+        return another(self.pacing)._store
 
     def offering(self, *types: str) -> Pacing:
         """Make the pacing of another process, which offers these types."""
@@ -84,6 +84,12 @@ async def paced(database_url: str, host_type: type[Telling] = Telling, **more: A
     actions = FlowActions.load(host)
     async with actions.lifespan():
         yield Paced(host, actions)
+
+
+def another(pacing: Pacing) -> Pacing:
+    """Make the pacing of another process with the same types."""
+    store = DeferredStore(pacing.database, lambda: pacing._node_types().keys())
+    return Pacing(pacing.database, store, pacing._node_types, pacing._host)
 
 
 def ran(advanced: Advanced) -> list[str]:

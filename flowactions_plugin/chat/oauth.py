@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import logging
@@ -161,13 +160,13 @@ class OAuthInstaller:
         return Installation(self._static_token, "")
 
     def _signed(self, flow_id: str) -> str:
-        return f"{flow_id}.{_base64(self._keys.sign(flow_id.encode(), STATE_PURPOSE))}"
+        return f"{flow_id}.{self._keys.sign(flow_id.encode(), STATE_PURPOSE).hex()}"
 
     async def _flow(self, state: str | None) -> OAuthFlow:
         """Return the flow of a state. The signature is checked before the database is read."""
         flow_id, _, signature_text = (state or "").partition(".")
         try:
-            message, signature = flow_id.encode("ascii"), _unbase64(signature_text)
+            message, signature = flow_id.encode("ascii"), bytes.fromhex(signature_text)
         except ValueError:
             raise OAuthFailed("invalid_state") from None
         if not self._keys.verify(message, signature, STATE_PURPOSE):
@@ -185,12 +184,3 @@ def cookie_name(flow_id: str) -> str:
 
 def _fingerprint(cookie: str) -> str:
     return hashlib.sha256(cookie.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _unbase64(text: str) -> bytes:
-    data = text.encode("ascii")
-    return base64.b64decode(data + b"=" * (-len(data) % 4), altchars=b"-_", validate=True)

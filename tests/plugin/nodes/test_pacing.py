@@ -16,10 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
 from flowactions_plugin.errors import LeaseLost
 from flowactions_plugin.nodes.pacing import Pacing
-from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
+from flowactions_plugin.nodes.store import MAX_LEASES, step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.pacing import another
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, hurry, services_of
 from tests.waiting import until
@@ -109,7 +110,8 @@ async def test_racing_advances_fire_once(actions: FlowActions, receiver: Recorde
     walk = a_walk()
     for name in ("a", "b", "c"):
         await actions.reach(before(walk, "s"), node(name, receiver.url))
-    results = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(20)))
+    processes = (pacing_of(actions), another(pacing_of(actions))) * 10
+    results = await asyncio.gather(*(each.advance(walk, "s") for each in processes))
     assert sorted(ids(*results)) == ["a", "b", "c"]
     assert {result.status for each in results for result in each.results} == {"queued"}
     assert {each.state for each in results} <= {"done", "running"}
@@ -159,11 +161,12 @@ async def test_the_signing_secret_is_not_recorded(tmp_path: Path) -> None:
 
 async def test_a_halt_stops_those_that_race(actions: FlowActions, receiver: Recorder) -> None:
     """Nobody gets past a node that halts, however many call at once."""
+    processes = (pacing_of(actions), another(pacing_of(actions))) * 5
     for _ in range(10):
         walk = a_walk()
         await actions.reach(before(walk, "s"), node("stop", "ftp://x", webhookContinueOnFailure=False))
         await actions.reach(before(walk, "s"), node("late", receiver.url))
-        found = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(10)))
+        found = await asyncio.gather(*(each.advance(walk, "s") for each in processes))
         assert ids(*found) == ["stop"]
         assert ids(await actions.advance(walk, "s")) == []
     await nothing_but(actions, receiver)
@@ -203,12 +206,12 @@ async def test_what_ends_every_process_is_dropped(
 ) -> None:
     """A node whose processes all ended is dropped, and those after it run."""
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, store = pacing_of(made)
+        pacing = pacing_of(made)
         walk = a_walk()
         for name in ("poison", "fine"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
         for _ in range(MAX_LEASES):
-            assert len((await another(store).lease(step_of(walk, "s"))).records) == 2
+            assert len((await another(pacing)._store.lease(step_of(walk, "s"))).records) == 2
             await expire(database_url)
         assert await pacing.recover() == 1
         assert await pacing.recover() == 0
@@ -221,19 +224,19 @@ async def test_what_ends_every_process_is_dropped(
 async def test_a_process_that_was_too_slow_changes_nothing(database_url: str, receiver: Recorder) -> None:
     """Who wakes up after its lease was reclaimed neither runs nor removes anything."""
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, store = pacing_of(made)
+        pacing = pacing_of(made)
         walk = a_walk()
         for name in ("a", "b"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
         step = step_of(walk, "s")
-        slow = await store.lease(step)
-        other = Pacing(pacing.database, another(store), pacing._node_types, made.host)
+        slow = await pacing._store.lease(step)
+        other = another(pacing)
         assert (await other._store.lease(step)).state == "running"
         await expire(database_url)
         taken = await other._store.lease(step)
         assert [record.node.id for record in taken.records] == ["a", "b"]
         with pytest.raises(LeaseLost):
-            await store.renew(step)
+            await pacing._store.renew(step)
         assert await pacing._run_all(step, slow, None) == Advanced(state="running")
         assert ids(await other._run_all(step, taken, None)) == ["a", "b"]
 
@@ -297,14 +300,8 @@ async def test_in_the_hosts_transaction_everything_belongs_to_it(tmp_path: Path,
         await engine.dispose()
 
 
-def pacing_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:
-    pacing = services_of(actions.host)._pacing
-    return pacing, pacing._store
-
-
-def another(store: DeferredStore) -> DeferredStore:
-    """Make the store of another process."""
-    return DeferredStore(store._database, store._types)
+def pacing_of(actions: FlowActions) -> Pacing:
+    return services_of(actions.host)._pacing
 
 
 async def expire(database_url: str) -> None:

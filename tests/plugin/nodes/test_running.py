@@ -22,6 +22,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.store import LEASE_SECONDS, MAX_LEASES, DeferredStore
+from tests.pacing import another
 from tests.plugin.nodes.crm import Act, Contact, crm, ran
 from tests.rings import sampled
 from tests.support import a_walk
@@ -475,7 +476,7 @@ class TestReaches:
             walk = await run.record("n")
             call = asyncio.create_task(run.actions.advance(walk, "s"))
             while not renewed.is_set():
-                assert await run.pacing.recover() == 0
+                assert await another(run.pacing).recover() == 0
                 await asyncio.sleep(0.01)
             assert ran(await call) == [("n", "sent")]
             assert run.plugin.runs == 1

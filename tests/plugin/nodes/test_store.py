@@ -19,7 +19,7 @@ from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.pacing import Paced, paced, ran
+from tests.pacing import Paced, another, paced, ran
 from tests.support import a_walk
 from tests.waiting import until
 
@@ -58,8 +58,8 @@ class TestStates:
                 patched.setattr(Outbox, "new_delivery", slowly)
                 winner = asyncio.create_task(run.actions.advance(walk, "s"))
                 await begun.wait()
-                for _ in range(3):
-                    assert await run.actions.advance(walk, "s") == Advanced(state="running")
+                for process in (run.pacing, another(run.pacing)):
+                    assert await process.advance(walk, "s") == Advanced(state="running")
                 go.set()
                 advanced = await winner
             assert (advanced.state, ran(advanced)) == (end, ["first", "last"])
