@@ -71,8 +71,7 @@ class OAuthInstaller:
         self._provider = provider
         self._keys = keys
         self._redirect_uri = callback_url
-        self._authorize_url = settings.chat_authorize_url
-        self._client_id = settings.chat_client_id or ""
+        self._settings = settings
         self._static_token = settings.chat_bot_token
 
     def __repr__(self) -> str:
@@ -94,11 +93,11 @@ class OAuthInstaller:
             target = f"{self._redirect_uri}?{urlencode({'code': STATIC_CODE, **query})}"
         else:
             query |= {
-                "client_id": self._client_id,
+                "client_id": self._settings.chat_client_id or "",
                 "scope": ",".join(SCOPES),
                 "redirect_uri": self._redirect_uri,
             }
-            target = f"{self._authorize_url}?{urlencode(query, quote_via=quote)}"
+            target = f"{self._settings.chat_authorize_url}?{urlencode(query, quote_via=quote)}"
         return Started(target, cookie_name(flow_id), cookie)
 
     async def finish(

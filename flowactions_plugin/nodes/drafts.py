@@ -48,7 +48,7 @@ from flowactions_plugin.errors import (
 from flowactions_plugin.host_answers import checked, failing, saved_node
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.insights.port import Insights
-from flowactions_plugin.insights.results import Delivery
+from flowactions_plugin.insights.results import DeliveryDetail
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
@@ -309,7 +309,7 @@ class NodeTests:
             pause = min(pause * 1.5, 0.5)
 
 
-def _outcome_of(delivery: Delivery) -> TestOutcome:
+def _outcome_of(delivery: DeliveryDetail) -> TestOutcome:
     """Return what a delivery's first attempt came to."""
     outcome = TestOutcome(
         status="failed", reason="not_sent", message=delivery.last_error, delivery_id=delivery.id

@@ -34,14 +34,6 @@ HOST_SECONDS: Final = 5.0
 REPEAT_SECONDS: Final = 2.0
 """After which steps are tried again that the database did not let this process read, run or release."""
 
-MOST_PENDING: Final = 100_000
-"""Steps that are kept; then the oldest is forgotten. An hour without the database and thirty users a second are as many."""
-
-NOT_RECORDED: Final = {
-    "run_halted": "A node before this one has halted the run, so nothing more of it runs.",
-    "already_run": "This node has already run at this step of the run. It does not run again.",
-}
-
 
 class Pacing:
     """Runs nodes, or records them in deferred walks and runs them when the user gets there (§3.2).
@@ -107,10 +99,10 @@ class Pacing:
             answer = await self._store.record(walk, replace(node, config=config), step_id, transaction)
         if answer == "recorded":
             return NodeResult(node_id=node.id, status="recorded")
-        halted = answer == "run_halted"
-        return NodeResult(
-            node_id=node.id, status="skipped", reason=answer, message=NOT_RECORDED[answer], halt=halted
-        )
+        message = "This node has already run at this step of the run. It does not run again."
+        if halted := answer == "run_halted":
+            message = "A node before this one has halted the run, so nothing more of it runs."
+        return NodeResult(node_id=node.id, status="skipped", reason=answer, message=message, halt=halted)
 
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: Transaction | None = None
@@ -174,7 +166,8 @@ class Pacing:
     def _repeat_later(self, step: Step) -> None:
         """Keep a step that could not be read, run or released; begin to repeat."""
         self._pending.setdefault(step)
-        if len(self._pending) > MOST_PENDING:
+        # An hour without the database and thirty users a second are as many. Then the oldest is forgotten.
+        if len(self._pending) > 100_000:
             del self._pending[next(iter(self._pending))]
         if self._repeating is None or self._repeating.done():
             self._repeating = asyncio.create_task(self._keep_repeating())

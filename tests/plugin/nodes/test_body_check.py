@@ -49,15 +49,6 @@ class TestBody:
         with pytest.raises(BodyInvalid):
             interpolate_json(text, {"userId": "", "content": ""})
 
-    @pytest.mark.parametrize("escape", ["\\", "\\u", "\\u0", "\\u00", "\\u004", "\\\\\\u00"])
-    @pytest.mark.parametrize("value", ["n", "0041", "41", "1", ""])
-    def test_a_value_completes_no_escape(self, escape: str, value: str) -> None:
-        """An escape before a variable is wrong whatever the value is, so check and walk agree."""
-        text, values = f'["{escape}{{{{content}}}}"]', {"userId": "", "content": value}
-        with pytest.raises(BodyInvalid):
-            interpolate_json(text, values)
-        assert interpolate_json(text.replace(escape, "\\\\"), values) == f'["\\\\{value}"]'
-
     def test_what_looks_like_a_variable_is_told_once_with_its_place(self) -> None:
         """It is sent as it stands, in a body, a header and a message alike; what nobody can have meant as one is text."""
         for text, columns in {
