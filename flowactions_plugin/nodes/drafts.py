@@ -151,23 +151,19 @@ class ChatDrafts:
     def __init__(self, chat: Chat | NotConfigured) -> None:
         self._chat = chat
 
-    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
-        """Return what is wrong with a config; the provider is asked only when the draft says so."""
-        return await self._problems(draft, SAMPLE)
+    async def check(self, draft: NodeDraft, variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config and the connection; the provider is asked only when the draft says so."""
+        problem = await self._of_connection(draft)
+        problems = chat_problems(draft.node.config, variables)
+        return problems if problem is None else bounded([problem, *problems])
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the message that would be posted; nothing is sent or written."""
         config, _ = read_config(ChatMessageConfig, draft.node.config)
         variables = variables_of(walk)
-        problems = await self._problems(draft, variables)
+        problems = await self.check(draft, variables)
         text = without_surrogates(chat_message(config.chat_message_text, variables))
         return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=problems)
-
-    async def _problems(self, draft: NodeDraft, variables: Variables) -> Sequence[ConfigProblem]:
-        """Return what is wrong with a draft and with the connection."""
-        problem = await self._of_connection(draft)
-        problems = chat_problems(draft.node.config, variables)
-        return problems if problem is None else bounded([problem, *problems])
 
     async def _of_connection(self, draft: NodeDraft) -> ConfigProblem | None:
         """Return what is wrong with the connection, or with the target as the provider knows it."""

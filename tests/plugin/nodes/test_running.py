@@ -448,7 +448,7 @@ class TestReaches:
     async def test_one_that_takes_longer_than_its_lease_runs_once(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its lease is renewed while it runs, so neither recovery nor another advance begins it; nor does one failure to renew it end it."""
+        """The step's lease is renewed, so recovery begins neither it nor what is behind it; nor does one failure to renew end it."""
         monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", 0.1)
         renewed = asyncio.Event()
         renew = DeferredStore.renew
@@ -473,10 +473,10 @@ class TestReaches:
             return NodeResult(status="sent")
 
         async with crm(database_url, act) as run:
-            walk = await run.record("n")
+            walk = await run.record("m", "n")
             call = asyncio.create_task(run.actions.advance(walk, "s"))
             while not renewed.is_set():
                 assert await another(run.pacing).recover() == 0
                 await asyncio.sleep(0.01)
-            assert ran(await call) == [("n", "sent")]
-            assert run.plugin.runs == 1
+            assert ran(await call) == [("m", "sent"), ("n", "sent")]
+            assert run.plugin.runs == 2

@@ -121,8 +121,8 @@ class TestStates:
         assert len(events) == 3
 
     async def test_nodes_run_with_the_walk_as_recorded(self, run: Paced) -> None:
-        """Agent, user, content and visit are those of the recording, whatever the advancing walk says."""
-        walk = a_walk(agent_id="then", user_id="u then", content="c then", visit="7")
+        """Agent, user, content and visit are those of the recording, also what UTF-8 cannot hold, whatever the advancing walk says."""
+        walk = a_walk(agent_id="then", user_id="u then", content="c then \ud800", visit="7")
         pacing = run.offering("fax")
         recorded = replace(walk, pacing=Deferred(None))
         await pacing.reach(recorded, Node(id="n", type="fax"))
@@ -249,8 +249,10 @@ class TestTheDatabaseFails:
                 assert (await run.actions.advance(walk, "s")).state == "done"
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
-    async def test_only_the_first_record_counts_leases(self, run: Paced) -> None:
-        """What stands behind a node that ends its processes is not dropped with it."""
+    async def test_only_the_first_record_counts_leases(
+        self, run: Paced, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A node whose processes all ended is dropped; what stands behind it runs."""
         walk = a_walk()
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
@@ -264,8 +266,11 @@ class TestTheDatabaseFails:
             ("c", 0),
             ("poison", MAX_LEASES),
         ]
-        advanced = await run.actions.advance(walk, "s")
+        await run.expire()
+        assert [await run.pacing.recover() for _ in range(2)] == [1, 0]
+        ((_, _, advanced),) = run.host.told
         assert (advanced.state, ran(advanced)) == ("done", ["b", "c"])
+        assert "node poison of run" in caplog.text
 
 
 class TestTypesNotOffered:
