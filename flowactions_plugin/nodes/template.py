@@ -77,7 +77,7 @@ def interpolate_header(text: str, variables: Variables, limit: int) -> str:
     Raises:
         HeadersTooLarge: the result would be longer than ``limit`` characters; it is not built.
     """
-    pieces = _pieces(text, variables)
+    pieces = _pieces(text, variables.__getitem__)
     if sum(map(len, pieces)) > limit:
         raise HeadersTooLarge(f"A header's value is larger than {size(limit)}.")
     return "".join(pieces)
@@ -99,7 +99,13 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
     check_json(template.plain.encode())
     if "{{" not in text:
         return text
-    escaped = _JsonValues(variables, limit)
+
+    @cache
+    def escaped(name: str) -> str:
+        if len(variables[name]) > limit:
+            raise _body_too_large(limit)
+        return json.dumps(variables[name], ensure_ascii=False)[1:-1]
+
     pieces: list[str] = []
     for values, key in template.parts:
         pieces += _pieces(values, escaped) if "{{" in values else [values]
@@ -159,30 +165,14 @@ def split_json(text: str) -> JsonTemplate:
     return JsonTemplate("".join(plain), parts, in_keys)
 
 
-class _JsonValues(dict[str, str]):
-    """The variables as they stand in a JSON string, each made when it is first used."""
-
-    def __init__(self, variables: Variables, limit: int) -> None:
-        super().__init__()
-        self._variables = variables
-        self._limit = limit
-
-    def __missing__(self, name: str) -> str:
-        value = self._variables[name]
-        if len(value) > self._limit:
-            raise _body_too_large(self._limit)
-        self[name] = escaped = json.dumps(value, ensure_ascii=False)[1:-1]
-        return escaped
-
-
 def _body_too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than {size(limit)}.")
 
 
-def _pieces(text: str, values: Mapping[str, str]) -> list[str]:
+def _pieces(text: str, value_of: Callable[[str], str]) -> list[str]:
     """Split text at its tokens and put the values there; joined, this is the result."""
     pieces = _TOKEN.split(text)
-    pieces[1::2] = map(values.__getitem__, pieces[1::2])
+    pieces[1::2] = map(value_of, pieces[1::2])
     return pieces
 
 
@@ -294,7 +284,7 @@ def _spans_at(text: str, cut: int) -> list[_Span]:
 
 def _chat_head(text: str, variables: Variables) -> str:
     """Substitute and trim, as far as the text is looked at; a piece that occurs often is looked at once."""
-    pieces = _pieces(text, {name: html.escape(value, quote=False) for name, value in variables.items()})
+    pieces = _pieces(text, cache(lambda name: html.escape(variables[name], quote=False)))
     has_text: Callable[[str], bool] = cache(lambda piece: bool(piece) and not piece.isspace())
     kept = [number for number, piece in enumerate(pieces) if has_text(piece)]
     if not kept:
