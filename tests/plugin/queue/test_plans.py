@@ -115,7 +115,7 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "lease of a step that waits for another process": lambda store: deferred(store).lease(
         Step("acme", "run-5", "f", "")
     ),
-    "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),
+    "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", "")),
     "end of a lease": lambda store: deferred(store).find(Step("acme", "run-9", "f", ""), None),
     "end of a run": forget_one,
     "prune of inbound events": pruning(inbound_events.c.received_at),
