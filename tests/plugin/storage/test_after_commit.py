@@ -72,30 +72,6 @@ class TestAfterCommit:
         await until(lambda: calls)
         assert await self.settled(calls) == ["commit"]
 
-    async def test_a_rollback_to_a_savepoint_drops_the_calls_after_commit(
-        self, opened: tuple[Database, AsyncEngine, list[str]]
-    ) -> None:
-        """To the plugin's own, and to one of the host's around it."""
-        database, engine, calls = opened
-        async with engine.connect() as connection:
-            async with database.write(connection) as joined:
-                database.transactions.after_commit(joined, partial(calls.append, "kept"))
-            with suppress(LookupError):
-                async with database.write(connection) as joined:
-                    database.transactions.after_commit(joined, partial(calls.append, "failed"))
-                    raise LookupError
-            nested = await connection.begin_nested()
-            async with database.write(connection) as joined:
-                database.transactions.after_commit(joined, partial(calls.append, "nested"))
-            await nested.rollback()
-            nested = await connection.begin_nested()
-            async with database.write(connection) as joined:
-                database.transactions.after_commit(joined, partial(calls.append, "nested and kept"))
-            await nested.commit()
-            await connection.commit()
-        await until(lambda: calls)
-        assert await self.settled(calls) == ["kept", "nested and kept"]
-
     async def test_calls_follow_the_commit_of_an_own_transaction(
         self, opened: tuple[Database, AsyncEngine, list[str]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
