@@ -7,14 +7,13 @@ import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Column, Row, Select, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import AssertionPool, StaticPool
 
@@ -32,7 +31,7 @@ from flowactions_plugin.storage.migrations import (
     prepare_tables,
 )
 from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
-from flowactions_plugin.storage.postgresql import Snapshot, note_search_path
+from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -125,7 +124,7 @@ class Database:
                 "to share: make the engine without poolclass"
             )
         self._engines = Engines(self._url, engine)
-        self._outages = Outages(self._url)
+        self._outages = Outages(self._url, self._engines.connect)
         self.transactions = Transactions(self._engines, self.sql)
         self._prepared = False
         self.made_tables = False
@@ -181,7 +180,7 @@ class Database:
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self)
             try:
-                with self._outages.translated():
+                async with self._outages.translated():
                     self._engines.open(self._statement_seconds, self._connections)
                     await self._prepare(Deadline())
             except StorageUnavailable as exc:
@@ -216,7 +215,7 @@ class Database:
         missing = self.missing_file
         if dry and missing is not None and missing.parent.exists():
             return None, head()  # to connect would make the file
-        async with AsyncExitStack() as stack, self._translated():
+        async with AsyncExitStack() as stack, self._outages.translated():
             stack.push_async_exit(self)
             self._engines.open(None, self._connections)
             async with self._schema_transaction(Deadline()) as transaction:
@@ -237,7 +236,7 @@ class Database:
             async with self.write(transaction) as joined:
                 yield joined
             return
-        async with self._translated():
+        async with self._outages.translated():
             await self._prepare(Deadline())
             async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
                 yield connection
@@ -262,11 +261,11 @@ class Database:
         """
         if transaction is not None:
             self._check_file()
-            async with self._translated(transaction), self.transactions.joined(transaction) as joined:
+            async with self._outages.translated(transaction), self.transactions.joined(transaction) as joined:
                 yield joined
             return
         deadline = deadline or Deadline()
-        async with self._translated(is_own=True):
+        async with self._outages.translated(is_own=True):
             await self._prepare(deadline)
             async with (
                 answering(self._limit(TRANSACTION_SECONDS)),
@@ -286,7 +285,7 @@ class Database:
             deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
         """
         deadline = deadline or Deadline()
-        async with self._translated(is_own=True):
+        async with self._outages.translated(is_own=True):
             await self._prepare(deadline)
             if self._engines.thread is not None:
                 async with self.transactions.turn(deadline):
@@ -315,7 +314,7 @@ class Database:
         if self.sql.is_server:
             return await self.in_transaction(work)
         if self._engines.thread is not None:
-            with self._outages.translated():
+            async with self._outages.translated():
                 await self._prepare(Deadline())
                 return await self._engines.thread.run(work, None)
         async with self.read() as connection:
@@ -388,10 +387,9 @@ class Database:
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
         """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it."""
-        with self._outages.translated():
-            async with self._engines.connect() as connection:
-                self._engines.unlisten = asyncio.Event()
-                await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
+        async with self._outages.translated(), self._engines.connect() as connection:
+            self._engines.unlisten = asyncio.Event()
+            await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
         """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.
@@ -408,27 +406,13 @@ class Database:
         """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
         return postgresql.oldest_snapshot(connection) if self.sql.is_server else None
 
-    @asynccontextmanager
-    async def _translated(
-        self, transaction: AsyncConnection | None = None, *, is_own: bool = False
-    ) -> AsyncIterator[None]:
-        """Raise errors as `Outages.translated` does; of missing tables, with the schemas in which the server looks for them."""
-        with self._outages.translated(is_own=is_own):
-            try:
-                yield
-            except DBAPIError as exc:
-                # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
-                given = self._engines.connect() if transaction is None else nullcontext(transaction)
-                await note_search_path(exc, given)
-                raise
-
     async def _prepare(self, deadline: Deadline) -> None:
         """Prepare the tables at the first use that reaches the database."""
         if self._prepared:
             self._check_file()
             return
         try:
-            async with self._translated(), self._schema_transaction(deadline) as transaction:
+            async with self._outages.translated(), self._schema_transaction(deadline) as transaction:
                 self.made_tables = await prepare_tables(transaction, by_host=True)
         except StorageUnavailable as exc:
             if exc.code == "42501":
