@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Table, event, func, literal_column, text
+from sqlalchemy import BigInteger, ColumnElement, event, literal_column, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
 from sqlalchemy.exc import DisconnectionError
@@ -84,23 +84,18 @@ class PostgreSQL(Dialect):
     now_text = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)"
     is_server = True
     made_by = postgresql.dialect
+    insert = staticmethod(postgresql.insert)
 
     def now(self) -> ColumnElement[int]:
         return literal_column(
             self.now_text, BigInteger
         )  # stable within a statement, so that an index can be used
 
-    def insert(self, table: Table) -> postgresql.Insert:
-        return postgresql.insert(table)
-
     def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
         kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         return f"SELECT * FROM json_to_recordset(CAST(:{name} AS json)) AS {name} ({kinds})"  # noqa: S608  names only
 
     bytes_value = staticmethod(bytes.hex)  # type: ignore[assignment]  # it can have more arguments
-
-    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        return func.octet_length(column, type_=Integer)
 
 
 def own_engine(url: URL, statement_seconds: float | None, connections: int) -> AsyncEngine:
