@@ -23,13 +23,7 @@ from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.migrations import (
-    UNTRANSLATABLE,
-    current,
-    head,
-    lock_schema,
-    prepare_tables,
-)
+from flowactions_plugin.storage.migrations import UNTRANSLATABLE, head, prepare_tables
 from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
 from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
@@ -113,15 +107,11 @@ class Database:
         self.sql: Dialect = SQLite(lambda: self.clock()) if is_sqlite else postgresql.PostgreSQL()  # noqa: PLW0108  it may be set
         self.dialect, self.now = self.sql.name, self.sql.now
         self._built: dict[tuple[Any, ...], Any] = {}
-        if is_sqlite and is_in_memory(self._url):
+        pool = None if engine is None else engine.sync_engine.pool
+        if isinstance(pool, AssertionPool | StaticPool) or (is_sqlite and is_in_memory(self._url)):
             raise HostInvalid(
-                "Host.database is an SQLite database in memory, whose only connection all would have to share: "
-                "give it a file"
-            )
-        if engine is not None and isinstance(engine.sync_engine.pool, AssertionPool | StaticPool):
-            raise HostInvalid(
-                f"Host.database has a {type(engine.sync_engine.pool).__name__}, whose only connection all would have "
-                "to share: make the engine without poolclass"
+                f"Host.database has a {type(pool).__name__}, whose only connection all would have to share: make the engine "
+                "without poolclass, and not of an SQLite database in memory"
             )
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url, self._engines.connect)
@@ -209,6 +199,7 @@ class Database:
 
         Raises:
             SchemaNewer: the tables are of a later release.
+            SchemaOutdated: they are of a state before the first release.
             SettingsInvalid: the directory of an SQLite file does not exist.
             StorageUnavailable: the database failed; nothing was changed.
         """
@@ -218,11 +209,7 @@ class Database:
         async with AsyncExitStack() as stack, self._outages.translated():
             stack.push_async_exit(self)
             self._engines.open(None, self._connections)
-            async with self._schema_transaction(Deadline()) as transaction:
-                before = await transaction.run_sync(current)
-                if not dry or (before or "") > head():
-                    await prepare_tables(transaction, by_host=False)
-        return before, head()
+            return await self._prepare_tables(Deadline(), by_host=False, dry=dry), head()
 
     @asynccontextmanager
     async def read(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -243,19 +230,13 @@ class Database:
 
     @asynccontextmanager
     async def write(
-        self,
-        transaction: AsyncConnection | None = None,
-        deadline: Deadline | None = None,
-        *,
-        as_host: bool = False,
+        self, transaction: AsyncConnection | None = None, *, as_host: bool = False
     ) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that commits when the block ends and rolls back when it raises.
 
         Args:
             transaction: one that `write` gave, or the host's. The block then joins it, a host's in a SAVEPOINT, and
                 whoever began it commits it.
-            deadline: until when SQLite's lock is waited for by a transaction of its own; ``None``: `WAIT_SECONDS` from
-                now.
             as_host: whether it is as the host's own on its engine: its isolation is the engine's default, and the plugin,
                 too, joins it in SAVEPOINTs.
         """
@@ -264,7 +245,7 @@ class Database:
             async with self._outages.translated(transaction), self.transactions.joined(transaction) as joined:
                 yield joined
             return
-        deadline = deadline or Deadline()
+        deadline = Deadline()
         async with self._outages.translated(is_own=True):
             await self._prepare(deadline)
             async with (
@@ -412,8 +393,8 @@ class Database:
             self._check_file()
             return
         try:
-            async with self._outages.translated(), self._schema_transaction(deadline) as transaction:
-                self.made_tables = await prepare_tables(transaction, by_host=True)
+            async with self._outages.translated():
+                self.made_tables = await self._prepare_tables(deadline, by_host=True) is None
         except StorageUnavailable as exc:
             if exc.code == "42501":
                 raise SchemaOutdated(str(exc), code=exc.code) from exc
@@ -443,11 +424,9 @@ class Database:
             os.close(os.open(self.missing_file, os.O_CREAT | os.O_RDWR, 0o600))
             log.info("created the database file %s", self.file, extra={"event": "database.created"})
 
-    @asynccontextmanager
-    async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
+    async def _prepare_tables(self, deadline: Deadline, *, by_host: bool, dry: bool = False) -> str | None:
         self._make_file()
         if self._engines.thread is not None:
             await asyncio.to_thread(sqlite.switch_to_wal, self._url, deadline)
         async with self.transactions.begin(deadline) as transaction:
-            await lock_schema(transaction)
-            yield transaction
+            return await prepare_tables(transaction, by_host=by_host, dry=dry)

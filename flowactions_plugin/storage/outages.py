@@ -160,32 +160,29 @@ class Outages:
             exc.repeatable = is_own and exc.code in CONFLICTS
             raise
         except Exception as exc:
-            if not _is_failure(exc) or is_mistake(exc):
+            if not _is_failure(exc) or _is_mistake(exc):
                 raise
             message = str(_reason(exc))
             redacted = message if self._secret is None else self._secret.sub("…", message)
-            unavailable = self._unavailable(exc, redacted, await self._search_path(exc, transaction))
+            unavailable = await self._unavailable(exc, redacted, transaction)
             unavailable.repeatable = is_own and unavailable.code in CONFLICTS
             # The original error is kept as the cause, unless its message holds a secret.
             raise unavailable from (exc if message == redacted else None)
 
-    async def _search_path(self, exc: Exception, transaction: AsyncConnection | None) -> str:
-        """Return in which schemas PostgreSQL has looked, after an error about a missing table, schema or right."""
-        if not (code_of(exc) or "").startswith(("3F", "42501", "42P01")):
-            return ""
-        # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
-        opening = self._connect() if transaction is None else nullcontext(transaction)
-        with suppress(Exception):  # the connection was lost meanwhile
-            async with opening as connection:
-                return f"search_path was {(await connection.exec_driver_sql('SHOW search_path')).scalar_one()}"
-        return ""
-
-    def _unavailable(self, exc: Exception, message: str, searched: str) -> StorageUnavailable:
+    async def _unavailable(
+        self, exc: Exception, message: str, transaction: AsyncConnection | None
+    ) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
-        parts += [searched] if searched else []
+        if (code or "").startswith(("3F", "42501", "42P01")):
+            # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
+            opening = self._connect() if transaction is None else nullcontext(transaction)
+            with suppress(Exception):  # the connection was lost meanwhile
+                async with opening as connection:
+                    path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
+                    parts.append(f"search_path was {path}")
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
@@ -287,7 +284,7 @@ def code_of(exc: BaseException) -> str | None:
     return None
 
 
-def is_mistake(exc: BaseException) -> bool:
+def _is_mistake(exc: BaseException) -> bool:
     """Return whether the cause is a value or a constraint, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):

@@ -546,7 +546,7 @@ class TestWaiting:
                     async with engine.begin() as transaction, database.write(transaction):
                         fail()
                 else:
-                    async with database.write(deadline=Deadline(seconds / 2)):
+                    async with database.write():
                         fail()
 
             if how == "cancelled":
