@@ -148,23 +148,16 @@ class Database:
         return self.file if self.file is not None and not self.file.exists() else None
 
     async def __aenter__(self) -> Self:
-        """Open the database for a host, as `open` does."""
-        return await self.open(required=False)
-
-    async def open(self, *, required: bool) -> Self:
-        """Open the engine and prepare the tables; closed by leaving the context.
+        """Open the engine and prepare the tables.
 
         Missing tables are created. Tables of an earlier release are upgraded on SQLite. On PostgreSQL, where other
-        processes may use them, `migrate` does it.
-
-        Args:
-            required: whether a database that does not answer is an error. For a host it is not: the error is logged,
-                and the tables are prepared at the first use that reaches the database.
+        processes may use them, `migrate` does it. When the database does not answer, that is logged, and the tables are
+        prepared at the first use that reaches it.
 
         Raises:
             SchemaOutdated: PostgreSQL's tables are of an earlier release, or are missing and cannot be created.
             SettingsInvalid: the directory of an SQLite file does not exist.
-            StorageUnavailable: the database refuses, or it is required and does not answer.
+            StorageUnavailable: the database refuses.
         """
         self._bind()
         async with AsyncExitStack() as stack:
@@ -175,7 +168,7 @@ class Database:
                     await self._prepare(Deadline())
             except StorageUnavailable as exc:
                 refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
-                if required or refused or self._engines.current is None:
+                if refused or self._engines.current is None:
                     raise
                 log.error(  # noqa: TRY400
                     "starting without the database, which does not answer: %s",

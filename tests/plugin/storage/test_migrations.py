@@ -242,7 +242,8 @@ async def test_a_second_revision_carries_filled_tables_on(
                 pass
         else:
             with pytest.raises(SchemaOutdated, match="run 'flowactions migrate'"):
-                await a_database(database_url).open(required=True)
+                async with a_database(database_url):
+                    pass
             with pytest.raises(StartFailed, match="run 'flowactions migrate'"):
                 async with FlowActions.load(SmallHost(development(database_url))).lifespan():
                     pass
