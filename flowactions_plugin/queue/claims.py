@@ -63,10 +63,11 @@ _OLDEST: Final = f"""
       AND {LIVE} AND {FREE}
     ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
 
-_CLAIMED: Final = ", ".join(
-    f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body" if name == "body" else name
-    for name in COLUMNS
-)
+_MADE: Final = {
+    "body": f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body",
+    "waited_ms": "{now} - waiting_since AS waited_ms",
+}
+_CLAIMED: Final = ", ".join(_MADE.get(name, name) for name in COLUMNS)
 _LEASE: Final = "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now}"
 _SETS: Final = f"{_LEASE}, takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
 
@@ -174,9 +175,10 @@ def statement(sql: Dialect, written: str, **parts: str) -> TextClause:
         parts: those that only this statement has.
     """
     size = "octet_length" if sql.is_server else "length"
+    columns = _CLAIMED.format(size=size, now=sql.now_text)
     parts |= {
         "now": sql.now_text,
-        "columns": f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
+        "columns": f"{columns}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
         "held": sql.rows_text("held", HELD),
         "asked": sql.rows_text("asked", ASKED),
     }

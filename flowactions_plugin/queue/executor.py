@@ -15,7 +15,7 @@ from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return, without_attempt
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, given_back, without_attempt
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
 from flowactions_plugin.queue.delivery_telemetry import Load, with_traceparent
@@ -24,6 +24,9 @@ from flowactions_plugin.queue.rules import (
     HELD_SECONDS,
     QUARANTINE_ROUNDS,
     RETURN_SECONDS,
+    WAIT_CAP_SECONDS,
+    WAIT_FIRST_SECONDS,
+    WAIT_LIMIT_SECONDS,
     Timing,
     transition,
 )
@@ -140,7 +143,15 @@ class Executor:
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
         """Give back deliveries that were not begun: they are due at once, for this worker or another."""
         if deliveries:
-            self.completer.give_back(*map(Return, deliveries))
+            self.completer.complete(*map(given_back, deliveries))
+
+    def _wait(self, delivery: ClaimedDelivery, reason: str) -> None:
+        """Give a delivery back that waits for this side: the interval doubles, as it is the time waited so far, and then it is dead."""
+        waited = (delivery.waited_ms or 0) / 1000
+        end = given_back(delivery, min(max(waited, WAIT_FIRST_SECONDS), WAIT_CAP_SECONDS), reason)
+        if waited >= WAIT_LIMIT_SECONDS:
+            end = without_attempt(delivery, f"it has waited too long: {reason}")
+        self.completer.complete(end)
 
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
         asked = self._now()
@@ -162,10 +173,10 @@ class Executor:
                     waits_for,
                     extra={"event": "delivery.waits"},
                 )
-            self.completer.give_back(Return(delivery, waits_for=waits_for))
+            self._wait(delivery, waits_for)
         elif self._timing.is_too_late(self._now(), delivery.lease_end):
             # Another worker may have reclaimed it. If not, this worker claims it again.
-            self.completer.give_back(Return(delivery, answered=True))
+            self.completer.complete(given_back(delivery, answered=True))
         else:
             message: ClaimedDelivery | None = delivery
             if alone or delivery.lacks_body:
@@ -249,7 +260,7 @@ class Executor:
                 extra={"event": "deliveries.given_back"},
             )
         if aborted.waits:
-            self.completer.give_back(Return(delivery, waits_for=aborted.reason))
+            self._wait(delivery, aborted.reason)
         else:
             delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
-            self.completer.give_back(Return(delivery, delay, answered=True))
+            self.completer.complete(given_back(delivery, delay, answered=True))

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.claimed import given_back
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.rules import Timing, Transition, failure_class
 from flowactions_plugin.queue.worker import Worker
@@ -37,7 +37,7 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
         assert row.claimed_until - row.updated_at == pytest.approx(30_000, abs=1000)
         assert row.claimed_by == claim.token
         if end == "release":
-            await queue.store.give_back([Return(claim)])
+            await queue.store.complete([given_back(claim)])
         else:
             await queue.complete(claim, Outcome(0, 1, status_code=500), Transition("retrying", 5))
         row = await queue.row(row_id)
