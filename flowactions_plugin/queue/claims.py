@@ -208,15 +208,13 @@ class Contact:
     Attributes:
         lease_seconds: the same.
         prefix: what the worker's tokens begin with, see `new_token`; empty: no worker claims.
-        seconds: seconds between two statements that write to the queue, at the most.
     """
 
     def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
         self.lease_seconds = lease_seconds
         self.prefix = ""
-        self.seconds = lease_seconds / 15
         self._clock = clock
-        self._last: float | None = None
+        self._last = -math.inf
         self._since = math.inf
         self._until = -math.inf
 
@@ -224,38 +222,30 @@ class Contact:
         """Return the time by the clock of leases."""
         return self._clock()
 
-    def silence(self) -> float:
-        """Return the seconds since the queue was last written to; without end if it was not yet."""
-        return math.inf if self._last is None else self._clock() - self._last
-
     def failed(self) -> None:
         """Record that the queue could not be written."""
-        self._begin()
-        self._until = math.inf
+        self._since, self._until = self._began(), math.inf
 
     def succeeded(self, began: float) -> None:
         """Record that the queue was written to, by a statement that began then: until then a lease may have ended unnoticed."""
         if self._until == math.inf or self._is_late():
-            self._begin()
-            self._until = self._clock() + self.lease_seconds
-        self._last = began if self._last is None else max(began, self._last)
+            self._since, self._until = self._began(), self._clock() + self.lease_seconds
+        self._last = max(began, self._last)
 
     def grace(self) -> float:
         """Return how many seconds later than it does a lease of another worker counts as expired."""
         now = self._clock()
-        since = self._since if now < self._until else math.inf
-        if self._is_late() and self._last is not None:
-            since = min(since, self._last)
-        return 0.0 if since == math.inf else min(now - since + LATE_SECONDS, LONGEST_GRACE_SECONDS)
+        if now >= self._until and not self._is_late():
+            return 0.0
+        return min(now - self._began() + LATE_SECONDS, LONGEST_GRACE_SECONDS)
 
-    def _begin(self) -> None:
-        """Have an outage begin with the last success, unless one goes on."""
-        before = -math.inf if self._last is None else self._last
-        self._since = min(self._since, before) if self._clock() < self._until else before
+    def _began(self) -> float:
+        """Return when the outage began that goes on, or is over for less than a lease; or one that begins now."""
+        return min(self._since, self._last) if self._clock() < self._until else self._last
 
     def _is_late(self) -> bool:
         # No lease can end in a shorter outage with its row sent and its outcome not written.
-        return self._last is not None and self._clock() - self._last > self.lease_seconds / 6
+        return self.lease_seconds / 6 < self._clock() - self._last < math.inf
 
 
 def token_prefix(worker_id: str) -> str:
@@ -406,14 +396,6 @@ class ClaimStore:
             self.contact.failed()
             raise
         self.contact.succeeded(began)
-
-    async def keep_in_contact(self) -> float | None:
-        """Write to the queue when nothing has for a while, so that no outage goes unnoticed; return when to look again."""
-        left = self.contact.seconds - self.contact.silence()
-        if left > 0:
-            return left
-        await self.touch()
-        return None
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
