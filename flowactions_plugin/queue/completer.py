@@ -12,9 +12,8 @@ import msgspec
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
-from flowactions_plugin.queue.delivery_telemetry import log_dead, log_lost
+from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
-from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
 
@@ -47,7 +46,7 @@ class Completer:
         observers: are told of each end that was written, with an attempt or without one.
 
     Attributes:
-        limits: what the worker knows of lanes; what hangs is forgotten when an organization was purged.
+        load: of the worker; what hangs is forgotten when an organization was purged.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Completer:
         self._failed = False
         self._in_hand: set[str] = set()
         self._written_ahead: set[tuple[str, str]] = set()
-        self.limits = Standing()
+        self.load = Load()
 
     @property
     def unwritten(self) -> int:
@@ -144,7 +143,7 @@ class Completer:
                 continue
             self.forget(delivery)
             if end.kind == "purged":
-                self.limits.forget()
+                self.load.limits.forget()
                 outcome = msgspec.structs.replace(each.outcome, error=PURGED)
                 ended.append(msgspec.structs.replace(each, outcome=outcome, change=DEAD))
             if each.is_return:

@@ -19,6 +19,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
 from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.meters import Meters
 from flowactions_plugin.telemetry.spans import TRACEPARENT, AttributeValue, Spans
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -87,56 +88,42 @@ def log_lost(row_id: str, end: End) -> None:
         )
 
 
-class DeliveryTelemetry:
-    """Records attempts and ends of deliveries, a batch of written outcomes at a time.
+def record(telemetry: Telemetry, completions: Sequence[Completion]) -> None:
+    """Record a batch of written ends of deliveries. Nothing that goes wrong here keeps deliveries from going on."""
+    attempted = [each for each in completions if each.attempted]
+    try:
+        if telemetry.meters.is_open:
+            _measure(telemetry.meters, completions, attempted)
+        if telemetry.spans.is_open:
+            for each in attempted:
+                _trace(telemetry.spans, each)
+    except Exception:
+        log.exception(
+            "metrics or traces of deliveries could not be recorded", extra={"event": "telemetry.failed"}
+        )
 
-    Args:
-        telemetry: open, or not: then nothing is done.
-    """
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._meters = telemetry.meters
-        self._spans = telemetry.spans
-
-    def __call__(self, completions: Sequence[Completion]) -> None:
-        """Record a batch. Nothing that goes wrong here keeps deliveries from going on."""
-        try:
-            if self._meters.is_open:
-                self._measure(completions)
-            if self._spans.is_open:
-                for each in completions:
-                    if each.attempted:
-                        _trace(self._spans, each)
-        except Exception:
-            log.exception(
-                "metrics or traces of deliveries could not be recorded", extra={"event": "telemetry.failed"}
-            )
-
-    def _measure(self, completions: Sequence[Completion]) -> None:
-        attempts: Counter[str] = Counter()
-        meters = self._meters
-        for each in completions:
-            if not each.attempted:
-                continue
-            outcome, name = each.outcome, outcome_name(each)
-            attempts[name] += 1
-            meters.observe(names.ATTEMPT_DURATION, outcome.duration_ms / 1000, outcome=name)
-            for phase, seconds in (outcome.phases or {}).items():
-                meters.observe(names.PHASE_DURATION, seconds, phase=phase)
-            enqueued_at = id_time(each.delivery.id)
-            if name == "delivered" and enqueued_at is not None:
-                ended_at = outcome.started_at + outcome.duration_ms
-                meters.observe(names.LATENCY, max(0, ended_at - enqueued_at) / 1000)
-        ended = Counter(each.change.status for each in completions if each.change.status in FINISHED)
-        for name, number in attempts.items():
-            meters.count(names.ATTEMPTS, number, outcome=name)
-        for status, number in ended.items():
-            meters.count(names.ENDED, number, status=status)
-        if attempts["refused"]:
-            meters.count(names.REFUSALS, attempts["refused"], at="attempt")
-        reclaims = sum(each.delivery.reclaims for each in completions)
-        if reclaims:
-            meters.count(names.RECLAIMS, reclaims)
+def _measure(meters: Meters, completions: Sequence[Completion], attempted: Sequence[Completion]) -> None:
+    attempts: Counter[str] = Counter()
+    for each in attempted:
+        outcome, name = each.outcome, outcome_name(each)
+        attempts[name] += 1
+        meters.observe(names.ATTEMPT_DURATION, outcome.duration_ms / 1000, outcome=name)
+        for phase, seconds in (outcome.phases or {}).items():
+            meters.observe(names.PHASE_DURATION, seconds, phase=phase)
+        enqueued_at = id_time(each.delivery.id)
+        if name == "delivered" and enqueued_at is not None:
+            ended_at = outcome.started_at + outcome.duration_ms
+            meters.observe(names.LATENCY, max(0, ended_at - enqueued_at) / 1000)
+    ended = Counter(each.change.status for each in completions if each.change.status in FINISHED)
+    for name, number in attempts.items():
+        meters.count(names.ATTEMPTS, number, outcome=name)
+    for status, number in ended.items():
+        meters.count(names.ENDED, number, status=status)
+    if attempts["refused"]:
+        meters.count(names.REFUSALS, attempts["refused"], at="attempt")
+    if reclaims := sum(each.delivery.reclaims for each in completions):
+        meters.count(names.RECLAIMS, reclaims)
 
 
 def _trace(spans: Spans, completion: Completion) -> None:

@@ -18,7 +18,7 @@ from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, given_back, without_attempt
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.delivery_telemetry import Load, with_traceparent
+from flowactions_plugin.queue.delivery_telemetry import with_traceparent
 from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
 from flowactions_plugin.queue.rules import (
     HELD_SECONDS,
@@ -53,8 +53,7 @@ class Executor:
         retry_schedule: the one that an operator has set; empty: the rule of §8.
 
     Attributes:
-        load: counts what is executed.
-        limits: get the outcome of each attempt.
+        load: how busy it is, and what it limits.
         stopping: set when what has not begun is to be given back.
     """
 
@@ -80,8 +79,7 @@ class Executor:
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
-        self.limits = completer.limits
-        self.load = Load(limits=completer.limits)
+        self.load = completer.load
         self.stopping = False
 
     @property
@@ -112,11 +110,9 @@ class Executor:
         return taken
 
     async def execute(self, delivery: ClaimedDelivery, *, alone: bool = False) -> None:
-        """Make an attempt, or end or give back a delivery that gets none.
+        """Make an attempt of what was claimed and taken, or end or give back a delivery that gets none.
 
-        Args:
-            delivery: what was claimed and taken.
-            alone: whether it is a round in quarantine, which is counted before its request leaves.
+        A round in quarantine, alone, is counted before its request leaves.
         """
         try:
             await self._execute(delivery, alone=alone)
@@ -231,7 +227,7 @@ class Executor:
         if secret.value is None:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self._stalls.pop(delivery.id, None)
-        self.limits.record(delivery, outcome)
+        self.load.limits.record(delivery, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]

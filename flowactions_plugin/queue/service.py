@@ -20,7 +20,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
 from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry, Load, Observer
+from flowactions_plugin.queue.delivery_telemetry import Load, Observer, record
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
@@ -126,7 +126,7 @@ class OutboxService:
         settings = self._settings
         timing = self._timing if self.claims_all else self._timing._replace(quarantine_seconds=math.inf)
         finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
-        observers: list[Observe] = [self._observer.record, DeliveryTelemetry(self._telemetry)]
+        observers: list[Observe] = [self._observer.record, partial(record, self._telemetry)]
         with LagMeter(lease_clock) as lag:
             sender = self._sender(lag)
             executor = Executor(

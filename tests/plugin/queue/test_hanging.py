@@ -118,7 +118,7 @@ async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known:
 
 def time_out(executor: Executor, organization_id: str, destination: str) -> None:
     lane = Due(lane_of(organization_id, destination, f"{destination}/"), organization_id, destination)
-    executor.limits.record(lane, Outcome(0, 0, error="timed out after 10 s while connecting"))
+    executor.load.limits.record(lane, Outcome(0, 0, error="timed out after 10 s while connecting"))
 
 
 async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) -> None:
@@ -129,12 +129,12 @@ async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) ->
         await put(queue, silent.url, "hung", rows=40)
         executor = an_executor(queue, transport, timing=timing)
         async with delivering(executor, queue, timing, [silent]):
-            await until(lambda: executor.limits.limited() and silent.open <= 1, seconds=300)
+            await until(lambda: executor.load.limits.limited() and silent.open <= 1, seconds=300)
             silent.most, before = silent.open, silent.given_up
             await until(lambda: silent.given_up >= before + 3, seconds=300)
             assert silent.most == 1
             silent.healed.set()
-            await until(lambda: not executor.limits.limited(), seconds=300)
+            await until(lambda: not executor.load.limits.limited(), seconds=300)
             await until(lambda: _all_tried(queue), seconds=300)
         given_up = silent.given_up
     tried = await queue.queries._read(

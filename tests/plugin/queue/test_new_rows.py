@@ -303,8 +303,10 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     caller = asyncio.create_task(process.enqueue())
     await until(lambda: _is_pending(process))
     await process.queue.expire_claims()
-    for again in process.executor.take(await process.queue.store.claim(10)):
-        process.claims._lanes.insert(again)
+    (again,) = process.executor.take(await process.queue.store.claim(10))
+    lanes = process.claims._lanes
+    assert lanes.reserve(Due(again.lane, again.organization_id, again.destination))
+    lanes.unreserve([again], [again])
     process.claims._start()
     await until(lambda: process.asked)
     may_answer.set()
