@@ -159,7 +159,7 @@ RETURNING {{columns}}"""
 
 BEGIN_QUARANTINED: Final = """
 UPDATE flowactions_outbox SET quarantine_rounds = :rounds, updated_at = {now}
-WHERE id = :id AND claimed_by = :token"""
+WHERE id = :id AND claimed_by = :token RETURNING body"""
 
 BODY: Final = "SELECT body FROM flowactions_outbox WHERE id = :id AND claimed_by = :token"
 
@@ -405,11 +405,10 @@ class ClaimStore:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
         return next(iter(await self._claim(CLAIM_QUARANTINED, [{}])), None)
 
-    async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
-        """Count a round in quarantine as begun, before its request leaves; return whether the claim still held."""
+    async def begin_quarantined(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
+        """Count a round in quarantine as begun, before its request leaves; return the delivery as `whole` does."""
         made = self.database.built(statement, BEGIN_QUARANTINED)
         # From the value that was claimed: a repeated write counts once.
         given = {"id": delivery.id, "token": delivery.token, "rounds": delivery.quarantine_rounds + 1}
-        return bool(
-            await self.database.in_transaction(lambda connection: connection.execute(made, given).rowcount)
-        )
+        rows = await self.database.in_transaction(lambda connection: connection.execute(made, given).all())
+        return msgspec.structs.replace(delivery, body=rows[0].body) if rows else None

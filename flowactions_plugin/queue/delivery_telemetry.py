@@ -6,12 +6,10 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
@@ -42,23 +40,6 @@ class Load(msgspec.Struct):
     in_flight: int = 0
     claimed: int = 0
     limits: Standing = msgspec.field(default_factory=Standing)
-
-
-class Observer(Protocol):
-    """Watches the deliveries of one process."""
-
-    def record(self, completions: Sequence[Completion]) -> None:
-        """Record outcomes that were just written. It returns at once, and does not raise."""
-
-    def tell(self, alert: DeliveryAlert) -> None:
-        """Log what has become of a destination, and tell the host. It returns at once, and does not raise."""
-
-    def watching(self, load: Load) -> AbstractAsyncContextManager[str]:
-        """Watch within the block, while this process delivers; gives the id under which operators see it.
-
-        Args:
-            load: how busy it is, kept up to date.
-        """
 
 
 def log_dead(row_id: object, destination: object, reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final
 
 import msgspec
@@ -125,9 +125,6 @@ class Executor:
 
         The round is written as begun before its request leaves. So it is known how often a delivery has ended its
         worker, and a worker that ends before that counts for nothing.
-
-        Raises:
-            StorageUnavailable: nothing was sent.
         """
         rounds = delivery.quarantine_rounds
         if delivery.defect is None and rounds >= QUARANTINE_ROUNDS:
@@ -175,8 +172,10 @@ class Executor:
             self.completer.complete(given_back(delivery, answered=True))
         else:
             message: ClaimedDelivery | None = delivery
-            if alone or delivery.lacks_body:
-                message = await self._ready(delivery, alone=alone)
+            if alone:
+                message = await self._begin(delivery, self._store.begin_quarantined)
+            elif delivery.lacks_body:
+                message = await self._begin(delivery, self._store.whole)
             if message is not None:
                 await self._attempt(delivery, message, secret)
 
@@ -186,17 +185,15 @@ class Executor:
         except StorageUnavailable:  # it is given back when that is over
             return True
 
-    async def _ready(self, delivery: ClaimedDelivery, *, alone: bool) -> ClaimedDelivery | None:
-        """Read and write what has to be before a request leaves; return the delivery, ``None`` when it may not begin."""
-        message: ClaimedDelivery | None = delivery
+    async def _begin(
+        self, delivery: ClaimedDelivery, begin: Callable[[ClaimedDelivery], Awaitable[ClaimedDelivery | None]]
+    ) -> ClaimedDelivery | None:
+        """Do what has to be done in the database before a request leaves; return what is sent, ``None`` when it may not begin."""
         try:
-            if alone and not await self._store.begin_quarantined(delivery):
-                message = None
-            elif delivery.lacks_body:
-                message = await self._store.whole(delivery)
+            message = await begin(delivery)
         except BaseException as exc:
             self.abandon([delivery])
-            if alone or not isinstance(exc, StorageUnavailable):
+            if not isinstance(exc, StorageUnavailable):
                 raise
             return None
         if message is None:  # its claim has ended

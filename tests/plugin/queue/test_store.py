@@ -72,8 +72,8 @@ class TestClaims:
         await queue.expire_claims()
         holder = await queue.store.claim_quarantined()
         assert holder is not None
-        assert not await queue.store.begin_quarantined(alone)  # it woke too late: the other one sends it
-        assert await queue.store.begin_quarantined(holder)
+        assert await queue.store.begin_quarantined(alone) is None  # it woke too late: the other one sends it
+        assert await queue.store.begin_quarantined(holder) == holder
         assert (await queue.row(row_id)).quarantine_rounds == 1
 
     async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:
