@@ -17,19 +17,14 @@ from flowactions_plugin.operations.purge import PurgeStore
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.worker import Worker
-from tests.queueing import Queue, a_schedule, an_executor
+from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
 from tests.sending import SlowAnswer
 from tests.waiting import until
 
 WAITED = WAIT_LIMIT_SECONDS * 1000 + 1000
-
-
-def ok(_request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200)
 
 
 async def fail(_origin: object) -> str:
@@ -70,8 +65,7 @@ class TestGivenBack:
         first = await queue.put()
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, ok)
-        claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
-        worker = Worker(queue.store, executor, claims)
+        worker = Worker(queue.store, executor, continuously(queue, executor))
         tried = asyncio.Event()
 
         async def away(_returns: object) -> Any:
@@ -284,7 +278,7 @@ async def test_what_arrived_while_a_worker_stood_still_is_written_before_it_clai
     row_id = await queue.put()
     with LagMeter(lambda: now[0]) as lag:
         executor = an_executor(queue, slow, lag=lag)
-        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
+        claims = continuously(queue, executor)
         await claims.run_once()
         await slow.arrived.wait()
         await queue.expire_claims()

@@ -11,7 +11,7 @@ from flowactions_hookspecs import FlowActions, Node, OriginGone
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.outages import OutageLog, outage_delay
 from tests.outages import Outage
-from tests.queueing import Queue, a_schedule, a_worker
+from tests.queueing import Queue, a_schedule, a_worker, ok
 from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
@@ -50,7 +50,7 @@ async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytes
     database = queue.database
     opened = database._engines.current, database._engines.thread
     database._engines.current = database._engines.thread = None
-    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
+    running = asyncio.create_task(a_worker(queue, ok).run())
     await until(lambda: "out of reach" in caplog.text)
     database._engines.current, database._engines.thread = opened
     await until(lambda: "reachable again" in caplog.text)
@@ -108,7 +108,7 @@ async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> 
     async def gone(origin: object) -> None:
         raise OriginGone("bad \x00 header \ud800" + "x" * 10_000)
 
-    await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=gone).tick()
+    await a_schedule(queue, ok, signing_secret=gone).tick()
     row = await queue.row(row_id)
     assert row.status == "dead"
     assert row.last_error.startswith("bad   header ?xxx")
