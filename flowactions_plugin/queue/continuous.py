@@ -65,7 +65,7 @@ class ContinuousClaims:
         self._store = store
         self._executor = executor
         self._held_seconds = timing.lease_seconds / 3
-        self._lanes: Lanes = Lanes(slots, per_destination, executor.limits)
+        self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits)
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None
@@ -104,12 +104,10 @@ class ContinuousClaims:
 
     def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
         """Send what was claimed, and give up the places of the rest; see `items.Claimant`."""
-        for each in reserved:
-            self._lanes.unreserve(each)
         if claimed is None:
             self._keep(self._executor.completer.disclaim(reserved))
-        for each in self._executor.take([each for each in reserved if each.token in (claimed or ())]):
-            self._lanes.insert(each)
+        taken = self._executor.take([each for each in reserved if each.token in (claimed or ())])
+        self._lanes.unreserve(reserved, taken)
         self._start()
         self._woken.set()
 

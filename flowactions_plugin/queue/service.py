@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flowactions_hookspecs import Host, provides
 from flowactions_plugin.clock import lease_clock
@@ -20,7 +20,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
 from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry, Load, Observer
+from flowactions_plugin.queue.delivery_telemetry import Load, record
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
@@ -34,6 +34,9 @@ from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from flowactions_plugin.watch.monitor import Monitor
 
 ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
@@ -73,7 +76,7 @@ class OutboxService:
         database: Database,
         timing: Timing,
         secret_source: Callable[[], SecretSource],
-        observer: Observer,
+        observer: Monitor,
         telemetry: Telemetry,
     ) -> None:
         self._host = host
@@ -126,7 +129,7 @@ class OutboxService:
         settings = self._settings
         timing = self._timing if self.claims_all else self._timing._replace(quarantine_seconds=math.inf)
         finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
-        observers: list[Observe] = [self._observer.record, DeliveryTelemetry(self._telemetry)]
+        observers: list[Observe] = [self._observer.record, partial(record, self._telemetry)]
         with LagMeter(lease_clock) as lag:
             sender = self._sender(lag)
             executor = Executor(

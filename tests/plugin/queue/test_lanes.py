@@ -240,7 +240,7 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     queue = Queue(slots=2)
     fresh = Due(lane_of("b", "x", "http://x/"), "b", "x")
     assert queue.lanes.reserve(fresh)
-    queue.lanes.unreserve(a_row("1", fresh.lane, "b", "x"))
+    queue.lanes.unreserve([a_row("1", fresh.lane, "b", "x")], [])
     assert len(queue.lanes) == 0
     due = queue.put("a", "p", 50)
     assert not queue.lanes.reserve(due)
@@ -277,7 +277,8 @@ def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> Non
     rows += [a_row("4", 4, "a", "h4", size=SMALL_BYTES + 1), a_row("5", 5, "a", "h5")]
     for row in rows:
         queue.standing.record(row, ANSWER)
-        queue.lanes.insert(row)
+        assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
+    queue.lanes.unreserve(rows, rows)
     first = queue.start()
     assert [row.id for row in first] == ["0", "5"]
     queue.end(first[0])

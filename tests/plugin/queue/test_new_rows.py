@@ -13,13 +13,11 @@ from sqlalchemy import text
 from flowactions_hookspecs import UnsignedTestOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES
 from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.rules import HELD_SECONDS, NewDelivery
-from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.schema import pauses
-from tests.queueing import Queue, a_delivery, an_executor
+from tests.queueing import Queue, a_delivery, continuously, delivering
 from tests.waiting import until
 
 DESTINATION = "http://127.0.0.1/"
@@ -34,14 +32,14 @@ class Process:
         woken: what was enqueued and is not claimed.
     """
 
-    def __init__(self, queue: Queue, slots: int, per_destination: int) -> None:
+    def __init__(self, queue: Queue, slots: int, per_destination: int, *, claims_all: bool = True) -> None:
         self.asked: list[bytes] = []
         self.answers = asyncio.Event()
         self.answers.set()
         self.woken: list[NewDelivery] = []
         self.queue = queue
-        self.executor = an_executor(queue, self.answer)
-        self.claims = ContinuousClaims(queue.store, self.executor, slots=slots, per_destination=per_destination)
+        self.claims = continuously(queue, self.answer, slots, per_destination, claims_all=claims_all)
+        self.executor = self.claims._executor
         self.outbox = queue.store._outbox
         self.outbox.claimant = self.claims
         self.outbox.on_commit = self.woken.append
@@ -95,25 +93,19 @@ def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_host_that_sends_its_own_claims_nothing_else(queue: Queue) -> None:
     """Whatever is due stays for workers; what it cannot send at once does, too."""
-    process = Process(queue, 1, 1)
-    process.claims = ContinuousClaims(
-        queue.store, process.executor, slots=1, per_destination=1, claims_all=False
-    )
-    process.outbox.claimant = process.claims
+    process = Process(queue, 1, 1, claims_all=False)
     other = await queue.put()
-    worker = asyncio.create_task(Worker(queue.store, process.executor, process.claims).run())
-    await until(lambda: process.claims._claiming)
-    process.answers.clear()
-    await process.enqueue(body=b"own")
-    await until(lambda: process.asked)
-    for _ in range(3):
-        await process.enqueue()
-    process.claims.wake()
-    await asyncio.sleep(2 * HELD_SECONDS)
-    process.answers.set()
-    await process.is_done()
-    worker.cancel()
-    await asyncio.wait({worker})
+    async with delivering(queue, process.claims):
+        await until(lambda: process.claims._claiming)
+        process.answers.clear()
+        await process.enqueue(body=b"own")
+        await until(lambda: process.asked)
+        for _ in range(3):
+            await process.enqueue()
+        process.claims.wake()
+        await asyncio.sleep(2 * HELD_SECONDS)
+        process.answers.set()
+        await process.is_done()
     assert (process.asked[0], (await queue.row(other)).claimed_by) == (b"own", None)
     assert [each.body for each in process.woken] != []
 
@@ -303,8 +295,10 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     caller = asyncio.create_task(process.enqueue())
     await until(lambda: _is_pending(process))
     await process.queue.expire_claims()
-    for again in process.executor.take(await process.queue.store.claim(10)):
-        process.claims._lanes.insert(again)
+    (again,) = process.executor.take(await process.queue.store.claim(10))
+    lanes = process.claims._lanes
+    assert lanes.reserve(Due(again.lane, again.organization_id, again.destination))
+    lanes.unreserve([again], [again])
     process.claims._start()
     await until(lambda: process.asked)
     may_answer.set()

@@ -20,7 +20,7 @@ from flowactions_plugin.operations.bulk import Selection
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.store import ActionStore
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion, End, Return
+from flowactions_plugin.queue.claimed import Completion, End, given_back
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
@@ -50,7 +50,7 @@ def deferred(store: OutboxStore) -> DeferredStore:
 
 async def give_back_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
-    ends = await store.give_back([Return(claimed, waits_for="the host")])
+    ends = await store.complete([given_back(claimed, waits_for="the host")])
     assert ends == {claimed.id: End("written", "pending")}
 
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from flowactions_hookspecs import FlowNodeOrigin
-from tests.queueing import Queue, a_schedule
+from tests.queueing import Queue, a_schedule, ok
 
 
 class TestWorker:
@@ -22,7 +22,7 @@ class TestWorker:
         """Garbage in a row makes that row dead; its neighbours are delivered."""
         broken, healthy = await queue.put(), await queue.put()
         await queue.run(f"UPDATE flowactions_outbox SET origin = 'garbage' WHERE id = '{broken}'")  # noqa: S608
-        await a_schedule(queue, lambda request: httpx.Response(200)).tick()
+        await a_schedule(queue, ok).tick()
         row = await queue.row(broken)
         assert row.status == "dead"
         assert "cannot be read" in row.last_error
@@ -76,7 +76,7 @@ class TestWorker:
                 await asyncio.Event().wait()
             return "s"
 
-        await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=secret).tick()
+        await a_schedule(queue, ok, signing_secret=secret).tick()
         assert (await queue.row(healthy)).status == "delivered"
         row = await queue.row(waiting)
         assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
