@@ -17,6 +17,7 @@ from flowactions_hookspecs import (
     Node,
     NodeResult,
     NodeType,
+    OutboundWebhook,
     Walk,
     config_schema,
 )
@@ -34,7 +35,7 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
@@ -219,9 +220,11 @@ class WebhookNode:
             return _skipped(node, config, url_refusal(config), str(exc))
         return InTransaction(PreparedDelivery(self._outbox, delivery).write)
 
-    def _rendered(self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node) -> Webhook:
+    def _rendered(
+        self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node
+    ) -> OutboundWebhook:
         try:
-            return render(config, unusable, walk, node, self._outbox.max_body_bytes)
+            return render(config, unusable, walk, node, self._outbox.settings)
         except TooLarge as exc:
             self._outbox.count_refusal(exc)
             raise
@@ -311,16 +314,19 @@ def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
     )
 
 
-def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
+def render(
+    config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, settings: Settings
+) -> OutboundWebhook:
     """Make the webhook that a node sends; nothing is checked of its URL.
 
     Raises:
         BodyInvalid: the body is no JSON.
-        TooLarge: the body would be larger than ``limit`` bytes, or the headers would be too large.
+        TooLarge: the body would be larger than these settings allow, or the headers would be too large.
     """
     variables = variables_of(walk)
-    body = render_body(config, variables, unusable, limit)
-    return Webhook(
+    body = render_body(config, variables, unusable, settings.max_body_bytes)
+    retried = attempts_of(settings.retry_schedule, ATTEMPTS_WITH_RETRY)
+    return OutboundWebhook(
         organization_id=walk.organization_id,
         agent_id=walk.agent_id,
         origin=origin(walk, node),
@@ -330,8 +336,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         method=config.webhook_method,
         headers=render_headers(config, variables),
         body=body,
-        max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
-        by_schedule=config.webhook_retry_on_failure,
+        max_attempts=retried if config.webhook_retry_on_failure else 1,
     )
 
 

@@ -88,14 +88,7 @@ class OutboxService:
         self.claims = ClaimStore(database, self.contact)
         self.outcomes = OutcomeStore(database, self.contact)
         self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self.outbox = Outbox(
-            database,
-            self.guard,
-            settings.max_body_bytes,
-            telemetry,
-            standard_webhooks=settings.standard_webhooks,
-            retry_schedule=settings.retry_schedule,
-        )
+        self.outbox = Outbox(database, self.guard, settings, telemetry)
         self.claims_all = settings.host_worker != "own"
         if settings.delivery == "continuous":
             self.outbox.on_commit = self._committed

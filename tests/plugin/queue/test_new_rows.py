@@ -269,10 +269,10 @@ async def test_an_enqueue_without_an_answer_leaves_no_claim(
     """Where the commit may have been made, the claim is given back at once: nobody waits for the end of its lease."""
     in_transaction = process.queue.database.in_transaction
 
-    async def loses_the_answer(work: Any, deadline: Any = None) -> Any:
+    async def loses_the_answer(work: Any, deadline: Any = None, **options: Any) -> Any:
         monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
         if is_written:
-            await in_transaction(work, deadline)
+            await in_transaction(work, deadline, **options)
         error = StorageUnavailable("the connection was lost")
         error.may_be_written = is_written
         raise error
@@ -291,9 +291,9 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     """The worker claims the row again while it is sent, and writes its outcome under that claim."""
     in_transaction, may_answer = process.queue.database.in_transaction, asyncio.Event()
 
-    async def answers_late(work: Any, deadline: Any = None) -> Any:
+    async def answers_late(work: Any, deadline: Any = None, **options: Any) -> Any:
         monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
-        done = await in_transaction(work, deadline)
+        done = await in_transaction(work, deadline, **options)
         await may_answer.wait()
         return done
 
@@ -325,9 +325,9 @@ async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatc
     await process.proves(DESTINATION)
     in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
 
-    async def waits(work: Any, deadline: Any = None) -> Any:
+    async def waits(work: Any, deadline: Any = None, **options: Any) -> Any:
         await may_begin.wait()
-        return await in_transaction(work, deadline)
+        return await in_transaction(work, deadline, **options)
 
     monkeypatch.setattr(process.queue.database, "in_transaction", waits)
     callers = [asyncio.create_task(process.enqueue(body=b"%d" % number)) for number in range(3)]
@@ -350,9 +350,9 @@ async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
     """Otherwise a row that is enqueued meanwhile would wait for the end of a lease."""
     in_transaction, may_commit = process.queue.database.in_transaction, asyncio.Event()
 
-    async def waits(work: Any, deadline: Any = None) -> Any:
+    async def waits(work: Any, deadline: Any = None, **options: Any) -> Any:
         await may_commit.wait()
-        return await in_transaction(work, deadline)
+        return await in_transaction(work, deadline, **options)
 
     monkeypatch.setattr(process.queue.database, "in_transaction", waits)
     caller = asyncio.create_task(process.enqueue())
