@@ -247,7 +247,9 @@ class Services:
         """
         delivery = self._delivery
         entries = [
-            Entry("contact with the queue", delivery.contact.seconds, delivery.claims.keep_in_contact, 90),
+            Entry(
+                "contact with the queue", delivery.claims.contact.seconds, delivery.claims.keep_in_contact, 90
+            ),
             Entry("statistics", 5, self._monitor.report, 300),
         ]
         if not delivery.claims_all:

@@ -14,7 +14,6 @@ import msgspec
 from flowactions_hookspecs import (
     FlowNodeOrigin,
     LogicActionOrigin,
-    Origin,
     OutboundWebhook,
     PluginOrigin,
     UnsignedTestOrigin,
@@ -23,8 +22,9 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.claimed import ClaimedDelivery
+from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
-from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, statements_of, write_items
+from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Item, write_items
 from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, IdempotencyKeys, KeyUse, waiting_for_keys
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import (
@@ -120,7 +120,7 @@ class Outbox:
         self._telemetry = telemetry or Telemetry()
         self.keys = IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS)
         self.on_commit: Callable[[NewDelivery], None] | None = None
-        self.claimant: Claimant | None = None
+        self.claimant: ContinuousClaims | None = None
         self._groups = GroupCommit(self._write_group, is_interruptible=lambda: database.sql.is_server)
 
     async def new_delivery(self, webhook: OutboundWebhook, event_payload: bytes | None = None) -> NewDelivery:
@@ -236,7 +236,7 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written, unless ``may_be_written`` says otherwise.
             Exception: what ``rate`` has raised.
         """
-        item = Item(_row(delivery), key, rate)
+        item = Item(row_of(delivery), key, rate)
         writing = self._groups.write(item) if connection is None else self._join(item, connection)
         async with self.database.answering(0.0 if key is None else KEY_SECONDS):
             await (waiting_for_keys(writing) if key is not None and self.database.sql.is_server else writing)
@@ -254,13 +254,10 @@ class Outbox:
         async with self.database.write(transaction) as joined:
             await joined.run_sync(partial(write_items, self.database), [item])
 
-    def statements(self, delivery: NewDelivery, key: KeyUse | None, paramstyle: str) -> list[tuple[str, Any]]:
-        """Return the statements that write a delivery on a connection of the caller's own; see `statements_of`."""
-        return statements_of(self.database, Item(_row(delivery), key), paramstyle)
-
     def committed(self, delivery: NewDelivery, *, wakes: bool = True) -> None:
         """Count a delivery that was committed, and wake whoever delivers it."""
-        self._telemetry.meters.count(names.ENQUEUED, origin=origin_kind(delivery.origin))
+        kind = str(delivery.origin.__struct_config__.tag)
+        self._telemetry.meters.count(names.ENQUEUED, origin=kind)
         if wakes and self.on_commit is not None:
             self.on_commit(delivery)
 
@@ -298,18 +295,13 @@ class Outbox:
         self._telemetry.meters.count(names.REFUSED, reason=reason)
 
 
-def origin_kind(origin: Origin) -> str:
-    """Return the kind of an origin, as it is stored and as metrics have it."""
-    return str(origin.__struct_config__.tag)
-
-
-def _reserved(claimant: Claimant, item: Item) -> ClaimedDelivery | None:
+def _reserved(claimant: ContinuousClaims, item: Item) -> ClaimedDelivery | None:
     """Return the claim of a row that this process can send at once. What has a key may have to wait for others first."""
     waits = item.key is not None or item.rate is not None or item.size > MOST_CLAIMED_BYTES
     return None if waits else claimant.reserve(item.row)
 
 
-def _row(delivery: NewDelivery) -> dict[str, Any]:
+def row_of(delivery: NewDelivery) -> dict[str, Any]:
     """Return the values of a row's columns."""
     origin = delivery.origin
     row = msgspec.structs.asdict(delivery)

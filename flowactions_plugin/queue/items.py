@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import TextClause
 from sqlalchemy.engine import Connection
@@ -94,23 +94,6 @@ class Item:
     def size(self) -> int:
         """About how many bytes are written."""
         return len(self.row["body"] or b"") + len(self.row["headers"]) + len(self.row["url"])
-
-
-class Claimant(Protocol):
-    """Sends rows that are claimed by their enqueue, for so many seconds."""
-
-    lease_seconds: float
-
-    def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place."""
-
-    def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
-        """Send what was claimed, and give up the places of the other rows.
-
-        Args:
-            reserved: rows for which a place was kept.
-            claimed: the tokens of those that were written and are claimed; ``None``: the database has not said.
-        """
 
 
 def write_items(

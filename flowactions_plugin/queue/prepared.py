@@ -10,7 +10,8 @@ import msgspec
 
 from flowactions_hookspecs import NodeResult, NotQueued, OutboundWebhook, Receipt
 from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
-from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.enqueue import Outbox, row_of
+from flowactions_plugin.queue.items import Item, statements_of
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
@@ -50,10 +51,7 @@ class PreparedDelivery:
         Raises:
             StorageUnavailable: the database failed; nothing was written.
         """
-        receipt = await self.enqueue(transaction)
-        if receipt.status == "skipped":
-            return NodeResult(status="skipped", reason=receipt.reason, message=receipt.message)
-        return NodeResult(status="queued", delivery_id=receipt.delivery_id)
+        return result_of(await self.enqueue(transaction))
 
     def statements(self, paramstyle: str) -> list[tuple[str, Any]]:
         """Return the statements that write it, with their parameters; see `PreparedWebhook`.
@@ -65,7 +63,7 @@ class PreparedDelivery:
             raise ValueError(f"paramstyle {paramstyle!r} is unknown: give one of {', '.join(PARAMSTYLES)}")
         if self._delivery is None:
             return []
-        return self._outbox.statements(self._delivery, self._use, paramstyle)
+        return statements_of(self._outbox.database, Item(row_of(self._delivery), self._use), paramstyle)
 
     def committed(self) -> None:
         """Wake a worker, from any thread."""
@@ -94,6 +92,13 @@ class PreparedDelivery:
         if delivery is None:
             return self.refused or Receipt(status="skipped")
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
+
+
+def result_of(receipt: Receipt) -> NodeResult:
+    """Return the result of a node that has enqueued a webhook."""
+    if receipt.status == "skipped":
+        return NodeResult(status="skipped", reason=receipt.reason, message=receipt.message)
+    return NodeResult(status="queued", delivery_id=receipt.delivery_id)
 
 
 class OwnWebhooks:
