@@ -98,13 +98,13 @@ class WebhookDrafts:
             method=method_name(config.webhook_method) or "POST", url=masked_url(url) or None, problems=problems
         )
         try:
-            webhook = render(config, unusable, walk, draft.node, self._outbox.max_body_bytes)
+            webhook = render(config, unusable, walk, draft.node, self._outbox.settings)
             delivery, _ = self._outbox.serialize(webhook, url, "")
         except (BodyInvalid, TooLarge):
             return shown
         signature = f"v1,{MASK}" if config.webhook_secret else None
         headers = attempt_headers(delivery.headers, MASK, signature)
-        if self._outbox.standard_webhooks:
+        if self._outbox.settings.standard_webhooks:
             headers = with_standard_headers(headers, MASK, signature)
         masked = [
             (name, value if value == signature else masked_header(name, value)) for name, value in headers
@@ -121,9 +121,9 @@ class WebhookDrafts:
         """Return what is wrong with a draft, and where its URL leads if it may be used."""
         problems = webhook_problems(
             draft.node.config,
-            self._outbox.max_body_bytes,
+            self._outbox.settings.max_body_bytes,
             variables,
-            standard_webhooks=self._outbox.standard_webhooks,
+            standard_webhooks=self._outbox.settings.standard_webhooks,
         )
         config, _ = read_config(WebhookConfig, draft.node.config)
         authored, url, destination = config.webhook_url, config.webhook_url.strip(), None

@@ -17,6 +17,7 @@ from flowactions_hookspecs import (
     Node,
     NodeResult,
     NodeType,
+    OutboundWebhook,
     Walk,
     config_schema,
 )
@@ -34,7 +35,7 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
@@ -211,7 +212,7 @@ class WebhookNode:
         outbox = self._outbox
         try:
             try:
-                webhook = render(config, unusable, walk, node, outbox.max_body_bytes)
+                webhook = render(config, unusable, walk, node, outbox.settings)
             except TooLarge as exc:
                 outbox.count_refusal(exc)
                 raise
@@ -290,16 +291,19 @@ def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
     )
 
 
-def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
+def render(
+    config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, settings: Settings
+) -> OutboundWebhook:
     """Make the webhook that a node sends; nothing is checked of its URL.
 
     Raises:
         BodyInvalid: the body is no JSON.
-        TooLarge: the body would be larger than ``limit`` bytes, or the headers would be too large.
+        TooLarge: the body would be larger than these settings allow, or the headers would be too large.
     """
     variables = variables_of(walk)
-    body = render_body(config, variables, unusable, limit)
-    return Webhook(
+    body = render_body(config, variables, unusable, settings.max_body_bytes)
+    retried = attempts_of(settings.retry_schedule, ATTEMPTS_WITH_RETRY)
+    return OutboundWebhook(
         organization_id=walk.organization_id,
         agent_id=walk.agent_id,
         origin=origin(walk, node),
@@ -309,8 +313,7 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         method=config.webhook_method,
         headers=render_headers(config.webhook_headers, variables),
         body=body,
-        max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
-        by_schedule=config.webhook_retry_on_failure,
+        max_attempts=retried if config.webhook_retry_on_failure else 1,
     )
 
 

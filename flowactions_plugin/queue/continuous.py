@@ -97,13 +97,18 @@ class ContinuousClaims:
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a place for a row that is about to be written; see `items.Claimant`."""
+        """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place."""
         if not self._claiming or self._executor.behind or not self._lanes.reserve(_lane(values)):
             return None
         return self._store.claim_with_enqueue(values)
 
     def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
-        """Send what was claimed, and give up the places of the rest; see `items.Claimant`."""
+        """Send what was claimed, and give up the places of the rest.
+
+        Args:
+            reserved: rows for which a place was kept.
+            claimed: the tokens of those that were written and are claimed; ``None``: the database has not said.
+        """
         if claimed is None:
             self._keep(self._executor.completer.disclaim(reserved))
         taken = self._executor.take([each for each in reserved if each.token in (claimed or ())])

@@ -60,9 +60,7 @@ class OutboxService:
         telemetry: measures and traces deliveries.
 
     Attributes:
-        contact: of this process's worker with the queue.
         claims: of the worker.
-        outcomes: of the worker.
         outbox: enqueues.
         guard: decides at enqueue where requests may go.
         load: how busy this process's worker is.
@@ -87,18 +85,9 @@ class OutboxService:
         self._observer = observer
         self._telemetry = telemetry
         self.load = Load()
-        self.contact = Contact(timing.lease_seconds)
-        self.claims = ClaimStore(database, self.contact)
-        self.outcomes = OutcomeStore(database, self.contact)
+        self.claims = ClaimStore(database, Contact(timing.lease_seconds))
         self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self.outbox = Outbox(
-            database,
-            self.guard,
-            settings.max_body_bytes,
-            telemetry,
-            standard_webhooks=settings.standard_webhooks,
-            retry_schedule=settings.retry_schedule,
-        )
+        self.outbox = Outbox(database, self.guard, settings, telemetry)
         self.claims_all = settings.host_worker != "own"
         if settings.delivery == "continuous":
             self.outbox.on_commit = self._committed
@@ -135,7 +124,7 @@ class OutboxService:
             executor = Executor(
                 self.claims,
                 sender,
-                Completer(self.outcomes, finished, observers),
+                Completer(OutcomeStore(self._database, self.claims.contact), finished, observers),
                 self._secret_source(),
                 self._timing,
                 sends_trace=settings.send_traceparent,
@@ -147,7 +136,7 @@ class OutboxService:
                     self._observer.watching(executor.load) as worker_id,
                     self._claims(executor) as strategy,
                 ):
-                    self.contact.prefix = token_prefix(worker_id)
+                    self.claims.contact.prefix = token_prefix(worker_id)
                     worker = Worker(self.claims, executor, strategy, timing, tell=self._observer.tell)
                     self._probes = worker.probes
                     await worker.run()

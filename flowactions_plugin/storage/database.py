@@ -248,15 +248,18 @@ class Database:
                 yield opened
 
     @repeated
-    async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
+    async def in_transaction(
+        self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None, *, several: bool = False
+    ) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
-        On PostgreSQL the work may execute one statement only, because each would be its own transaction. Several rows
-        that are given to one ``execute`` are one statement. The work is run again when it has conflicted with another one.
+        Several rows that are given to one ``execute`` are one statement. The work is run again when it has conflicted with
+        another one.
 
         Args:
             work: executes statements; called in another thread on SQLite.
             deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
+            several: whether it may execute more than one statement: on PostgreSQL each would be its own transaction.
         """
         deadline = deadline or Deadline()
         async with self._outages.translated(is_own=True):
@@ -265,7 +268,7 @@ class Database:
                 async with self.transactions.turn(deadline):
                     return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
-                if not self.sql.is_server or not self._engines.reads_committed:
+                if several or not self.sql.is_server or not self._engines.reads_committed:
                     async with self.transactions.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
                 async with self._engines.autocommit() as connection:
@@ -329,11 +332,6 @@ class Database:
     def _limit(self, seconds: float) -> float | None:
         """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
         return seconds if self.sql.is_server and self._engines.shared is not None else None
-
-    async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
-        """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks."""
-        if self.sql.is_server:
-            await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
 
     async def lock_table(
         self, transaction: AsyncConnection, table: Table, mode: Literal["ROW EXCLUSIVE", "SHARE"]

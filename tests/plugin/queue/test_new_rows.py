@@ -91,6 +91,18 @@ def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.queue.store, "claim", None)
 
 
+def waiting_transactions(process: Process, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have transactions wait for the event that is returned."""
+    in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
+
+    async def waits(*arguments: Any, **options: Any) -> Any:
+        await may_begin.wait()
+        return await in_transaction(*arguments, **options)
+
+    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    return may_begin
+
+
 async def test_a_host_that_sends_its_own_claims_nothing_else(queue: Queue) -> None:
     """Whatever is due stays for workers; what it cannot send at once does, too."""
     process = Process(queue, 1, 1, claims_all=False)
@@ -261,10 +273,10 @@ async def test_an_enqueue_without_an_answer_leaves_no_claim(
     """Where the commit may have been made, the claim is given back at once: nobody waits for the end of its lease."""
     in_transaction = process.queue.database.in_transaction
 
-    async def loses_the_answer(work: Any, deadline: Any = None) -> Any:
+    async def loses_the_answer(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
         if is_written:
-            await in_transaction(work, deadline)
+            await in_transaction(*arguments, **options)
         error = StorageUnavailable("the connection was lost")
         error.may_be_written = is_written
         raise error
@@ -283,9 +295,9 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     """The worker claims the row again while it is sent, and writes its outcome under that claim."""
     in_transaction, may_answer = process.queue.database.in_transaction, asyncio.Event()
 
-    async def answers_late(work: Any, deadline: Any = None) -> Any:
+    async def answers_late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
-        done = await in_transaction(work, deadline)
+        done = await in_transaction(*arguments, **options)
         await may_answer.wait()
         return done
 
@@ -317,13 +329,7 @@ async def _is_pending(process: Process) -> bool:
 async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cancelled before its transaction has begun; those that wait for it then get slots of their own."""
     await process.proves(DESTINATION)
-    in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
-
-    async def waits(work: Any, deadline: Any = None) -> Any:
-        await may_begin.wait()
-        return await in_transaction(work, deadline)
-
-    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    may_begin = waiting_transactions(process, monkeypatch)
     callers = [asyncio.create_task(process.enqueue(body=b"%d" % number)) for number in range(3)]
     await until(lambda: process.claims._lanes.total.asked == 1)
     callers[0].cancel()
@@ -342,13 +348,7 @@ async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a row that is enqueued meanwhile would wait for the end of a lease."""
-    in_transaction, may_commit = process.queue.database.in_transaction, asyncio.Event()
-
-    async def waits(work: Any, deadline: Any = None) -> Any:
-        await may_commit.wait()
-        return await in_transaction(work, deadline)
-
-    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    may_commit = waiting_transactions(process, monkeypatch)
     caller = asyncio.create_task(process.enqueue())
     await until(lambda: process.claims._lanes.total.asked == 1)
     stopping = asyncio.create_task(process.claims.quiesce())

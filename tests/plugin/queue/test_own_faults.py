@@ -22,7 +22,9 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.egress.resources import SHORTAGES, shortage
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import MOST_STALLS
+from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
@@ -290,7 +292,7 @@ async def test_a_crash_of_the_delivery_task_costs_no_attempt(
         async with before.lifespan():
             for _ in range(count):
                 await before.reach(a_walk(), node)
-        store = services._delivery.claims if broken == "_lanes" else services._delivery.outcomes
+        store: type[Any] = ClaimStore if broken == "_lanes" else OutcomeStore
         method, failures = getattr(store, broken), 0
 
         async def fail_in_flight(*arguments: Any, **others: Any) -> Any:
