@@ -161,6 +161,21 @@ class Trial(Parts):
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
 
+    def answers(
+        self,
+        answer: httpx.Response,
+        good: object,
+        message: str,
+        expected: object = "",
+        causes: Sequence[str] = (),
+    ) -> None:
+        """Fails the check unless an answer is as it should be; ``good`` is that, or the status that it must have."""
+        if type(good) is int:
+            good, expected = answer.status_code == good, expected or good
+        said = (str(answer.status_code), answer.headers.get("location"), answer.text[:500])
+        actual = " ".join(filter(None, said))
+        self.expect(good, message, expected=expected, actual=actual, causes=causes)
+
     # What a check does to the host
 
     async def seed(self, *flows: Flow, world: World | None = None) -> None:
@@ -250,12 +265,7 @@ class Trial(Parts):
             **fields,
         }
         answer = await self.request("POST", f"{ROUTES}/enqueue", host=host, json=body)
-        self.expect(
-            answer.status_code == 200,
-            "the plugin could not enqueue a webhook",
-            expected="200 from the probe's route",
-            actual=f"{answer.status_code} {answer.text[:500]}",
-        )
+        self.answers(answer, 200, "the plugin could not enqueue a webhook")
         receipt: dict[str, Any] = answer.json()
         return receipt
 

@@ -193,7 +193,7 @@ async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:
         "node": {"type": node.type, "id": node.id, "config": node.config},
     }
     answer = await trial.request("POST", "/integrations/nodes/check", who=trial.author, json=body)
-    trial.equal(answer.status_code, 200, "the plugin does not check a node")
+    trial.answers(answer, 200, "the plugin does not check a node")
     found: list[dict[str, Any]] = answer.json()["data"]
     trial.expect(found, "the plugin finds nothing wrong with a node that has no URL, or a body that is no JSON")
     return found

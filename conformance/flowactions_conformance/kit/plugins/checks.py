@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from flowactions_conformance.kit.plugins.tried import STEP, Tried, _read, expect
+from flowactions_conformance.kit.registry import Check, Run
 from flowactions_conformance.receiver.verify import verify
 from flowactions_hookspecs import Deferred, InTransaction, PluginOrigin
 
@@ -20,29 +21,15 @@ SECRET_NAME: Final = re.compile(r"secret|token|password|api_?key|credential", re
 SAYS_WHERE: Final = "what the plugin raised is in the lines that were logged"
 
 
-class PluginCheck(NamedTuple):
-    """A check of a node type.
-
-    Attributes:
-        title: what holds of a node type that passes.
-        sentence: of the contract.
-        causes: what usually makes it fail.
-    """
-
-    id: str
-    title: str
-    sentence: str
-    causes: tuple[str, ...]
-    run: Callable[[Tried], Awaitable[None]]
+CHECKS: Final[list[Check]] = []
 
 
-CHECKS: Final[list[PluginCheck]] = []
+def _check(sentence: str, *causes: str) -> Callable[[Run], None]:
+    """Add a check, which follows from a sentence of the contract."""
 
-
-def _check(sentence: str, *causes: str) -> Callable[[Callable[[Tried], Awaitable[None]]], None]:
-    def add(run: Callable[[Tried], Awaitable[None]]) -> None:
-        title = (run.__doc__ or "").partition("\n")[0]
-        CHECKS.append(PluginCheck(f"PLUGIN-{len(CHECKS) + 1}", title, sentence, causes, run))
+    def add(run: Run) -> None:
+        title, id_ = str(run.__doc__).partition("\n")[0], f"PLUGIN-{len(CHECKS) + 1}"
+        CHECKS.append(Check(id_, "", title, f"contract: {sentence}", causes, run))
 
     return add
 
