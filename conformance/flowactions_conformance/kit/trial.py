@@ -26,6 +26,7 @@ from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
+from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
 from flowactions_conformance.kit.values import Values
 from flowactions_conformance.receiver import Arrival
@@ -160,6 +161,11 @@ class Trial(Parts):
     def equal(self, actual: object, expected: object, message: str, causes: Sequence[str] = ()) -> None:
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
+
+    def same(self, actual: object, expected: object, message: str) -> None:
+        """Fails the check unless two JSON values are equal; the message ends with the first difference."""
+        found = difference(expected, actual)
+        self.expect(found is None, f"{message}: {found}", expected=expected, actual=actual)
 
     def answers(
         self,

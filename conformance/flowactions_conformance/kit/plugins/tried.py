@@ -122,7 +122,7 @@ def _read(path: Path, statement: str) -> Sequence[Any]:
         return connection.execute(statement).fetchall()
 
 
-def expect(holds: object, message: str, expected: object, actual: object) -> None:
+def expect(holds: object, message: str, expected: object = "", actual: object = "") -> None:
     """Fail the check unless something holds.
 
     Raises:
