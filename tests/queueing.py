@@ -217,12 +217,7 @@ def continuously(
     made = isinstance(answer, Executor)
     executor = answer if made else an_executor(queue, answer, timing=timing, **options)
     return ContinuousClaims(
-        queue.store,
-        executor,
-        slots=slots,
-        per_destination=per_destination,
-        timing=timing or Timing(),
-        claims_all=claims_all,
+        queue.store, executor, slots=slots, per_destination=per_destination, claims_all=claims_all
     )
 
 

@@ -207,20 +207,17 @@ class Contact:
 
     Attributes:
         lease_seconds: the same.
+        clock: the same.
         prefix: what the worker's tokens begin with, see `new_token`; empty: no worker claims.
     """
 
     def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
         self.lease_seconds = lease_seconds
         self.prefix = ""
-        self._clock = clock
+        self.clock = clock
         self._last = -math.inf
         self._since = math.inf
         self._until = -math.inf
-
-    def now(self) -> float:
-        """Return the time by the clock of leases."""
-        return self._clock()
 
     def failed(self) -> None:
         """Record that the queue could not be written."""
@@ -229,23 +226,23 @@ class Contact:
     def succeeded(self, began: float) -> None:
         """Record that the queue was written to, by a statement that began then: until then a lease may have ended unnoticed."""
         if self._until == math.inf or self._is_late():
-            self._since, self._until = self._began(), self._clock() + self.lease_seconds
+            self._since, self._until = self._began(), self.clock() + self.lease_seconds
         self._last = max(began, self._last)
 
     def grace(self) -> float:
         """Return how many seconds later than it does a lease of another worker counts as expired."""
-        now = self._clock()
+        now = self.clock()
         if now >= self._until and not self._is_late():
             return 0.0
         return min(now - self._began() + LATE_SECONDS, LONGEST_GRACE_SECONDS)
 
     def _began(self) -> float:
         """Return when the outage began that goes on, or is over for less than a lease; or one that begins now."""
-        return min(self._since, self._last) if self._clock() < self._until else self._last
+        return min(self._since, self._last) if self.clock() < self._until else self._last
 
     def _is_late(self) -> bool:
         # No lease can end in a shorter outage with its row sent and its outcome not written.
-        return self.lease_seconds / 6 < self._clock() - self._last < math.inf
+        return self.lease_seconds / 6 < self.clock() - self._last < math.inf
 
 
 def token_prefix(worker_id: str) -> str:
@@ -311,7 +308,7 @@ class ClaimStore:
         """Claim what a statement finds with each of its parameters, in one transaction."""
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self.contact.lease_seconds
-        began, made = self.contact.now(), self.database.built(statement, written)
+        began, made = self.contact.clock(), self.database.built(statement, written)
         given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
 
         def claim(connection: Connection) -> list[Row[Any]]:
@@ -389,7 +386,7 @@ class ClaimStore:
 
     async def touch(self) -> None:
         """Write to the queue without changing anything, to see whether it can be written."""
-        began, made = self.contact.now(), self.database.built(statement, TOUCH)
+        began, made = self.contact.clock(), self.database.built(statement, TOUCH)
         try:
             await self.database.in_transaction(lambda connection: connection.execute(made))
         except StorageUnavailable:

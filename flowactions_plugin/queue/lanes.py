@@ -7,7 +7,6 @@ it again when rows are due.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.rules import failure_class
+from flowactions_plugin.queue.rules import digest, failure_class
 
 AHEAD: Final = 2
 """Rows that a worker holds for each row that may be in flight: what is claimed while requests are on their way. A worker that is
@@ -55,11 +54,9 @@ def lane_of(organization_id: str, destination: str, url: str) -> int:
         url: the whole URL.
     """
     path = re.split(r"[?#]", url.partition("://")[2], maxsplit=1)[0].partition("/")[2]
-    digest = hashlib.sha256()
-    for part in (organization_id.encode(), destination.encode(), path.encode()):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return int.from_bytes(digest.digest()[:8], "big", signed=True)
+    return int.from_bytes(
+        digest(organization_id.encode(), destination.encode(), path.encode())[:8], "big", signed=True
+    )
 
 
 class Due(NamedTuple):
@@ -184,33 +181,28 @@ class Turns:
     """Lanes that wait for their turns: organizations take turns, and so do the lanes of each."""
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[str, deque[Lane]] = OrderedDict()
-        self._number = 0
+        self._lanes: OrderedDict[str, deque[Lane]] = OrderedDict()  # none is empty
 
-    def __len__(self) -> int:
-        return self._number
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
 
     def __iter__(self) -> Iterator[Lane]:
         for lanes in self._lanes.values():
             yield from lanes
 
-    def add(self, lane: Lane) -> None:
-        """Add a lane; its turn is the last one."""
-        self._lanes.setdefault(lane.due.organization_id, deque()).append(lane)
-        self._number += 1
-
-    def add_first(self, lane: Lane) -> None:
-        """Add a lane; its turn is the next one."""
-        organization = lane.due.organization_id
-        self._lanes.setdefault(organization, deque()).appendleft(lane)
-        self._lanes.move_to_end(organization, last=False)
-        self._number += 1
+    def add(self, lane: Lane, *, first: bool = False) -> None:
+        """Add a lane; its turn is the last one, or the first."""
+        lanes = self._lanes.setdefault(lane.due.organization_id, deque())
+        if first:
+            lanes.appendleft(lane)
+            self._lanes.move_to_end(lane.due.organization_id, last=False)
+        else:
+            lanes.append(lane)
 
     def remove(self, lane: Lane) -> None:
         """Remove a lane."""
         lanes = self._lanes[lane.due.organization_id]
         lanes.remove(lane)
-        self._number -= 1
         if not lanes:
             del self._lanes[lane.due.organization_id]
 
@@ -233,7 +225,6 @@ class Turns:
                 if not may(lane):
                     lanes.append(lane)
                     continue
-                self._number -= 1
                 if not lanes:
                     del self._lanes[organization]
                 in_vain = 0
@@ -280,14 +271,10 @@ class Lanes:
         self.total = Tally()
         self.is_full = False
 
-    def __len__(self) -> int:
-        """Return how many lanes are known."""
-        return len(self._lanes)
-
     @property
     def has_room(self) -> bool:
         """Whether a claim is to ask for rows of known lanes, and more rows may be held."""
-        return len(self._due) > 0 and self._room() > 0
+        return bool(self._due) and self._room() > 0
 
     def _room(self) -> int:
         return AHEAD * self._slots - self.total.held
@@ -366,8 +353,8 @@ class Lanes:
             if lane in asked:
                 lane.is_due = lane.due_again = False
             else:
-                self._due.add_first(lane)
-        self.is_full = self._room() <= 0 and len(self._due) > 0
+                self._due.add(lane, first=True)
+        self.is_full = self._room() <= 0 and bool(self._due)
         return [lane.due._replace(rows=rows) for lane, rows in asked.items()]
 
     def _is_wanted(self, lane: Lane) -> bool:

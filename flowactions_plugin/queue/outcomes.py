@@ -178,7 +178,7 @@ def phases_text(completion: Completion) -> str | None:
 def _values(completion: Completion) -> dict[str, Any]:
     """Return an outcome as a row of the parameter ``done``."""
     delivery, outcome, change = completion.delivery, completion.outcome, completion.change
-    return {
+    values = {
         "id": delivery.id,
         "token": delivery.token,
         "status": change.status,
@@ -194,6 +194,8 @@ def _values(completion: Completion) -> dict[str, Any]:
         # No database takes a zero byte in JSON.
         "response": _kept(outcome.response),
         "phases": phases_text(completion),
-        "rounds": delivery.quarantine_rounds if completion.is_return else None,
-        "waits": None if completion.answered else int(outcome.error is not None),
     }
+    if completion.is_return:
+        waits = None if completion.answered else int(outcome.error is not None)
+        values |= {"rounds": delivery.quarantine_rounds, "waits": waits}
+    return values

@@ -192,7 +192,6 @@ class OutboxService:
             executor,
             slots=settings.slots,
             per_destination=settings.per_destination or settings.slots,
-            timing=self._timing,
             claims_all=self.claims_all,
         )
         self._claiming = self.outbox.claimant = claims

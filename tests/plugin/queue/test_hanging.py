@@ -74,7 +74,7 @@ async def hanging(number: int) -> AsyncIterator[Sequence[Hanging]]:
 async def beside(
     executor: Executor, queue: Queue, timing: Timing, receivers: Sequence[Hanging]
 ) -> AsyncIterator[ContinuousClaims]:
-    claims = continuously(queue, executor, SLOTS, 10, timing=timing)
+    claims = continuously(queue, executor, SLOTS, 10)
     async with delivering(queue, claims, timing):
         try:
             yield claims

@@ -223,7 +223,7 @@ def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended
     assert queue.lanes.asks() == []
     queue.start()
     queue.end(row)
-    assert len(queue.lanes) == 0
+    assert len(queue.lanes._lanes) == 0
 
 
 def test_a_failed_claim_is_asked_again() -> None:
@@ -241,7 +241,7 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     fresh = Due(lane_of("b", "x", "http://x/"), "b", "x")
     assert queue.lanes.reserve(fresh)
     queue.lanes.unreserve([a_row("1", fresh.lane, "b", "x")], [])
-    assert len(queue.lanes) == 0
+    assert len(queue.lanes._lanes) == 0
     due = queue.put("a", "p", 50)
     assert not queue.lanes.reserve(due)
     queue.claim()
@@ -295,7 +295,7 @@ def test_what_has_not_begun_can_be_removed() -> None:
     assert (queue.lanes.total.waiting, queue.lanes.total.in_flight) == (0, 2)
     for row in begun:
         queue.end(row)
-    assert len(queue.lanes) == 1  # it gave as many as were asked for
+    assert len(queue.lanes._lanes) == 1  # it gave as many as were asked for
 
 
 def test_a_lane_of_which_rows_were_given_back_is_not_claimed_ahead() -> None:
@@ -317,7 +317,7 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     queue.claim()
     (row,) = queue.start()
     queue.end(row)
-    assert len(queue.lanes) == 0
+    assert len(queue.lanes._lanes) == 0
     assert not queue.lanes.heard_of([due.lane, due.lane + 1])
     assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
     assert queue.lanes.heard_of([due.lane])
@@ -339,6 +339,6 @@ def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
         )
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(lanes) == 100_000
+    assert len(lanes._lanes) == 100_000
     assert after - before < 64 * 2**20
     assert sys.getsizeof(lanes) > 0

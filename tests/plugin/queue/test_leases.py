@@ -16,7 +16,6 @@ from tests.queueing import Queue, a_schedule, an_executor, continuously, deliver
 from tests.waiting import until
 
 DESTINATION = "http://one.example.com:80"
-SHORT = Timing(lease_seconds=3.0, deadline_seconds=1.0)
 
 
 async def put(queue: Queue, count: int, **changes: Any) -> list[str]:
@@ -137,10 +136,10 @@ async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(q
         finally:
             flying -= 1
 
-    executor = an_executor(queue, answer, timing=Timing(lease_seconds=3.0, deadline_seconds=60.0))
+    executor = an_executor(queue, answer, timing=Timing(deadline_seconds=60.0))
     executor._now = lambda: 0.0  # no delivery begins too late for its deadline
-    timing = Timing(lease_seconds=3.0, quarantine_seconds=60.0)
-    async with delivering(queue, continuously(queue, executor, 100, 10, timing=timing), timing):
+    timing = Timing(quarantine_seconds=60.0)
+    async with delivering(queue, continuously(queue, executor, 100, 10), timing):
         await hangs.wait()
         held = 0
 

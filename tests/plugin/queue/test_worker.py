@@ -42,26 +42,6 @@ async def test_a_worker_knows_that_it_could_not_write(queue: Queue) -> None:
     await queue.run("ALTER TABLE away RENAME TO flowactions_outbox")
 
 
-@pytest.mark.ci
-async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
-    caplog.set_level(logging.INFO)
-    row_id = await queue.put()
-    database = queue.database
-    opened = database._engines.current, database._engines.thread
-    database._engines.current = database._engines.thread = None
-    running = asyncio.create_task(a_worker(queue, ok).run())
-    await until(lambda: "out of reach" in caplog.text)
-    database._engines.current, database._engines.thread = opened
-    await until(lambda: "reachable again" in caplog.text)
-    assert (await queue.row(row_id)).status == "delivered"
-    running.cancel()
-    await asyncio.wait({running})
-    messages = [record.getMessage() for record in caplog.records]
-    assert sum("out of reach" in message for message in messages) == 1
-    assert sum("reachable again" in message for message in messages) == 1
-
-
 async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
     """What was claimed and waits for its signing secret is due at once for other workers, and was not sent."""
     row_id = await queue.put()
