@@ -155,7 +155,7 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
     alive = [worker for worker in overview.workers if worker.state == "alive"]
     oldest = f", the oldest for {span(overview.oldest_due_ms)}" if overview.oldest_due_ms else ""
     facts = {
-        "verdict": f"{overview.state}: {overview.verdict.reason}",
+        "verdict": f"{overview.state}: {overview.first.words}",
         "due": f"{overview.due}{oldest}",
         "waiting": overview.waiting,
         "dead": overview.dead,

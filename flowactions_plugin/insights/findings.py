@@ -18,7 +18,7 @@ from flowactions_plugin.storage.retention import HOUR_MS
 FAILING_COUNTED: Final = 200
 """Up to how many destinations that fail are counted."""
 
-NAMED: Final = 20
+NAMED: Final = 5
 """How many of one kind are named; further ones are counted."""
 
 MANY: Final = 5

@@ -530,3 +530,10 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         """The verdict in a word for a first line: ``needs you`` where deliveries go on, and something is to be looked at."""
         goes_on = self.verdict.state in {"ok", "idle"}
         return "needs you" if goes_on and self.level != "ok" else self.verdict.state
+
+    @property
+    def first(self) -> Finding:
+        """What a first line tells after the state: the verdict, or a finding that is worse while deliveries go on."""
+        if self.state == "needs you" and self.level != self.verdict.level:
+            return self.findings[0]
+        return Finding("note", "deliveries", self.verdict.reason, self.verdict.advice)
