@@ -32,8 +32,6 @@ STORED: Final = (Agent, ApiPrincipal, DashboardPrincipal, Operator)
 
 NAMES: Final = frozenset({"name", "user_name"})
 
-MAX_NAME: Final = 200
-
 _UNSTORABLE: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """What one of the databases cannot hold, or a page cannot show."""
 
@@ -128,7 +126,7 @@ def _with_clean_names(answer: Any) -> Any:
     if not isinstance(answer, STORED):
         return answer
     names = {name: getattr(answer, name) for name in NAMES.intersection(answer.__struct_fields__)}
-    clean = {name: _UNSTORABLE.sub("\ufffd", text[:MAX_NAME]) for name, text in names.items()}
+    clean = {name: _UNSTORABLE.sub("\ufffd", text[:200]) for name, text in names.items()}
     return answer if clean == names else msgspec.structs.replace(answer, **clean)
 
 

@@ -11,6 +11,9 @@ _ORIGIN: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::(?P<port>[0-9]{1,5}))?",
     re.ASCII | re.IGNORECASE,
 )
+NOT_IN_URL: Final = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
+"""Spaces, control characters, backslashes and halves of surrogate pairs: what no URL of an author or a setting may hold."""
+
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 """The ports of URLs that name none."""
 
@@ -26,9 +29,9 @@ def parse_origin(text: str) -> str | None:
     if found is None:
         return None
     scheme, host, port = found["scheme"].lower(), found["host"].lower(), found["port"]
-    if port is not None and not 0 < int(port) < 65536:
-        return None
     number = None if port is None else int(port)
+    if number is not None and not 0 < number < 65536:
+        return None
     return f"{scheme}://{host}" if number in {None, DEFAULT_PORTS[scheme]} else f"{scheme}://{host}:{number}"
 
 

@@ -9,13 +9,12 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.origins import DEFAULT_PORTS, to_a_labels
+from flowactions_plugin.origins import DEFAULT_PORTS, NOT_IN_URL, to_a_labels
 
 MAX_URL_LENGTH: Final = 2048
 
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)", re.IGNORECASE)
-_NOT_IN_URL = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")
-_FORBIDDEN_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
+_ENCODED = re.compile(r"[^!#$%&'()*+,\-./0-9:;=?@A-Z\[\]_a-z~]")
 
 
 class Destination(NamedTuple):
@@ -51,7 +50,7 @@ def parse_destination(url: str) -> Destination:
         raise EgressRefused("The URL is missing.")
     if len(url) > MAX_URL_LENGTH:
         raise EgressRefused(f"The URL is longer than {MAX_URL_LENGTH} characters.")
-    if forbidden := _FORBIDDEN_IN_URL.search(url):
+    if forbidden := NOT_IN_URL.search(url):
         raise _refused("The URL contains a space, a control character or a backslash.", forbidden.start())
     scheme, separator, rest = url.partition("://")
     scheme = scheme.lower()
@@ -92,7 +91,7 @@ def _refused(message: str, offset: int) -> EgressRefused:
 
 def _target(text: str) -> str:
     text = text.partition("#")[0]
-    return _NOT_IN_URL.sub(lambda found: quote(found[0]), text if text.startswith("/") else f"/{text}")
+    return _ENCODED.sub(lambda found: quote(found[0]), text if text.startswith("/") else f"/{text}")
 
 
 @lru_cache(1024)

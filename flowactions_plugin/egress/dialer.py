@@ -80,7 +80,8 @@ class Dialer:
         try:
             if endpoint.tls:
                 progress.enter("making the TLS handshake")
-            tls, name = (self.tls, server_name(endpoint.host)) if endpoint.tls else (None, None)
+            # Certificates have a name without the dot of the root.
+            tls, name = (self.tls, endpoint.host.removesuffix(".")) if endpoint.tls else (None, None)
             loop = asyncio.get_running_loop()
             await loop.create_connection(protocol, sock=connection, ssl=tls, server_hostname=name)
         except BaseException:
@@ -92,9 +93,9 @@ class Dialer:
         self, transport: asyncio.Transport, protocol: asyncio.BaseProtocol, host: str
     ) -> asyncio.BaseTransport:
         """Make TLS with a host on what is connected; return the transport that encrypts. Raises ``OSError``."""
-        loop = asyncio.get_running_loop()
+        loop, name = asyncio.get_running_loop(), host.removesuffix(".")
         try:
-            secured = await loop.start_tls(transport, protocol, self.tls, server_hostname=server_name(host))
+            secured = await loop.start_tls(transport, protocol, self.tls, server_hostname=name)
         except BaseException:
             transport.abort()
             raise
@@ -166,8 +167,3 @@ def interleaved(addresses: Sequence[str]) -> list[str]:
     first = [each for each in addresses if (":" in each) == (":" in addresses[0])]
     second = [each for each in addresses if each not in first]
     return [each for pair in zip_longest(first, second) for each in pair if each is not None]
-
-
-def server_name(host: str) -> str:
-    """Return a host as certificates have it: without the dot of the root."""
-    return host.removesuffix(".")

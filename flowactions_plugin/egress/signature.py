@@ -7,6 +7,8 @@ import hmac
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
+from flowactions_plugin.settings.readers import key_bytes
+
 RESERVED_PREFIX: Final = "x-service-webhook-"
 """Custom headers whose names begin with it are not sent."""
 
@@ -74,15 +76,8 @@ def signing_key(secret: str) -> bytes:
         For ``whsec_`` and base64, padded or not, the bytes that it encodes. For every other secret its UTF-8 bytes, as
         in §5.3.3; also where nothing follows ``whsec_``, because anybody can sign with an empty key.
     """
-    prefix, encoded = secret[:6], secret[6:].rstrip("=")
-    if prefix == "whsec_":
-        try:
-            key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
-        except ValueError:
-            key = b""
-        if key:
-            return key
-    return secret.encode("utf-8", "surrogatepass")
+    key = key_bytes(secret[6:]) if secret.startswith("whsec_") else b""
+    return key or secret.encode("utf-8", "surrogatepass")
 
 
 def keyed_standard(secret: str) -> hmac.HMAC:

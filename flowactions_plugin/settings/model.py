@@ -14,9 +14,6 @@ from flowactions_plugin.settings.readers import AutoPause, Network
 from flowactions_plugin.storage.urls import parse_database_url
 
 PREFIX: Final = "FLOWACTIONS_"
-TEST_PREFIXES: Final = ("FLOWACTIONS_TEST_", "FLOWACTIONS_CONFORMANCE_")
-"""Names with these belong to test suites and to the conformance kit, and are not read."""
-
 AUTH_SECRET: Final = "AUTH_WEBHOOK_SIGNING_SECRET"  # noqa: S105  a setting's name
 
 DEFAULT_MAX_BODY_BYTES: Final = 1 << 20
@@ -178,7 +175,8 @@ def _is_mistyped(name: object, mapping: Mapping[str, str]) -> bool:
     right = name.upper()
     if right in READERS:
         return right not in mapping
-    return right.startswith(PREFIX) and not right.startswith(TEST_PREFIXES)
+    # Those of test suites and of the conformance kit are not read.
+    return right.startswith(PREFIX) and not right.startswith((f"{PREFIX}TEST_", f"{PREFIX}CONFORMANCE_"))
 
 
 def _unknown(name: str) -> str:

@@ -132,7 +132,7 @@ def networks(text: str) -> tuple[Network, ...]:
 
 def encryption_keys(text: str) -> tuple[bytes, ...]:
     """Read keys of 32 bytes in base64, separated by commas."""
-    keys = tuple(_key_bytes(part.strip()) for part in text.split(","))
+    keys = tuple(key_bytes(part.strip()) for part in text.split(","))
     if any(len(key) != 32 for key in keys):
         raise ValueError("must be base64 of 32 random bytes, or several of them separated by commas")
     return keys
@@ -205,7 +205,7 @@ def origins(text: str) -> tuple[str, ...]:
 
 def signing_secrets(text: str) -> tuple[str, ...]:
     """Read secrets in base64, with or without ``whsec_``, separated by commas."""
-    secrets = [_key_bytes(part.removeprefix("whsec_")) for part in _parts(text)]
+    secrets = [key_bytes(part.removeprefix("whsec_")) for part in _parts(text)]
     if not secrets or not all(secrets):
         raise ValueError("must be secrets such as whsec_…, which is base64, separated by commas")
     if any(len(secret) < SECRET_BYTES for secret in secrets):
@@ -215,14 +215,14 @@ def signing_secrets(text: str) -> tuple[str, ...]:
 
 def signing_secret(text: str) -> str:
     """Read the secret of a webhook, as ``flowactions keygen --signing`` makes it; returns it as it is given."""
-    if not text.startswith("whsec_") or len(_key_bytes(text.removeprefix("whsec_"))) < SECRET_BYTES:
+    if not text.startswith("whsec_") or len(key_bytes(text.removeprefix("whsec_"))) < SECRET_BYTES:
         raise ValueError(
             f"must be one secret: whsec_ and base64 of at least {SECRET_BYTES} bytes, as 'flowactions keygen --signing' makes it"
         )
     return text
 
 
-def _key_bytes(encoded: str) -> bytes:
+def key_bytes(encoded: str) -> bytes:
     """Return what base64 stands for, padded or not; nothing for what is not base64."""
     encoded = encoded.rstrip("=")
     try:

@@ -11,10 +11,9 @@ import re
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from flowactions_plugin.origins import to_a_labels
+from flowactions_plugin.origins import NOT_IN_URL, to_a_labels
 
 _PARTS = re.compile(r"(https?)://([^/?#]*)(.*)", re.DOTALL | re.IGNORECASE)
-_NOT_IN_URL = re.compile("[\x00-\x20\x7f-\x9f\\\\\\s\ud800-\udfff]")
 _HOST_AND_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?", re.ASCII)
 _HOST = re.compile(r"\[.*\]|[A-Za-z0-9_.-]{1,253}", re.ASCII)
 _NOT_IN_USERINFO = re.compile(r"[\[\]]|%(?![0-9A-Fa-f]{2})|^[^:]*%3a", re.IGNORECASE)
@@ -79,7 +78,7 @@ def parse_url(text: str, *, with_userinfo: bool = False) -> SettingUrl:
     # Which of several @ ends the password, or whether a slash does, is anybody's guess.
     if "@" in tail or "@" in userinfo or ("@" in authority and not _is_encoded(userinfo, text)):
         raise ValueError(PERCENT_ENCODE)
-    if _NOT_IN_URL.search(text):
+    if NOT_IN_URL.search(text):
         raise ValueError("must be a URL without spaces, control characters and backslashes")
     if re.search(r"[?#]", tail):
         raise ValueError("must be a URL without a query or fragment")
@@ -92,7 +91,7 @@ def _is_encoded(userinfo: str, text: str) -> bool:
         unquote(userinfo, errors="strict")
     except UnicodeError:
         return False
-    return not (_NOT_IN_USERINFO.search(userinfo) or _NOT_IN_URL.search(text))
+    return not (_NOT_IN_USERINFO.search(userinfo) or NOT_IN_URL.search(text))
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:
