@@ -72,9 +72,9 @@ async def change(
     scope, operations = Scope(wanted.organization_id), context.operations
     preview = await operations.preview(scope, kind, wanted, rate=rate)
     _show(preview)
-    if not preview.count:
+    if not preview.chosen.count:
         return DONE
-    if not _agreed(kind, preview.count, yes=yes):
+    if not _agreed(kind, preview.chosen.count, yes=yes):
         return FAILED
     action = await operations.change(
         scope, preview.chosen, actor(), reason, reset_attempts=reset_attempts, rate=rate, canary=canary
@@ -113,8 +113,8 @@ def _agreed(kind: Kind, number: int, *, yes: bool) -> bool:
 
 def _show(preview: Preview) -> None:
     """Print what a filter selects."""
-    line(f"{plural(preview.count, 'delivery', 'deliveries')} at {moment(preview.as_of)}")
-    if preview.seconds_to_drain is not None and preview.count:
+    line(f"{plural(preview.chosen.count, 'delivery', 'deliveries')} at {moment(preview.chosen.as_of)}")
+    if preview.seconds_to_drain is not None and preview.chosen.count:
         line(f"about {span(preview.seconds_to_drain * 1000)} to send them")
     if preview.delivered is not None and preview.delivered.number:
         line(f"left out: {preview.delivered} that are delivered; 'outbox resend' sends such deliveries again")

@@ -6,8 +6,6 @@ import base64
 import secrets
 from contextlib import AsyncExitStack
 
-from msgspec.structs import asdict
-
 from flowactions_plugin.chat import tokens
 from flowactions_plugin.chat.service import build_chat, keys_of
 from flowactions_plugin.chat.store import ConnectionStore
@@ -16,7 +14,7 @@ from flowactions_plugin.cli.frame import DONE, FAILED
 from flowactions_plugin.cli.output import confirmed, hint, line, status
 from flowactions_plugin.errors import CannotRun, NotConfigured
 from flowactions_plugin.log_text import plural
-from flowactions_plugin.operations import purge as purging
+from flowactions_plugin.operations.purge import Purge
 
 
 def keygen(signing: bool) -> int:
@@ -57,7 +55,8 @@ async def purge(context: CommandContext, organization: str, yes: bool) -> int:
     """Count what is kept of an organization, ask, and delete it."""
     if not organization.strip():
         raise CannotRun("ORGANIZATION must be an id")
-    counts = asdict(await purging.purge(context.database, organization, actor(), dry=True))
+    purging = Purge(context.database, organization)
+    counts = await purging.count()
     for name, number in counts.items():
         if number:
             line(f"{name.replace('_', ' '):18} {number:,}")
@@ -74,6 +73,6 @@ async def purge(context: CommandContext, organization: str, yes: bool) -> int:
             status(f"the chat token cannot be revoked at the provider: {chat}")
         if not confirmed(f"Remove all of this of organization {organization}?", yes=yes):
             return FAILED
-        done = await purging.purge(context.database, organization, actor(), dry=False, disconnect=disconnect)
-    line(f"removed: {plural(sum(asdict(done).values()), 'row')} of organization {organization}")
+        done = await purging.run(actor(), disconnect)
+    line(f"removed: {plural(sum(done.values()), 'row')} of organization {organization}")
     return DONE
