@@ -151,12 +151,12 @@ def judge(facts: Facts) -> Verdict:
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
         claimed cannot arrive, whatever became of the rest. Failures of one organization alone are no ``failing``: the
-        verdict names the organization. A wrong clock of a worker is part of the reason, and so is a transaction that makes
-        claims slower.
+        verdict names the organization. To operators, a wrong clock of a worker is part of the reason, and so is a transaction
+        that makes claims slower.
     """
     verdict = _judged(facts)
     more = ""
-    if abs(facts.clock_ahead_ms) >= SKEW_MS:
+    if facts.sees_all and abs(facts.clock_ahead_ms) >= SKEW_MS:
         more += f" A worker's clock is {clock_words(facts.clock_ahead_ms)}."
     if facts.snapshot is not None and facts.snapshot.kept >= MANY_KEPT:
         more += f" {snapshot_words(facts.snapshot)}."

@@ -60,9 +60,7 @@ _BEFORE: Final = (
 
 def changeable(kind: Change) -> tuple[ColumnElement[bool] | TextClause, ...]:
     """Return the conditions on rows that something can be done to, so that an index serves them."""
-    if kind == "cancel":
-        return (LIVE,)
-    return outbox.c.status == inline("dead"), UNDELIVERED
+    return LIVE if kind == "cancel" else outbox.c.status == inline("dead"), UNDELIVERED
 
 
 def requeueing(

@@ -142,6 +142,7 @@ async def test_a_destination_is_paused_and_resumed(site: Site) -> None:
     await site.post("/destinations/pause", form)
     rows = await site.execute("SELECT organization_id FROM flowactions_pauses ORDER BY organization_id")
     assert [row.organization_id for row in rows] == ["", "acme"]
+    await site.queue.put(destination="https://hooks.example.com:443")
     site.sign_in("changer")
     page = (await site.get("/destinations")).text
     assert page.count("by the operator") == 2
