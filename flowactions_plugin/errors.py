@@ -111,9 +111,12 @@ class BodyInvalid(FlowActionsError):
     """The body must be JSON.
 
     Attributes:
+        reason: as in a node's result, and the code of a problem.
         line: of the first error, from 1; ``None`` when it is not known.
         column: of that line, from 1, in characters.
     """
+
+    reason = "invalid_body"
 
     def __init__(self, message: str | None = None, line: int | None = None, column: int | None = None) -> None:
         super().__init__(message)

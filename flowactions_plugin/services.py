@@ -40,7 +40,6 @@ from flowactions_plugin.operations.automatic import AutomaticPauses
 from flowactions_plugin.operations.engine import acting
 from flowactions_plugin.operations.retention import Retention, prune_actions, prune_audit
 from flowactions_plugin.queue.host_calls import SecretSource
-from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.queue.prepared import OwnWebhooks
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.service import OutboxService
@@ -113,7 +112,6 @@ class Services:
         self._database = database = Database(
             settings.database_url, lambda: host.database, connections=settings.database_connections
         )
-        self._keys = IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS)
         self._open = AsyncExitStack()
         self._opened_at = timer()
         self._is_running = False
@@ -134,7 +132,7 @@ class Services:
         )
         self._outbox = self._delivery.outbox
         self._automatic = AutomaticPauses(database, settings.auto_pause, self._monitor.tell)
-        self._alerts = alerts_of(settings, self._outbox, self._keys)
+        self._alerts = alerts_of(settings, self._outbox)
         self._retention = Retention(database)
         self._health = Health(database, lambda: self._is_running)
         self._insights = Insights(database, settings, lambda: int((timer() - self._opened_at) * 1000))
@@ -145,7 +143,7 @@ class Services:
 
         # Logic actions.
         self._calls = CallStore(database)
-        self._logic = LogicActions(host, self._outbox, self._keys, self._calls)
+        self._logic = LogicActions(host, self._outbox, self._calls)
         self.logic_action_types = [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
         # Nodes (§1.1). The types of all plugins are known when all are loaded.
@@ -165,7 +163,7 @@ class Services:
             partial(self._calls.count_test, limit=TESTS_A_MINUTE),
             host,
         )
-        webhooks = OwnWebhooks(self._outbox, self._keys)
+        webhooks = OwnWebhooks(self._outbox)
         self.runtime: Runtime = PluginRuntime(self._pacing, webhooks, self.tests, host)
 
     def __repr__(self) -> str:
@@ -197,7 +195,7 @@ class Services:
             insights=self._insights,
             logic=self._logic,
             auth_events=AuthEvents(self._host, self._database, self._organization_deleted),
-            keys=self._keys,
+            keys=self._outbox.keys,
             telemetry=self._telemetry,
             health=self._health,
         )
@@ -249,7 +247,9 @@ class Services:
         """
         delivery = self._delivery
         entries = [
-            Entry("contact with the queue", delivery.contact.seconds, delivery.claims.keep_in_contact, 90),
+            Entry(
+                "contact with the queue", delivery.claims.contact.lease_seconds / 15, delivery.claims.touch, 90
+            ),
             Entry("statistics", 5, self._monitor.report, 300),
         ]
         if not delivery.claims_all:
@@ -281,7 +281,7 @@ class Services:
             partial(database.prune, schema.inbound_events.c.received_at, kept),
             partial(database.prune, schema.inbound_requests.c.last_at, kept),
             partial(database.prune, schema.enqueue_rates.c.updated_at, HOUR_MS),
-            self._keys.prune,
+            self._outbox.keys.prune,
             partial(database.prune, schema.statistics.c.bucket, STATISTICS_KEPT_MS),
             partial(database.prune, schema.destinations.c.updated_at, kept),
             partial(database.prune, schema.workers.c.last_seen_at, WORKERS_KEPT_MS),
@@ -297,7 +297,6 @@ class Services:
         if self._database.made_tables and self._settings.environment == "production" and pace is not None:
             log.warning("%s: %s", *pace, extra={"event": "settings.pace"})
         self._open.push_async_callback(self._pacing.aclose)
-        self._open.push_async_callback(self._health.aclose)
         if not isinstance(self._chat, NotConfigured):
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)

@@ -12,10 +12,8 @@ from flowactions_plugin.alerts.queue import Alerts, alerts_of
 from flowactions_plugin.egress.outbound import guard_of
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, outbox
 from tests.docs.fences import ROOT, blocks_of
 
@@ -35,8 +33,7 @@ def alerts_in(database: Database, **settings: str) -> Alerts:
     """Give what queues alerts in a database."""
     read = read_settings({"FLOWACTIONS_ENVIRONMENT": "development", **SETTINGS, **settings})
     guard = guard_of(read, Resolver(threads=1))
-    outbox = Outbox(database, guard, read.max_body_bytes, standard_webhooks=read.standard_webhooks)
-    found = alerts_of(read, outbox, IdempotencyKeys(database, read.idempotency_hours * HOUR_MS))
+    found = alerts_of(read, Outbox(database, guard, read))
     assert found is not None
     return found
 

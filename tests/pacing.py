@@ -59,6 +59,10 @@ class Paced:
     async def expire(self) -> None:
         await self.run("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
 
+    def killed(self) -> DeferredStore:
+        """Make the store of a process that is gone after what a test has it do."""
+        return another(self.pacing)._store
+
     def offering(self, *types: str) -> Pacing:
         """Make the pacing of another process, which offers these types."""
 
@@ -80,6 +84,12 @@ async def paced(database_url: str, host_type: type[Telling] = Telling, **more: A
     actions = FlowActions.load(host)
     async with actions.lifespan():
         yield Paced(host, actions)
+
+
+def another(pacing: Pacing) -> Pacing:
+    """Make the pacing of another process with the same types."""
+    store = DeferredStore(pacing.database, lambda: pacing._node_types().keys())
+    return Pacing(pacing.database, store, pacing._node_types, pacing._host)
 
 
 def ran(advanced: Advanced) -> list[str]:

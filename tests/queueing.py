@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 from sqlalchemy import Executable, text
 
 from flowactions_hookspecs import FlowNodeOrigin
@@ -24,6 +27,7 @@ from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion
 from flowactions_plugin.queue.claims import ClaimStore, Contact
 from flowactions_plugin.queue.completer import Completer
+from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
@@ -140,6 +144,12 @@ class Queue:
     async def expire_claims(self) -> None:
         await self.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
 
+    async def count(self, condition: str) -> int:
+        """Count rows."""
+        query = f"SELECT count(*) FROM flowactions_outbox WHERE {condition}"  # noqa: S608
+        async with self.database.read() as connection:
+            return int((await connection.execute(text(query))).scalar_one())
+
     async def row(self, row_id: str) -> Any:
         found = await self.queries.stored(row_id, "acme")
         assert found is not None
@@ -191,6 +201,42 @@ def a_worker(
     """Make a worker that ticks."""
     claims = a_schedule(queue, answer, limit, timing=timing, **options)
     return Worker(queue.store, claims._executor, claims, timing or Timing())
+
+
+def continuously(
+    queue: Queue,
+    answer: Any,
+    slots: int = 20,
+    per_destination: int = 5,
+    *,
+    timing: Timing | None = None,
+    claims_all: bool = True,
+    **options: Any,
+) -> ContinuousClaims:
+    """Make continuous claims without their worker; ``answer`` may be an executor."""
+    made = isinstance(answer, Executor)
+    executor = answer if made else an_executor(queue, answer, timing=timing, **options)
+    return ContinuousClaims(
+        queue.store, executor, slots=slots, per_destination=per_destination, claims_all=claims_all
+    )
+
+
+@asynccontextmanager
+async def delivering(
+    queue: Queue, claims: ContinuousClaims | ScheduledClaims, timing: Timing | None = None
+) -> AsyncIterator[Worker]:
+    """Run a worker with these claims until the block ends, and it has stopped."""
+    worker = Worker(queue.store, claims._executor, claims, timing or Timing())
+    task = asyncio.create_task(worker.run())
+    try:
+        yield worker
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+
+
+def ok(_request: httpx.Request) -> httpx.Response:
+    return httpx.Response(200)
 
 
 async def no_secret(origin: object) -> None:

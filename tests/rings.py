@@ -62,7 +62,6 @@ ABOVE_SQL: Final = (
     "tests/plugin/inbound/test_refusals.py",
     "tests/plugin/inbound/test_verify.py",
     "tests/plugin/nodes/test_chat_message.py::TestFailing",
-    "tests/plugin/nodes/test_chat_message.py::TestRetrying",
     "tests/plugin/nodes/test_chat_message.py::TestSending",
     "tests/plugin/nodes/test_checks.py",
     "tests/plugin/nodes/test_node_routes.py",

@@ -70,7 +70,6 @@ class SmallHost(Host):
         self.agents = [Agent(id="agent-1", name="A", organization_id="acme")]
         self.auth_events: list[AuthEvent] = []
         self.finished: list[Delivery] = []
-        self.finished_error: Exception | None = None
 
     async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
         return self.principal
@@ -99,8 +98,6 @@ class SmallHost(Host):
 
     async def delivery_finished(self, delivery: Delivery) -> None:
         self.finished.append(delivery)
-        if self.finished_error is not None:
-            raise self.finished_error
 
     async def auth_event(self, event: AuthEvent) -> None:
         self.auth_events.append(event)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import select, update
 
-from flowactions_hookspecs import DeliveryAlert, PluginOrigin, SettingsInvalid
+from flowactions_hookspecs import DeliveryAlert, OutboundWebhook, PluginOrigin, SettingsInvalid
 from flowactions_plugin.alerts.events import (
     Alert,
     DestinationFailing,
@@ -22,8 +22,8 @@ from flowactions_plugin.egress.destination import Destination, parse_destination
 from flowactions_plugin.egress.guard import is_address
 from flowactions_plugin.egress.outbound import guard_of
 from flowactions_plugin.errors import EgressRefused, TooLarge
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.rules import MAX_ATTEMPTS_CAP, NewDelivery
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Transaction
@@ -46,7 +46,6 @@ class Alerts:
 
     Args:
         outbox: takes them in.
-        keys: the idempotency keys that were used.
         destination: where they are sent.
         secret: signs them.
 
@@ -55,9 +54,8 @@ class Alerts:
         secret: the same.
     """
 
-    def __init__(self, outbox: Outbox, keys: IdempotencyKeys, destination: Destination, secret: str) -> None:
+    def __init__(self, outbox: Outbox, destination: Destination, secret: str) -> None:
         self._outbox = outbox
-        self._keys = keys
         self.destination = destination
         self.secret = secret
         self._installation: str | None = None
@@ -101,20 +99,17 @@ class Alerts:
         """
         if key is not None and self._installation is None:
             await self.outages(transaction)
-        webhook = Webhook(
+        webhook = OutboundWebhook(
             organization_id=EVERY_ORGANIZATION,
-            agent_id=None,
             origin=PluginOrigin(organization_id=EVERY_ORGANIZATION, plugin=PLUGIN, name=NAME, id=alert.TYPE),
             event_type=alert.TYPE,
             entity=f"{self._installation}:{key}" if key else new_id(self._outbox.database.clock()),
             url=self.destination.url,
             body=body_of(alert),
-            event_payload=b"",
             max_attempts=MAX_ATTEMPTS_CAP,
-            by_schedule=False,
         )
         # The addresses of the name are checked when it is sent: no transaction waits for a name to resolve.
-        return self._outbox.serialize(webhook, self.destination.url, self.destination.key)[0]
+        return self._outbox.serialize(webhook, self.destination.url, self.destination.key, b"")[0]
 
     @repeated
     async def add(
@@ -135,7 +130,7 @@ class Alerts:
         except TooLarge as exc:
             log.error("alert %s was not queued: %s", alert.TYPE, exc, extra={"event": "alert.not_queued"})  # noqa: TRY400
             return None
-        use = None if key is None else KeyUse(self._keys, EVERY_ORGANIZATION, PLUGIN, key)
+        use = None if key is None else KeyUse(self._outbox.keys, EVERY_ORGANIZATION, PLUGIN, key)
         first = await self._outbox.write(delivery, transaction, use)
         return delivery.id if first is None else None
 
@@ -169,7 +164,7 @@ def _of_destination(alert: DeliveryAlert, at: str) -> Alert:
     )
 
 
-def alerts_of(settings: Settings, outbox: Outbox, keys: IdempotencyKeys) -> Alerts | None:
+def alerts_of(settings: Settings, outbox: Outbox) -> Alerts | None:
     """Return what queues alerts; ``None``: the settings say no URL.
 
     Raises:
@@ -185,7 +180,7 @@ def alerts_of(settings: Settings, outbox: Outbox, keys: IdempotencyKeys) -> Aler
     except EgressRefused as exc:
         reason = str(exc)
     else:
-        return Alerts(outbox, keys, destination, settings.alerts_secret)
+        return Alerts(outbox, destination, settings.alerts_secret)
     raise SettingsInvalid(f"these settings cannot be used: FLOWACTIONS_ALERTS_URL: {reason}")
 
 

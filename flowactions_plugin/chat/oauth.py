@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import logging
@@ -72,8 +71,7 @@ class OAuthInstaller:
         self._provider = provider
         self._keys = keys
         self._redirect_uri = callback_url
-        self._authorize_url = settings.chat_authorize_url
-        self._client_id = settings.chat_client_id or ""
+        self._settings = settings
         self._static_token = settings.chat_bot_token
 
     def __repr__(self) -> str:
@@ -95,11 +93,11 @@ class OAuthInstaller:
             target = f"{self._redirect_uri}?{urlencode({'code': STATIC_CODE, **query})}"
         else:
             query |= {
-                "client_id": self._client_id,
+                "client_id": self._settings.chat_client_id or "",
                 "scope": ",".join(SCOPES),
                 "redirect_uri": self._redirect_uri,
             }
-            target = f"{self._authorize_url}?{urlencode(query, quote_via=quote)}"
+            target = f"{self._settings.chat_authorize_url}?{urlencode(query, quote_via=quote)}"
         return Started(target, cookie_name(flow_id), cookie)
 
     async def finish(
@@ -161,13 +159,13 @@ class OAuthInstaller:
         return Installation(self._static_token, "")
 
     def _signed(self, flow_id: str) -> str:
-        return f"{flow_id}.{_base64(self._keys.sign(flow_id.encode(), STATE_PURPOSE))}"
+        return f"{flow_id}.{self._keys.sign(flow_id.encode(), STATE_PURPOSE).hex()}"
 
     async def _flow(self, state: str | None) -> OAuthFlow:
         """Return the flow of a state. The signature is checked before the database is read."""
         flow_id, _, signature_text = (state or "").partition(".")
         try:
-            message, signature = flow_id.encode("ascii"), _unbase64(signature_text)
+            message, signature = flow_id.encode("ascii"), bytes.fromhex(signature_text)
         except ValueError:
             raise OAuthFailed("invalid_state") from None
         if not self._keys.verify(message, signature, STATE_PURPOSE):
@@ -185,12 +183,3 @@ def cookie_name(flow_id: str) -> str:
 
 def _fingerprint(cookie: str) -> str:
     return hashlib.sha256(cookie.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
-def _unbase64(text: str) -> bytes:
-    data = text.encode("ascii")
-    return base64.b64decode(data + b"=" * (-len(data) % 4), altchars=b"-_", validate=True)

@@ -8,9 +8,6 @@ from typing import Final, NamedTuple, TypeAlias
 
 from flowactions_plugin.chat.failures import THROTTLED, ChatRefused
 
-ENOUGH: Final = 20
-"""The number of choices after which a search stops; the cursor continues it."""
-
 SEARCH_SECONDS: Final = 5.0
 """The time limit of a search."""
 
@@ -85,7 +82,7 @@ async def search(list_page: ListPage, text: str, cursor: str | None) -> Page:
         anything = True
         found += [choice for choice in page.choices if _matches(choice, wanted)]
         at = page.cursor
-        if at is None or len(found) >= ENOUGH or clock() >= ends:
+        if at is None or len(found) >= 20 or clock() >= ends:  # the cursor continues it
             return Page(found, at)
 
 

@@ -38,9 +38,6 @@ CALL_SECONDS: Final = 5
 KEEP_ALIVE_SECONDS: Final = 3
 """Shorter than the idle timeout of any server: a request on a connection that the server closes would be lost."""
 
-MAX_CONNECTIONS: Final = 500
-"""Further calls wait for a connection, within their own time limit."""
-
 _QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  not attached on purpose
 """Not attached to a handler, because the SDK logs codes and secrets at debug level."""
 
@@ -263,9 +260,9 @@ class _Session:
         import aiohttp  # noqa: PLC0415  imported before, with the SDK
 
         if self._session is None:
-            # It is shared by all organizations, so it stores no cookies.
+            # It is shared by all organizations, so it stores no cookies. Calls above its limit wait within their own time.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS),
+                connector=aiohttp.TCPConnector(limit=500, keepalive_timeout=KEEP_ALIVE_SECONDS),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
                 # `answers` decompresses with a size limit.

@@ -11,7 +11,6 @@ from flowactions_plugin.errors import SealBroken
 from flowactions_plugin.storage.sealing import KeyRing
 
 TOKEN_PURPOSE: Final = "chat bot token"  # noqa: S105  the purpose of sealing, not a secret
-PAGE: Final = 200
 
 
 def unseal_token(keys: KeyRing, stored: StoredConnection) -> str:
@@ -54,7 +53,7 @@ async def reseal(store: ConnectionStore, keys: KeyRing, *, dry: bool = False) ->
     changed = current = 0
     broken: list[str] = []
     after = ""
-    while page := await store.sealed_tokens(after, PAGE):
+    while page := await store.sealed_tokens(after, 200):
         for organization_id, sealed in page:
             try:
                 token = keys.open(sealed, organization_id, TOKEN_PURPOSE)

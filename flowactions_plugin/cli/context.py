@@ -83,9 +83,7 @@ async def opened_database(database: Database) -> AsyncIterator[None]:
     before, wanted = await database.migrate(dry=True)
     if before != wanted:
         raise SchemaOutdated(outdated(before, wanted))
-    async with AsyncExitStack() as stack:
-        stack.push_async_exit(database)
-        await database.open(required=True)
+    async with database:
         yield
 
 

@@ -20,13 +20,12 @@ from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.findings import NAMED, SYNCHRONIZE, see, workers_words
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import Overview
-from flowactions_plugin.insights.verdict import SKEW_MS, WRONG_CLOCK_MS, snapshot_words
+from flowactions_plugin.insights.verdict import SKEW_MS, WRONG_CLOCK_MS
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.settings.advice import pace_of, warnings_of
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.migrations import head
-from flowactions_plugin.storage.postgresql import OPEN_SECONDS
 from flowactions_plugin.watch.readiness import try_writing
 from flowactions_plugin.watch.statistics import ALERT_FAILURES
 
@@ -106,7 +105,6 @@ async def _with_settings(
     for name, check in (
         ("writing", _writing),
         ("clock", _clock),
-        ("transactions", _transactions),
         ("keys", check_keys),
         ("chat", partial(check_chat, checks, asks=with_chat)),
     ):
@@ -185,36 +183,22 @@ async def _clock(context: CommandContext) -> Said:
     return Said("failed" if abs(skew) * 1000 >= WRONG_CLOCK_MS else "warning", said, SYNCHRONIZE)
 
 
-async def _transactions(context: CommandContext) -> Said:
-    database = context.database
-    if not database.sql.is_server:
-        return Said("skipped", "SQLite keeps no old versions of rows")
-    async with database.read() as connection:
-        found = await connection.run_sync(database.oldest_snapshot)
-    if found is None:
-        return Said("ok", f"none has been open for {OPEN_SECONDS // 60} minutes, as far as this role may see")
-    advice = "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot"
-    return Said("warning", snapshot_words(found), advice)
-
-
 async def check_deliveries(checks: Checks, context: CommandContext) -> str | None:
-    """Tell the findings of the overview, those on deliveries last; return the verdict, ``None``: the database cannot be asked."""
+    """Tell the findings of the overview, and the verdict last, which this returns; ``None``: the database cannot be asked."""
     try:
         overview = await context.insights.overview(Scope(), 2 * NAMED)
-        about = {each.about for each in overview.findings}
-        if "workers" not in about:
+        if all(each.about != "workers" for each in overview.findings):
             now = int(await context.database.time() * 1000)
             checks.add("workers", "ok", workers_words(overview.workers, now))
         await _nodes(checks, context.insights, overview)
     except FlowActionsError as exc:
         checks.add("deliveries", "failed", str(exc))
         return None
-    for each in sorted(overview.findings, key=lambda each: each.about == "deliveries"):
-        checks.add(each.about, "failed" if each.level == "failed" else "warning", each.words, each.advice)
+    for each in overview.findings:
+        checks.add(each.about, "warning" if each.level == "note" else each.level, each.words, each.advice)
     verdict = overview.verdict
-    if "deliveries" not in about:
-        words = f"{verdict.state}: {verdict.reason} (due {overview.due}, dead {overview.dead})"
-        checks.add("deliveries", "ok", words)
+    words = f"{verdict.state}: {verdict.reason} (due {overview.due}, dead {overview.dead})"
+    checks.add("deliveries", verdict.level, words, verdict.advice)
     return verdict.state
 
 

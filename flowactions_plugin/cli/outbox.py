@@ -156,7 +156,7 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
     alive = [worker for worker in overview.workers if worker.state == "alive"]
     oldest = f", the oldest for {span(overview.oldest_due_ms)}" if overview.oldest_due_ms else ""
     facts = {
-        "verdict": f"{overview.state}: {overview.verdict.reason}",
+        "verdict": f"{overview.state}: {overview.first.words}",
         "due": f"{overview.due}{oldest}",
         "waiting": overview.waiting,
         "dead": overview.dead,
@@ -167,10 +167,9 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
     for name, value in facts.items():
         line(f"{name:12} {value}")
     for each in overview.findings:
-        if each.about != "deliveries":
-            line(f"{each.about:12} {each.words}")
-            if each.advice:
-                line(f"{'':12} -> {each.advice}")
+        line(f"{each.about:12} {each.words}")
+        if each.advice:
+            line(f"{'':12} -> {each.advice}")
     _titled(
         overview.workers,
         {

@@ -6,26 +6,28 @@ What only one organization can have caused is a warning: a receiver of its own t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, Literal
+from typing import Final, get_args
 from urllib.parse import urlencode
 
 from flowactions_plugin.insights.curl import quoted
-from flowactions_plugin.insights.results import Finding, Level, Verdict, Worker
-from flowactions_plugin.insights.verdict import ABSENT_MS, LATE_MS, SKEW_MS, Facts, clock_words, moment
+from flowactions_plugin.insights.results import Finding, Level, Verdict, Worker, Worst
+from flowactions_plugin.insights.verdict import ABSENT_MS, SKEW_MS, Facts, about, clock_words, moment
 from flowactions_plugin.log_text import plural, printable
 from flowactions_plugin.storage.retention import HOUR_MS
 
 FAILING_COUNTED: Final = 200
 """Up to how many destinations that fail are counted."""
 
-NAMED: Final = 20
+NAMED: Final = 5
 """How many of one kind are named; further ones are counted."""
 
 MANY: Final = 5
 """From so many destinations on that fail at once, it is a failure of the service."""
 
-LEVELS: Final[tuple[Level, ...]] = ("failed", "warning", "note")
-"""The worst first. A note concerns nobody at night: somebody has paused something."""
+MANY_KEPT: Final = 100_000
+"""So many old versions of rows make statements noticeably slower."""
+
+LEVELS: Final[tuple[Level, ...]] = get_args(Level)
 
 SYNCHRONIZE: Final = (
     "synchronize both clocks (NTP): signatures carry the time of the machine that delivers, and receivers refuse those of "
@@ -33,18 +35,10 @@ SYNCHRONIZE: Final = (
 )
 """What to do about a clock that differs from the database's."""
 
-_OF_VERDICT: Final[dict[str, tuple[Level, str]]] = {
-    "stalled": ("failed", "see that a worker runs and reaches the database: flowactions status"),
-    "unwritable": ("failed", "free disk space, or make the database writable: the check 'writing' says which"),
-    "failing": ("failed", "see which destinations fail: flowactions destinations list"),
-    "no_worker": ("warning", "see that a worker runs: flowactions status"),
-}
 
-
-def findings_of(facts: Facts, verdict: Verdict) -> list[Finding]:
-    """Return what somebody should look at, the worst first."""
+def findings_of(facts: Facts) -> list[Finding]:
+    """Return what somebody should look at beside the verdict, the worst first."""
     found = [
-        *_deliveries(facts, verdict),
         *_workers(facts),
         *(_clocks(facts) if facts.sees_all else ()),
         *_blocked(facts),
@@ -55,10 +49,10 @@ def findings_of(facts: Facts, verdict: Verdict) -> list[Finding]:
     return sorted(found, key=lambda each: LEVELS.index(each.level))
 
 
-def worst_of(findings: Sequence[Finding]) -> Level | Literal["ok"]:
+def worst_of(verdict: Verdict, findings: Sequence[Finding]) -> Worst:
     """Return the worst level; ``ok``: there is none but notes."""
-    levels = {each.level for each in findings}
-    return next((level for level in LEVELS[:2] if level in levels), "ok")
+    levels = {verdict.level, *(each.level for each in findings)}
+    return "failed" if "failed" in levels else "warning" if "warning" in levels else "ok"
 
 
 def see(**options: str) -> str:
@@ -79,22 +73,6 @@ def _more(
     if number > 0:
         words = plural(number, f"more {one}", f"more {several}", exact=exact)
         yield Finding("warning", about, words, advice, link)
-
-
-def _deliveries(facts: Facts, verdict: Verdict) -> Iterator[Finding]:
-    words = f"{verdict.state}: {verdict.reason} (due {facts.due}, dead {facts.dead})"
-    if verdict.state in _OF_VERDICT:
-        level, advice = _OF_VERDICT[verdict.state]
-        yield Finding(level, "deliveries", words, advice)
-    elif verdict.failing_organization is not None:
-        whose = quoted(printable(verdict.failing_organization))
-        advice = f"see what its receivers answer: flowactions destinations list --organization {whose}"
-        yield Finding("warning", "deliveries", words, advice)
-    elif (facts.oldest_due_ms or 0) >= LATE_MS:
-        advice = "see whose deliveries take the workers' time: flowactions status"
-        if all(each.mode == "scheduled" for each in facts.alive):
-            advice += "; for any volume, set FLOWACTIONS_DELIVERY=continuous where workers run"
-        yield Finding("warning", "deliveries", words, advice)
 
 
 def _workers(facts: Facts) -> Iterator[Finding]:
@@ -264,9 +242,19 @@ def _others(facts: Facts) -> Iterator[Finding]:
             see(destination=alerts.destination),
             listed(destination=alerts.destination),
         )
+    if facts.snapshot is not None:
+        kept = facts.snapshot
+        since = "" if kept.seconds is None else f" for {about(int(kept.seconds * 1000))}"
+        yield Finding(
+            "warning" if kept.kept >= MANY_KEPT else "note",
+            "transactions",
+            f"PostgreSQL keeps what the {kept.holder} may still read{since}: {kept.kept:,} old versions of rows, which "
+            "claims and searches pass over",
+            "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot",
+        )
     if facts.limited:
-        number = plural(len(facts.limited), "destination is", "destinations are")
-        since = moment(min(facts.limited.values()))
+        limited = [since for own in facts.limited.values() for since in own.values()]
+        number, since = plural(len(limited), "destination is", "destinations are"), moment(min(limited))
         yield Finding(
             "note",
             "limited",

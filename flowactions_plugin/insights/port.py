@@ -23,7 +23,6 @@ from flowactions_plugin.insights.results import (
     Action,
     AuditEntry,
     Bucket,
-    ChatConnection,
     Counted,
     DestinationState,
     Found,
@@ -128,7 +127,7 @@ class Insights:
                 inbound=standing.inbound_failing(connection, now) if facts.sees_all else (),
             )
             verdict = judge(facts)
-            found = findings_of(facts, verdict)
+            found = findings_of(facts)
             return struct_of(
                 facts,
                 Overview,
@@ -140,7 +139,7 @@ class Insights:
                 failures=failures(connection, scope, now, shown),
                 verdict=verdict,
                 findings=found,
-                level=worst_of(found),
+                level=worst_of(verdict, found),
             )
 
         return await self._read(read)
@@ -169,14 +168,16 @@ class Insights:
     def _states(self, connection: Connection, scope: Scope, limit: int, **which: Any) -> list[DestinationState]:
         """Return destinations with what waits for them."""
         now = self._database.time_on(connection)
-        _, limited = standing.workers_of(connection, now)
+        _, limited = standing.workers_of(connection, scope, now)
         found = standing.states(connection, scope, now, limited, limit, **which)
         return standing.with_depth(connection, scope, found)
 
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""
         return await self._read(
-            lambda connection: standing.workers_of(connection, self._database.time_on(connection))[0]
+            lambda connection: standing.workers_of(connection, _EVERYTHING, self._database.time_on(connection))[
+                0
+            ]
         )
 
     async def deliveries(self, scope: Scope, wanted: Filter, before: str | None, limit: int) -> Page:
@@ -203,7 +204,7 @@ class Insights:
                 return None
             row, log = stored
             now = self._database.time_on(connection)
-            workers, limited = standing.workers_of(connection, now)
+            workers, limited = standing.workers_of(connection, scope, now)
             names = {token_prefix(each.id): each.name for each in workers}
             facts = detail_of(row, log, now, names, for_operators=scope.organization_id is None)
             pause = _pause(connection, scope, row)
@@ -211,7 +212,7 @@ class Insights:
             if holder is not None and scope.organization_id is not None:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
-            since = limited.get(facts.destination)
+            since = limited.get(facts.organization_id, {}).get(facts.destination)
             return Found(
                 row=facts,
                 audit=_audited(connection, scope, delivery_id, facts.action_id),
@@ -225,12 +226,12 @@ class Insights:
 
     async def connections(
         self, scope: Scope, unreadable: Unreadable, after: str = "", limit: int = 100
-    ) -> list[ChatConnection]:
-        """Return chat connections, by organization, without their tokens.
+    ) -> list[SimpleNamespace]:
+        """Return chat connections, by organization, as their rows are, but without tokens.
 
         Args:
             scope: whose.
-            unreadable: says why a token cannot be used in this process.
+            unreadable: says why a token cannot be used in this process: the connection's status is ``unusable`` then.
             after: the last organization of the page before.
             limit: how many at the most.
         """
@@ -240,7 +241,7 @@ class Insights:
         for row in await self._rows(query.order_by(table.c.organization_id), limit):
             reason = unreadable(row.organization_id, row.sealed_token) if row.status == "active" else None
             others = {} if reason is None else {"status": "unusable", "status_reason": reason}
-            found.append(struct_of(row, ChatConnection, **others))
+            found.append(SimpleNamespace(**{**row._mapping, "sealed_token": None, **others}))  # noqa: SLF001  public
         return found
 
     async def inbound(self, scope: Scope, event_id: str | None, cursor: str | None, limit: int) -> InboundPage:

@@ -21,6 +21,9 @@ delivered rows again, as new rows."""
 State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
 
 Level: TypeAlias = Literal["failed", "warning", "note"]
+"""How bad a finding is, the worst first. A note concerns nobody at night: it works as somebody wants it to."""
+
+Worst: TypeAlias = Literal["failed", "warning", "ok"]
 
 Certainty: TypeAlias = Literal["never connected", "sent, no answer", "answered", "answered through the proxy"]
 """Whether a receiver can have had a request: no byte of it left; it left, and nothing came back; it was answered; it was
@@ -288,45 +291,6 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     resent_as: Sequence[Resent] = ()
 
 
-class ChatConnection(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """A chat connection, without its token.
-
-    Attributes:
-        organization_id: the tenant.
-        team_id: id of the workspace.
-        team_name: name of the workspace.
-        installed_by_id: id of the person who connected it.
-        installed_by_name: name of that person.
-        installed_at: when it was connected.
-        default_channel: the channel of test messages; ``None``: not set.
-        status: ``active``, ``revoked``, or ``unusable``: the process that shows it cannot decrypt the token.
-        status_reason: why it is not active.
-        ask_at: when the provider is asked again about the token that it has refused; ``None``: never.
-        missing_scopes: scopes that the provider reported as missing, separated by commas.
-        last_error: the code of the last message that could not be sent since the install; ``None``: no message
-            failed.
-        last_error_at: when that message failed.
-        last_error_flow: the message's flow; ``None``: it was a test message.
-        last_error_node: its node.
-    """
-
-    organization_id: str
-    team_id: str
-    team_name: str
-    installed_by_id: str
-    installed_by_name: str
-    installed_at: int
-    default_channel: str | None
-    status: str
-    status_reason: str | None
-    ask_at: int | None
-    missing_scopes: str
-    last_error: str | None
-    last_error_at: int | None
-    last_error_flow: str | None
-    last_error_node: str | None
-
-
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     """A number of rows.
 
@@ -489,7 +453,7 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         return self.dead + self.retrying
 
 
-class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class Verdict(msgspec.Struct, rename="camel", frozen=True):
     """The verdict: whether deliveries work.
 
     Attributes:
@@ -497,12 +461,16 @@ class Verdict(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             ``stalled``: rows are due, and no worker claims them. ``no_worker``: no worker has been alive for a minute.
             ``failing``: most attempts of the last minutes have failed, in more than one organization.
         reason: the reason, in one sentence or two.
+        level: ``failed``, ``warning`` or ``ok``.
+        advice: what to do, with commands; empty: nothing.
         failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
             otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
+    level: Worst = "ok"
+    advice: str = ""
     failing_organization: str | None = None
 
 
@@ -510,7 +478,7 @@ class Finding(msgspec.Struct, rename="camel", frozen=True):
     """Something that somebody should look at.
 
     Attributes:
-        level: ``failed``; ``warning``; ``note``: it works as somebody wants it to.
+        level: ``failed``; ``warning``; ``note``.
         about: what it concerns, as `doctor` names its checks.
         words: what is found, with times as ISO 8601.
         advice: what to do, with commands; empty: nothing.
@@ -539,8 +507,8 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         slowest: destinations, ordered by time of workers within the last hour.
         failures: flows and nodes, ordered by failed deliveries.
         verdict: whether deliveries work.
-        findings: what somebody should look at, the worst first.
-        level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
+        findings: what else somebody should look at, the worst first.
+        level: the worst level of verdict and findings: ``failed``, ``warning`` or ``ok``.
     """
 
     due: Counted
@@ -554,11 +522,18 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     slowest: Sequence[DestinationState]
     failures: Failures
     verdict: Verdict
-    findings: Sequence[Finding] = ()
-    level: str = "ok"
+    findings: Sequence[Finding]
+    level: Worst
 
     @property
     def state(self) -> str:
         """The verdict in a word for a first line: ``needs you`` where deliveries go on, and something is to be looked at."""
         goes_on = self.verdict.state in {"ok", "idle"}
         return "needs you" if goes_on and self.level != "ok" else self.verdict.state
+
+    @property
+    def first(self) -> Finding:
+        """What a first line tells after the state: the verdict, or a finding that is worse while deliveries go on."""
+        if self.state == "needs you" and self.level != self.verdict.level:
+            return self.findings[0]
+        return Finding("note", "deliveries", self.verdict.reason, self.verdict.advice)

@@ -51,16 +51,14 @@ class Source(NamedTuple):
     """Rows that an index returns by id, the newest first.
 
     Attributes:
-        served: the filter whose conditions the index serves.
+        names: the fields of a filter that the index serves.
         extra: conditions beside the filter's that belong to the source.
-        whole: whether the index serves everything that is wanted: so it reads no row that it does not return.
-        event_id: the event whose rows are looked up first, and put in order then; ``None``: rows are met in order.
+        whole: whether the index serves these, too.
     """
 
-    served: Filter
+    names: Sequence[str] = ()
     extra: Conditions = ()
-    whole: bool = False
-    event_id: str | None = None
+    whole: bool = True
 
 
 def conditions(wanted: Filter) -> list[ColumnElement[bool] | TextClause]:
@@ -107,55 +105,32 @@ def within(scope: Scope, wanted: Filter) -> Filter | None:
 
 
 def sources(wanted: Filter) -> Sequence[Source]:
-    """Return what a search reads.
-
-    Args:
-        wanted: within the scope.
-    """
+    """Return what a search reads, for a filter within the scope."""
     for single in ("ids", "idempotency_key", "event_id"):
         if getattr(wanted, single) is not None:
-            return [_source(wanted, single)._replace(event_id=wanted.event_id)]
-    failed = _failed_source(wanted)
-    if failed is not None and wanted.error_class is not None:
-        return [failed]
+            return [Source((single,))]
     base = _base_source(wanted)
-    if failed is None:
-        return [base]
-    return [failed, base._replace(extra=(_NOT_FAILED,), whole=False)]
-
-
-def _failed_source(wanted: Filter) -> Source | None:
-    """Return the index of rows that have failed which selects best; ``None``: there is none for this search."""
-    names: tuple[str, ...]
     if wanted.organization_id is not None and wanted.flow_id is not None:
         names = ("organization_id", "flow_id", *(["node_id"] if wanted.node_id is not None else []))
     elif wanted.destination is not None:
         names = ("destination",)
     else:
-        return None
-    return _source(wanted, *names)._replace(extra=(FAILED,))
+        return [base]
+    failed = Source(names, (FAILED,))
+    if wanted.error_class is not None:
+        return [failed]
+    return [failed, Source(base.names, (_NOT_FAILED,), whole=False)]
 
 
 def _base_source(wanted: Filter) -> Source:
     """Return the index of all rows, of those in a state, or of those that have failed, which selects best."""
-    has_failed = wanted.error_class is not None or wanted.status in {"retrying", "dead"}
     if wanted.organization_id is None:
-        return _source(wanted)._replace(extra=(FAILED,) if has_failed else ())
+        has_failed = wanted.error_class is not None or wanted.status in {"retrying", "dead"}
+        return Source(extra=(FAILED,) if has_failed else ())
     for name in ("error_class", "status"):
         if getattr(wanted, name) not in {None, "delivered"}:
-            return _source(wanted, "organization_id", name)
-    return _source(wanted, "organization_id")
-
-
-_TIMES: Final = ("created_from", "created_before")
-"""Ids are in the order of the enqueue, so every source serves these."""
-
-
-def _source(wanted: Filter, *names: str) -> Source:
-    """Return the rows of an index that serves these fields, and the time of enqueue."""
-    served = {name: getattr(wanted, name) for name in names}
-    others = set(Filter.__struct_fields__).difference(names, _TIMES)
-    return Source(Filter(**served), whole=all(getattr(wanted, each) is None for each in others))
+            return Source(("organization_id", name))
+    return Source(("organization_id",))
 
 
 def id_bounds(wanted: Filter, position: str | None = None) -> list[ColumnElement[bool]]:
@@ -218,16 +193,18 @@ def _source_rows(
 ) -> tuple[Conditions, str | None]:
     """Return the conditions on the rows of a source that are wanted, and the id to which it is read; ``None``: to its end."""
     selected = [*conditions(wanted), *source.extra, *bounds]
-    if source.event_id is not None:
+    if wanted.event_id is not None:
         # Read first: where PostgreSQL expects many of them, it may search all rows of an organization in order.
-        mine = select(outbox.c.id).where(outbox.c.event_id == source.event_id)
+        mine = select(outbox.c.id).where(outbox.c.event_id == wanted.event_id)
         found = connection.execute(mine.limit(inline(EVENT_ROWS))).all()
         selected.append(outbox.c.id.in_([row.id for row in found]))
-    if source.whole:
+    served = Filter(**{name: getattr(wanted, name) for name in source.names})
+    # Ids are in the order of the enqueue, so every source serves its time.
+    if source.whole and served == replace(wanted, created_from=None, created_before=None):
         return selected, None
     last = (
         select(outbox.c.id)
-        .where(*conditions(source.served), *source.extra, *bounds)
+        .where(*conditions(served), *source.extra, *bounds)
         .order_by(outbox.c.id.desc())
         .offset(inline(most - 1))
         .limit(inline(1))

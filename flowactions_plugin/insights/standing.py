@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
@@ -62,7 +62,7 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
-from flowactions_plugin.watch.fleet import STALE_MS
+from flowactions_plugin.watch.fleet import STALE_MS, Limited
 from flowactions_plugin.watch.statistics import ALERT_FAILURES, ALERT_MS, BUCKET_MS, COUNTS, EVERY_DESTINATION
 
 COUNT_LIMIT: Final = 10_000
@@ -101,7 +101,7 @@ def read_facts(
     rows = _numbers(connection, database, scope, _alerts_at(settings) if sees_all else None)
     first = rows[0]
     now, waiting = first.now, sum(row.number or 0 for row in rows)
-    workers, limited = workers_of(connection, now)
+    workers, limited = workers_of(connection, scope, now)
     buckets = _buckets(connection, scope, now)
     alerts = None
     if first.alerts_destination is not None:
@@ -139,7 +139,7 @@ def read_facts(
         paused_since=first.paused_since,
         alerts=alerts,
         workers=workers,
-        limited=limited if sees_all or not limited else _own(connection, scope, limited),
+        limited=limited,
         buckets=buckets,
         shares=_still_failing(connection, scope, now) if mostly_fail(*attempts_of(buckets)) else (),
         # Whose it is, an organization's people may not know.
@@ -218,35 +218,30 @@ def _up_to(table: Any, *conditions: Any) -> ColumnElement[int]:
     return select(func.count()).select_from(rows.subquery()).scalar_subquery()
 
 
-def workers_of(connection: Connection, now: int) -> tuple[list[Worker], dict[str, int]]:
-    """Return the processes that deliver, those seen last first, and the destinations that those alive limit, since when."""
+def workers_of(connection: Connection, scope: Scope, now: int) -> tuple[list[Worker], Limited]:
+    """Return the processes that deliver, those seen last first, and what those alive limit of a scope."""
     query = select(workers).order_by(workers.c.last_seen_at.desc(), workers.c.id).limit(inline(MOST_WORKERS))
     found: list[Worker] = []
-    limited: dict[str, int] = {}
+    limited: dict[str, dict[str, int]] = {}
     for row in connection.execute(query):
         is_stale = row.last_seen_at < now - STALE_MS
         state = "stopped" if row.stopped_at is not None else "stale" if is_stale else "alive"
         found.append(struct_of(row, Worker, state=state))
         if state == "alive":
-            for each, since in _limited_of(row.limited).items():
-                limited[each] = min(since, limited.get(each, since))
+            for organization, destination, since in _limited_of(row.limited):
+                if scope.allows(organization):
+                    own = limited.setdefault(organization, {})
+                    own[destination] = min(since, own.get(destination, since))
     return found, limited
 
 
-def _limited_of(text: Any) -> Mapping[str, int]:
+def _limited_of(text: Any) -> list[tuple[str, str, int]]:
     """Return what a worker has written; nothing, where no worker of this release can have written it."""
     try:
-        return msgspec.json.decode(text, type=dict[str, int])
+        found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
     except (msgspec.DecodeError, UnicodeError, TypeError):
-        return {}
-
-
-def _own(connection: Connection, scope: Scope, limited: Mapping[str, int]) -> dict[str, int]:
-    """Return those of the limited destinations to which something of a scope was sent."""
-    query = select(destinations.c.destination).where(
-        destinations.c.destination.in_(list(limited)), *of_scope(destinations, scope)
-    )
-    return {row.destination: limited[row.destination] for row in connection.execute(query)}
+        return []
+    return [(organization, *each) for organization, own in found.items() for each in own.items()]
 
 
 def _buckets(connection: Connection, scope: Scope, now: int) -> list[Bucket]:
@@ -360,7 +355,7 @@ def states(
     connection: Connection,
     scope: Scope,
     now: int,
-    limited: Mapping[str, int],
+    limited: Limited,
     limit: int,
     *,
     failing: bool = False,
@@ -388,7 +383,7 @@ def states(
 
 
 def busiest(
-    connection: Connection, scope: Scope, now: int, limit: int, limited: Mapping[str, int]
+    connection: Connection, scope: Scope, now: int, limit: int, limited: Limited
 ) -> tuple[list[DestinationState], list[DestinationState]]:
     """Return the destinations of the last hour with the most failures, and those that took workers' time most."""
     key = (statistics.c.organization_id, statistics.c.destination)
@@ -442,7 +437,7 @@ def _same(table: Any, other: Any) -> ColumnElement[bool]:
     return and_(table.c.organization_id == other.c.organization_id, table.c.destination == other.c.destination)
 
 
-def _state(row: Row[Any], scope: Scope, limited: Mapping[str, int]) -> DestinationState:
+def _state(row: Row[Any], scope: Scope, limited: Limited) -> DestinationState:
     reason = row.last_reason or row.last_error
     if scope.organization_id is not None:
         reason = reason_for_tenants(reason or "", row.destination) or None
@@ -452,7 +447,7 @@ def _state(row: Row[Any], scope: Scope, limited: Mapping[str, int]) -> Destinati
         failures_in_row=row.failures_in_row or 0,
         last_reason=reason,
         paused=bool(row.paused),
-        limited_since=limited.get(row.destination),
+        limited_since=limited.get(row.organization_id, {}).get(row.destination),
         waiting=Counted(number=0, exact=True),
         waiting_since=None,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from msgspec.structs import replace
-
 from flowactions_plugin import clock
-from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Verdict, Worker
+from flowactions_plugin.insights.curl import quoted
+from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Verdict, Worker, Worst
+from flowactions_plugin.log_text import printable
+from flowactions_plugin.watch.fleet import Limited
 from flowactions_plugin.watch.statistics import BUCKET_MS
 
 if TYPE_CHECKING:
@@ -39,9 +40,6 @@ LATE_MS: Final = 300_000
 
 ABSENT_MS: Final = 60_000
 """For so long no worker may be alive, as while the only one is restarted."""
-
-MANY_KEPT: Final = 100_000
-"""So many old versions of rows make statements noticeably slower."""
 
 
 class Share(NamedTuple):
@@ -90,7 +88,7 @@ class Facts(NamedTuple):
         paused_since: when the first of them began.
         alerts: the destination of alerts, if it fails.
         workers: the processes that deliver, those seen last first.
-        limited: the destinations that workers limit, since when.
+        limited: of organizations, the destinations that workers limit, since when.
         buckets: the last day.
         shares: organizations with failed attempts of the last minutes, the most failures first; empty if most arrive.
         snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
@@ -116,7 +114,7 @@ class Facts(NamedTuple):
     paused_since: int | None
     alerts: DestinationState | None
     workers: Sequence[Worker]
-    limited: Mapping[str, int]
+    limited: Limited
     buckets: Sequence[Bucket]
     shares: Sequence[Share] = ()
     snapshot: Snapshot | None = None
@@ -151,25 +149,63 @@ def judge(facts: Facts) -> Verdict:
     Returns:
         ``unwritable`` first: nothing is queued then, and nothing is claimed. ``stalled`` before ``failing``: what is not
         claimed cannot arrive, whatever became of the rest. Failures of one organization alone are no ``failing``: the
-        verdict names the organization. To operators, a wrong clock of a worker is part of the reason, and so is a transaction
-        that makes claims slower.
+        verdict names the organization.
     """
-    verdict = _judged(facts)
-    more = ""
-    if facts.sees_all and abs(facts.clock_ahead_ms) >= SKEW_MS:
-        more += f" A worker's clock is {clock_words(facts.clock_ahead_ms)}."
-    if facts.snapshot is not None and facts.snapshot.kept >= MANY_KEPT:
-        more += f" {snapshot_words(facts.snapshot)}."
-    return replace(verdict, reason=verdict.reason + more)
+    return _stopped(facts) or _going(facts)
 
 
-def snapshot_words(snapshot: Snapshot) -> str:
-    """Return what keeps old versions of rows, for how long, and what follows."""
-    since = "" if snapshot.seconds is None else f" for {about(int(snapshot.seconds * 1000))}"
-    return (
-        f"PostgreSQL keeps what the {snapshot.holder} may still read{since}: {snapshot.kept:,} old versions of rows, which "
-        "claims and searches pass over"
-    )
+def _stopped(facts: Facts) -> Verdict | None:
+    """Return the verdict on deliveries of which none leaves; ``None``: they leave, or nothing is due."""
+    due, patience, alive = facts.oldest_due_ms, facts.patience_ms, len(facts.alive)
+    claims = [facts.now - each.last_claim_at for each in facts.workers if each.last_claim_at is not None]
+    if facts.held_ms_ago is not None:
+        claims.append(facts.held_ms_ago)  # its worker may not have reported itself yet
+    if facts.refusal is not None:
+        reason = f"The database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed."
+        advice = "free disk space, or make the database writable: the check 'writing' says which"
+        return Verdict("unwritable", reason, "failed", advice)
+    if due is not None and due > patience and min(claims, default=due) > patience:
+        last = f"the last claim was {about(min(claims))} ago" if claims else "nothing has been claimed"
+        nobody = f"although {'a worker is' if alive == 1 else f'{alive} workers are'} alive"
+        if not alive:
+            nobody = "and no worker is alive"
+        reason = f"Rows have been due for {about(due)} and {last}, {nobody}."
+        advice = "see that a worker runs and reaches the database: flowactions status"
+        return Verdict("stalled", reason, "failed", advice)
+    seen = [facts.now - each.last_seen_at for each in facts.workers]
+    if not alive and min([*seen, *claims], default=facts.uptime_ms) >= ABSENT_MS:
+        reason = "No worker is alive: what is queued waits until one is."
+        return Verdict("no_worker", reason, "warning", "see that a worker runs: flowactions status")
+    return None
+
+
+def _going(facts: Facts) -> Verdict:
+    """Return the verdict on deliveries that leave, from what becomes of them."""
+    said, advice, organization = "", "", None
+    level: Worst = "ok"
+    attempts, failed = attempts_of(facts.buckets)[0], sum(each.failed for each in facts.shares)
+    if mostly_fail(attempts, failed):
+        said = f"{failed} of the {attempts} attempts of the last {FAILING_MINUTES} minutes have failed"
+        worst = facts.shares[0]
+        if not facts.sees_all or not _is_own_fault(worst, attempts - worst.attempts, failed - worst.failed):
+            advice = "see which destinations fail: flowactions destinations list"
+            return Verdict("failing", f"{said}.", "failed", advice)
+        said, organization = f" {said}: {worst.failed} of them are one organization's.", worst.organization_id
+        whose = quoted(printable(organization))
+        level = "warning"
+        advice = f"see what its receivers answer: flowactions destinations list --organization {whose}"
+    if (due := facts.oldest_due_ms) is None:
+        return Verdict("idle", f"Nothing is due.{said}", level, advice, organization)
+    if due >= LATE_MS:
+        level = "warning"
+        advice = advice or "see whose deliveries take the workers' time: flowactions status"
+        if facts.in_ticks:
+            said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
+            if organization is None:
+                advice += "; for any volume, set FLOWACTIONS_DELIVERY=continuous where workers run"
+    going = "Rows are being claimed" if facts.alive else "No worker is alive now, as while one is restarted"
+    reason = f"{going}; the oldest has been due for {about(due)}.{said}"
+    return Verdict("ok", reason, level, advice, organization)
 
 
 def clock_words(ahead_ms: int) -> str:
@@ -196,40 +232,6 @@ def about(milliseconds: int) -> str:
     if seconds < 120:
         return f"{seconds} s"
     return f"{round(seconds / 60)} min" if seconds < 7200 else f"{round(seconds / 3600)} h"
-
-
-def _judged(facts: Facts) -> Verdict:
-    due, patience, alive = facts.oldest_due_ms, facts.patience_ms, len(facts.alive)
-    claims = [facts.now - each.last_claim_at for each in facts.workers if each.last_claim_at is not None]
-    if facts.held_ms_ago is not None:
-        claims.append(facts.held_ms_ago)  # its worker may not have reported itself yet
-    if facts.refusal is not None:
-        reason = f"The database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed."
-        return Verdict(state="unwritable", reason=reason)
-    if due is not None and due > patience and min(claims, default=due) > patience:
-        last = f"the last claim was {about(min(claims))} ago" if claims else "nothing has been claimed"
-        nobody = f"although {'a worker is' if alive == 1 else f'{alive} workers are'} alive"
-        if not alive:
-            nobody = "and no worker is alive"
-        return Verdict(state="stalled", reason=f"Rows have been due for {about(due)} and {last}, {nobody}.")
-    seen = [facts.now - each.last_seen_at for each in facts.workers]
-    if not alive and min([*seen, *claims], default=facts.uptime_ms) >= ABSENT_MS:
-        return Verdict(state="no_worker", reason="No worker is alive: what is queued waits until one is.")
-    said, organization = "", None
-    attempts, failed = attempts_of(facts.buckets)[0], sum(each.failed for each in facts.shares)
-    if mostly_fail(attempts, failed):
-        said = f"{failed} of the {attempts} attempts of the last {FAILING_MINUTES} minutes have failed"
-        worst = facts.shares[0]
-        if not facts.sees_all or not _is_own_fault(worst, attempts - worst.attempts, failed - worst.failed):
-            return Verdict(state="failing", reason=f"{said}.")
-        said, organization = f" {said}: {worst.failed} of them are one organization's.", worst.organization_id
-    if due is None:
-        return Verdict(state="idle", reason=f"Nothing is due.{said}", failing_organization=organization)
-    if facts.in_ticks and due >= LATE_MS:
-        said += " Every worker delivers in scheduled mode, which limits how many leave at each tick."
-    going = "Rows are being claimed" if alive else "No worker is alive now, as while one is restarted"
-    reason = f"{going}; the oldest has been due for {about(due)}.{said}"
-    return Verdict(state="ok", reason=reason, failing_organization=organization)
 
 
 def attempts_of(buckets: Sequence[Bucket]) -> tuple[int, int]:

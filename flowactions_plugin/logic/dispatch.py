@@ -16,6 +16,7 @@ from flowactions_hookspecs import (
     LogicAction,
     LogicActionOrigin,
     LogicActionRef,
+    OutboundWebhook,
     QuestionRequired,
     Receipt,
 )
@@ -23,8 +24,8 @@ from flowactions_plugin.clock import to_iso
 from flowactions_plugin.errors import EgressRefused, HostFailed, StorageUnavailable, TooLarge
 from flowactions_plugin.host_answers import ask, failing
 from flowactions_plugin.logic.store import CallStore
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Connection, Transaction
 from flowactions_plugin.storage.outages import answer_to
@@ -64,10 +65,9 @@ class RateExceeded(FlowActionsError):
 class LogicActions:
     """Enqueues the webhooks of logic actions; everything about them comes from the host (§2.7, §2.8)."""
 
-    def __init__(self, host: Host, outbox: Outbox, keys: IdempotencyKeys, calls: CallStore) -> None:
+    def __init__(self, host: Host, outbox: Outbox, calls: CallStore) -> None:
         self._host = host
         self._outbox = outbox
-        self._keys = keys
         self._calls = calls
 
     async def call(self, ref: LogicActionRef, key: str) -> NewDelivery | None:
@@ -90,7 +90,7 @@ class LogicActions:
             StorageUnavailable: the database failed; nothing was written.
         """
         database = self._outbox.database
-        use = KeyUse(self._keys, ref.organization_id, f"api:{ref.agent_id}", key)
+        use = KeyUse(self._outbox.keys, ref.organization_id, f"api:{ref.agent_id}", key)
 
         def count(connection: Connection) -> None:
             wait_ms = self._calls.count(connection, ref.organization_id, ref.agent_id)
@@ -105,9 +105,7 @@ class LogicActions:
                 return None
             if wait_ms:
                 raise RateExceeded(wait_ms)
-            called_at = datetime.fromtimestamp(database.clock(), UTC)
-            delivery = await self._resolve(ref, called_at, ("key", key))
-            delivery = msgspec.structs.replace(delivery, idempotency_key=key)
+            delivery = await self._resolve(ref, int(database.clock() * 1000), ("key", key))
             first = await self._outbox.write(delivery, key=use, rate=count)
         except StorageUnavailable as exc:
             self._outbox.count_refusal(exc)
@@ -118,7 +116,8 @@ class LogicActions:
         """Enqueue the action's webhook, within the host's transaction when one is given."""
         try:
             with self._outbox.database.transactions.using(transaction):
-                delivery = await self._resolve(firing.ref, firing.occurred_at, ("firing", firing.firing_id))
+                at = (firing.occurred_at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)
+                delivery = await self._resolve(firing.ref, at, ("firing", firing.firing_id))
                 await self._outbox.write(delivery, transaction)
         except ActionUnusable as exc:
             return Receipt(status="skipped", reason=exc.reason, message=str(exc))
@@ -130,39 +129,33 @@ class LogicActions:
             return Receipt(status="failed", reason="storage_unavailable", message=answer_to(exc))
         return Receipt(status="queued", delivery_id=delivery.id, event_id=delivery.event_id)
 
-    async def _resolve(self, ref: LogicActionRef, occurred_at: datetime, occasion: Occasion) -> NewDelivery:
+    async def _resolve(self, ref: LogicActionRef, at: int, occasion: Occasion) -> NewDelivery:
         """Ask the host for an action that has fired, and make its delivery; nothing is written yet."""
         try:
             with failing(self._host, "logic_action", QuestionRequired):
                 action: LogicAction | None = await ask(self._host, "logic_action", ref)
             if action is None:
                 raise ActionUnusable("unknown_action", "The reference names no webhook action.")
-            return await self._outbox.new_delivery(_webhook(ref, action, occurred_at, occasion))
+            webhook = OutboundWebhook(
+                organization_id=ref.organization_id,
+                agent_id=ref.agent_id,
+                origin=LogicActionOrigin(ref=ref),
+                event_type=EVENT_TYPE,
+                entity=_entity(ref, occasion),
+                url=action.url.strip(),
+                method=action.method,
+                headers=action.headers,
+                body=_envelope(ref, to_iso(at)),
+                idempotency_key=occasion[1] if occasion[0] == "key" else None,
+            )
+            # A call that is repeated with its key gets the time of its repetition, and is the same event.
+            return await self._outbox.new_delivery(webhook, _envelope(ref, ""))
         except QuestionRequired as exc:
             raise ActionUnusable("question_required", str(exc)) from None
         except EgressRefused as exc:
             raise ActionUnusable("blocked_url", str(exc)) from None
         except TooLarge as exc:
             raise ActionUnusable(exc.reason, str(exc)) from None
-
-
-def _webhook(ref: LogicActionRef, action: LogicAction, occurred_at: datetime, occasion: Occasion) -> Webhook:
-    """Make the webhook of an action."""
-    return Webhook(
-        organization_id=ref.organization_id,
-        agent_id=ref.agent_id,
-        origin=LogicActionOrigin(ref=ref),
-        event_type=EVENT_TYPE,
-        entity=_entity(ref, occasion),
-        url=action.url.strip(),
-        method=action.method,
-        headers=tuple(action.headers),
-        body=_envelope(
-            ref, to_iso((occurred_at - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
-        ),
-        # A call that is repeated with its key gets the time of its repetition, and is the same event.
-        event_payload=_envelope(ref, ""),
-    )
 
 
 def _envelope(ref: LogicActionRef, occurred_at: str) -> bytes:

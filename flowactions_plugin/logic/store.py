@@ -6,17 +6,27 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from sqlalchemy import Executable, bindparam, select, update
+from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
+from flowactions_plugin.queue.claims import statement
 from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import enqueue_rates
 from flowactions_plugin.storage.waiting import repeated
 
 LIMIT: Final = 60
 WINDOW_MS: Final = 60_000
+
+LOCK: Final = """
+INSERT INTO flowactions_enqueue_rates (organization_id, agent_id, times, updated_at)
+VALUES (:organization_id, :agent_id, '[]', {now})
+ON CONFLICT (organization_id, agent_id) DO UPDATE SET updated_at = {now} RETURNING times"""
+"""Lock an agent's row, and make it if it is missing."""
+
+COUNT: Final = """
+UPDATE flowactions_enqueue_rates SET times = :times, updated_at = :at
+WHERE organization_id = :organization_id AND agent_id = :agent_id"""
 
 TESTS: Final = ""
 """In place of the agent, for an organization's tests of nodes: no agent has an empty id."""
@@ -76,15 +86,15 @@ class CallStore:
         Returns:
             0 when it is within the rate; otherwise nothing is counted, and it is how many milliseconds to wait.
         """
-        given = {"for_organization": organization_id, "for_agent": agent_id}
+        given = {"organization_id": organization_id, "agent_id": agent_id}
         database = self._database
-        times = _times(connection.execute(database.built(_locking), given).scalar_one())
+        times = _times(connection.execute(database.built(statement, LOCK), given).scalar_one())
         # The time is taken with the lock in hand: who has waited for it is admitted now, not when it came.
         now = database.time_on(connection)
         counting, wait_ms = admit(times, now, limit)
         if wait_ms == 0:
-            counted = {"new_times": msgspec.json.encode(counting).decode(), "counted_at": now}
-            connection.execute(database.built(_counting), {**given, **counted})
+            counted = {**given, "times": msgspec.json.encode(counting).decode(), "at": now}
+            connection.execute(database.built(statement, COUNT), counted)
         return wait_ms
 
 
@@ -94,26 +104,3 @@ def _times(text: str) -> Sequence[int]:
         return msgspec.json.decode(text, type=list[int])
     except msgspec.DecodeError:
         return []  # somebody has spoilt it: counting begins anew
-
-
-def _locking(sql: Dialect) -> Executable:
-    """Build the statement that locks an agent's row, and makes it if it is missing."""
-    values = {
-        "organization_id": bindparam("for_organization"),
-        "agent_id": bindparam("for_agent"),
-        "times": "[]",
-        "updated_at": sql.now(),
-    }
-    inserted = sql.insert(enqueue_rates).values(values)
-    kept = inserted.on_conflict_do_update(
-        index_elements=["organization_id", "agent_id"], set_={"updated_at": sql.now()}
-    )
-    return kept.returning(enqueue_rates.c.times)
-
-
-def _counting(_sql: Dialect) -> Executable:
-    """Build the statement that writes the times of an agent's calls."""
-    table = enqueue_rates.c
-    there = (table.organization_id == bindparam("for_organization"), table.agent_id == bindparam("for_agent"))
-    new = update(enqueue_rates).values(times=bindparam("new_times"), updated_at=bindparam("counted_at"))
-    return new.where(*there)

@@ -32,7 +32,6 @@ from flowactions_plugin.nodes.webhook import (
     WebhookConfig,
     has_body,
     render_body,
-    render_header,
     render_headers,
 )
 from flowactions_plugin.queue.rules import (
@@ -135,7 +134,7 @@ def _headers(
         elif name:
             names.add(name)
     try:
-        _sent_headers(render_headers(config, variables), standard_webhooks)
+        _sent_headers(render_headers(config.webhook_headers, variables), standard_webhooks)
     except HeadersTooLarge as exc:
         if not too_large:
             yield ConfigProblem(code=exc.reason, message=str(exc))
@@ -149,9 +148,8 @@ def _header(field: HeaderField, variables: Variables, standard_webhooks: bool) -
             yield warning("header_dropped", "A header without a name is left out.", "key")
         return
     try:
-        header = render_header(field, variables)
-        assert header is not None  # noqa: S101  it has a name
-        headers, dropped = _sent_headers([header], standard_webhooks)
+        rendered = render_headers([field], variables)
+        headers, dropped = _sent_headers(rendered, standard_webhooks)
     except HeadersTooLarge as exc:
         yield ConfigProblem(path=("value",), code=exc.reason, message=str(exc))
         return
@@ -159,7 +157,7 @@ def _header(field: HeaderField, variables: Variables, standard_webhooks: bool) -
         why = warning("header_dropped", _why_dropped(name))
         yield from at("key", [next(faults.invisible(field.key, "header_dropped"), why)])
         return
-    if headers[-1][1] != header.value.strip():
+    if headers[-1][1] != rendered[-1].value.strip():
         message = "Line breaks and other control characters are sent as spaces."
         yield warning("control_characters", message, "value")
     else:
@@ -204,11 +202,11 @@ def _body(
             message = "The body is empty, so the request is sent without one. A grey text in this field is an example."
             yield warning("empty_body", message)
         return
-    invalid = wrong = faults.json_fault(text) if is_there and len(text) <= limit else None
+    wrong = None
     try:
         render_body(config, variables, unusable, limit)
     except BodyInvalid as exc:
-        invalid = wrong or ConfigProblem(code="invalid_body", message=str(exc))
+        wrong = ConfigProblem(code="invalid_body", message=str(exc), line=exc.line, column=exc.column)
     except TooLarge as exc:
         yield ConfigProblem(code=exc.reason, message=str(exc))
         return
@@ -216,8 +214,8 @@ def _body(
     for unknown in faults.unknown_tokens(text):
         if wrong is None or (unknown.line, unknown.column) != (wrong.line, wrong.column):
             yield unknown
-    if invalid is not None:
-        yield invalid
+    if wrong is not None:
+        yield wrong
         return
     yield from faults.tokens_in_keys(text)
     yield from islice(faults.repeated_keys(text), faults.MOST_OF_A_RULE)

@@ -6,10 +6,10 @@ A check is the rules of `checks`, and what only the network or the database know
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import asdict, replace
@@ -33,8 +33,8 @@ from flowactions_plugin.chat.directory import NOT_CHECKED
 from flowactions_plugin.chat.failures import REVOKED, advice
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.clock import new_token, timer
-from flowactions_plugin.egress.destination import Destination, parse_destination
-from flowactions_plugin.egress.guard import HOW_TO_ALLOW, EgressGuard
+from flowactions_plugin.egress.destination import Destination
+from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.signature import attempt_headers, with_standard_headers
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.errors import (
@@ -48,6 +48,7 @@ from flowactions_plugin.errors import (
 from flowactions_plugin.host_answers import checked, failing, saved_node
 from flowactions_plugin.http.masking import MASK, masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.insights.results import DeliveryDetail
 from flowactions_plugin.nodes.chat_message import NOT_CONNECTED, NOT_SET_UP, ChatMessageConfig
 from flowactions_plugin.nodes.checks import SAMPLE, bounded, chat_problems, webhook_problems
 from flowactions_plugin.nodes.config import read_config
@@ -97,13 +98,13 @@ class WebhookDrafts:
             method=method_name(config.webhook_method) or "POST", url=masked_url(url) or None, problems=problems
         )
         try:
-            webhook = render(config, unusable, walk, draft.node, self._outbox.max_body_bytes)
+            webhook = render(config, unusable, walk, draft.node, self._outbox.settings)
             delivery, _ = self._outbox.serialize(webhook, url, "")
         except (BodyInvalid, TooLarge):
             return shown
         signature = f"v1,{MASK}" if config.webhook_secret else None
         headers = attempt_headers(delivery.headers, MASK, signature)
-        if self._outbox.standard_webhooks:
+        if self._outbox.settings.standard_webhooks:
             headers = with_standard_headers(headers, MASK, signature)
         masked = [
             (name, value if value == signature else masked_header(name, value)) for name, value in headers
@@ -120,48 +121,28 @@ class WebhookDrafts:
         """Return what is wrong with a draft, and where its URL leads if it may be used."""
         problems = webhook_problems(
             draft.node.config,
-            self._outbox.max_body_bytes,
+            self._outbox.settings.max_body_bytes,
             variables,
-            standard_webhooks=self._outbox.standard_webhooks,
+            standard_webhooks=self._outbox.settings.standard_webhooks,
         )
         config, _ = read_config(WebhookConfig, draft.node.config)
         authored, url, destination = config.webhook_url, config.webhook_url.strip(), None
+        offset: int | None = url.find("://") + len("://")
         try:
             destination, is_unknown = await self._guard.look_up(url)
         except EgressRefused as exc:
-            code, (message, offset) = url_refusal(config), _public(url, exc)
+            code, message = url_refusal(config), reason_for_tenants(str(exc), url)
+            if place_of(draft.node.config) is None:  # it is not the address that is refused
+                offset = exc.offset
         else:
             if not is_unknown:
                 return problems, destination
-            code, offset = "unknown_host", _host_offset(url)
+            code = "unknown_host"
             message = f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again."
-        if offset is None:
-            found = warning(code, message)
-        else:
-            found = fault(authored, authored.index(url) + offset, code, message)
+        place = None if offset is None else authored.index(url) + offset
+        found = warning(code, message) if place is None else fault(authored, place, code, message)
         found = replace(found, path=("webhookUrl",), severity="error" if destination is None else "warning")
         return bounded([found, *problems]), destination
-
-
-def _public(url: str, refusal: EgressRefused) -> tuple[str, int | None]:
-    """Return why a URL is refused, and the offset. Leave out resolved addresses, and advice for operators."""
-    try:
-        host = parse_destination(url).host
-    except EgressRefused as exc:
-        return str(exc), exc.offset
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:  # what a name resolves to here is nothing that an author has to know
-        message = (
-            "The URL's host leads to an address to which requests are not allowed. In production, private and local"
-            " addresses are refused."
-        )
-        return message, _host_offset(url)
-    return str(refusal).removesuffix(HOW_TO_ALLOW), _host_offset(url)
-
-
-def _host_offset(url: str) -> int:
-    return url.index("://") + len("://")
 
 
 class ChatDrafts:
@@ -170,23 +151,19 @@ class ChatDrafts:
     def __init__(self, chat: Chat | NotConfigured) -> None:
         self._chat = chat
 
-    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
-        """Return what is wrong with a config; the provider is asked only when the draft says so."""
-        return await self._problems(draft, SAMPLE)
+    async def check(self, draft: NodeDraft, variables: Variables = SAMPLE) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config and the connection; the provider is asked only when the draft says so."""
+        problem = await self._of_connection(draft)
+        problems = chat_problems(draft.node.config, variables)
+        return problems if problem is None else bounded([problem, *problems])
 
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the message that would be posted; nothing is sent or written."""
         config, _ = read_config(ChatMessageConfig, draft.node.config)
         variables = variables_of(walk)
-        problems = await self._problems(draft, variables)
+        problems = await self.check(draft, variables)
         text = without_surrogates(chat_message(config.chat_message_text, variables))
         return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=problems)
-
-    async def _problems(self, draft: NodeDraft, variables: Variables) -> Sequence[ConfigProblem]:
-        """Return what is wrong with a draft and with the connection."""
-        problem = await self._of_connection(draft)
-        problems = chat_problems(draft.node.config, variables)
-        return problems if problem is None else bounded([problem, *problems])
 
     async def _of_connection(self, draft: NodeDraft) -> ConfigProblem | None:
         """Return what is wrong with the connection, or with the target as the provider knows it."""
@@ -316,9 +293,10 @@ class NodeTests:
         until = timer() + self._wait_seconds
         pause = 0.05
         while True:
-            outcome = await self._poll(organization_id, delivery_id)
-            if outcome is not None:
-                return outcome
+            with suppress(StorageUnavailable):
+                found = await self._queries.delivery(Scope(organization_id), delivery_id)
+                if found is not None and (found.row.status in FINISHED or found.row.attempts):
+                    return _outcome_of(found.row)
             left = until - timer()
             if left <= 0:
                 message = "The attempt has not ended yet. It continues: look at the delivery for its outcome."
@@ -326,33 +304,30 @@ class NodeTests:
             await asyncio.sleep(min(pause, left))
             pause = min(pause * 1.5, 0.5)
 
-    async def _poll(self, organization_id: str, delivery_id: str) -> TestOutcome | None:
-        """Return what a delivery's attempt came to; ``None``: it has not ended."""
-        try:
-            found = await self._queries.delivery(Scope(organization_id), delivery_id)
-        except StorageUnavailable:
-            return None
-        shown = None if found is None else found.row
-        if shown is None or (shown.status not in FINISHED and not shown.attempts):
-            return None
-        attempt = shown.attempt_log[-1] if shown.attempt_log else None
-        outcome = TestOutcome(status="delivered", delivery_id=delivery_id)
-        if attempt is not None:
-            outcome = replace(
-                outcome,
-                status_code=attempt.status_code,
-                response=attempt.response or None,
-                duration_ms=attempt.duration_ms,
-            )
-        if shown.status == "delivered":
-            return outcome
-        if attempt is None or attempt.status_code is None:
-            reason = "not_sent" if attempt is None else "no_answer"
-            return replace(outcome, status="failed", reason=reason, message=shown.last_error)
-        message = f"The receiver answered {attempt.status_code}."
-        if THROUGH_PROXY in (attempt.note or ""):
-            message = f"{attempt.status_code} was {THROUGH_PROXY}, which may have written the answer itself."
-        return replace(outcome, status="failed", reason="bad_status", message=message)
+
+def _outcome_of(delivery: DeliveryDetail) -> TestOutcome:
+    """Return what a delivery's first attempt came to."""
+    outcome = TestOutcome(
+        status="failed", reason="not_sent", message=delivery.last_error, delivery_id=delivery.id
+    )
+    if delivery.attempt_log:
+        attempt = delivery.attempt_log[-1]
+        message, status = delivery.last_error, attempt.status_code
+        if status is not None:
+            message = f"The receiver answered {status}."
+            if THROUGH_PROXY in (attempt.note or ""):
+                message = f"{status} was {THROUGH_PROXY}, which may have written the answer itself."
+        outcome = replace(
+            outcome,
+            reason="no_answer" if status is None else "bad_status",
+            message=message,
+            status_code=status,
+            response=attempt.response or None,
+            duration_ms=attempt.duration_ms,
+        )
+    if delivery.status == "delivered":
+        return replace(outcome, status="delivered", reason=None, message=None)
+    return outcome
 
 
 def _failed(reason: str, message: str) -> TestOutcome:

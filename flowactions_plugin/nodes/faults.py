@@ -13,9 +13,8 @@ from flowactions_plugin.egress.signature import signing_key
 from flowactions_plugin.errors import BodyInvalid
 from flowactions_plugin.nodes.template import (
     VARIABLES,
-    as_json_of_same_length,
-    check_json,
     place,
+    split_json,
     without_surrogates,
 )
 
@@ -180,26 +179,19 @@ def wrong_id(target: str, *, to_member: bool) -> Iterator[ConfigProblem]:
         yield warning("not_an_id", f"This is not the id of {kind}: choose from the list, or copy the id.")
 
 
-def json_fault(text: str) -> ConfigProblem | None:
-    """Find the first error that keeps a body from being JSON once its variables are substituted, whatever their values.
-
-    It says more than the place only where that cannot be wrong.
-    """
-    same, _ = as_json_of_same_length(text)
+def explained(text: str, refusal: BodyInvalid) -> BodyInvalid:
+    """Return the refusal of a body with the place where a reader stops, and what is wrong there if that is certain."""
+    plain = split_json(text).plain
     try:
-        check_json(without_surrogates(same).encode())
-    except BodyInvalid as exc:
-        said, line, column = str(exc), exc.line, exc.column
-        try:
-            json.loads(same, parse_int=str, parse_float=str)
-        except json.JSONDecodeError as error:
-            said, at = _json_error(same, error) or _variable_near(text, error.pos) or ("", error.pos)
-            line, column = place(text[:at])
-            said = f"{said} The body must be JSON (line {line}, column {column}).".lstrip()
-        except (ValueError, RecursionError):
-            pass
-        return ConfigProblem(code="invalid_body", message=said, line=line, column=column)
-    return None
+        json.loads(plain, parse_int=str, parse_float=str)
+    except json.JSONDecodeError as error:
+        said, at = _json_error(plain, error) or _variable_near(text, error.pos) or ("", error.pos)
+        line, column = place(text[:at])
+        said = f"{said} The body must be JSON (line {line}, column {column}).".lstrip()
+        return BodyInvalid(said, line, column)
+    except (ValueError, RecursionError):
+        pass
+    return refusal
 
 
 def _json_error(text: str, error: json.JSONDecodeError) -> tuple[str, int] | None:
@@ -230,7 +222,7 @@ def _variable_near(text: str, offset: int) -> tuple[str, int] | None:
 def repeated_keys(text: str) -> Iterator[ConfigProblem]:
     """Find the names that stand twice in one object of a body that is valid JSON; each place of them after the first."""
     objects: list[set[str]] = []
-    for part in _JSON_PART.finditer(as_json_of_same_length(text)[0]):
+    for part in _JSON_PART.finditer(split_json(text).plain):
         if part[0] == "{":
             objects.append(set())
         elif part[0] == "}":
@@ -262,7 +254,7 @@ def tokens_not_substituted(text: str) -> Iterator[ConfigProblem]:
 
 def tokens_in_keys(text: str) -> Iterator[ConfigProblem]:
     """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
-    for name, offset in as_json_of_same_length(text)[1].items():
+    for name, offset in split_json(text).in_keys.items():
         message = f"{_BRACED[name.lower()]} is not substituted in a key. It is sent unchanged."
         yield fault(text, offset, "token_not_substituted", message)
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
 from flowactions_hookspecs.nodes import AdvancedState, plugin_failed
-from flowactions_plugin.clock import new_token, timer
+from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
@@ -33,14 +33,6 @@ HOST_SECONDS: Final = 5.0
 
 REPEAT_SECONDS: Final = 2.0
 """After which steps are tried again that the database did not let this process read, run or release."""
-
-MOST_PENDING: Final = 100_000
-"""Such steps; then the oldest is forgotten. An hour without the database and thirty users a second are as many."""
-
-NOT_RECORDED: Final = {
-    "run_halted": "A node before this one has halted the run, so nothing more of it runs.",
-    "already_run": "This node has already run at this step of the run. It does not run again.",
-}
 
 
 class Pacing:
@@ -69,7 +61,8 @@ class Pacing:
         self._runner = NodeRunner(database, store, host)
         telemetry = telemetry or Telemetry()
         self._spans, self._meters = telemetry.spans, telemetry.meters
-        self._pending: dict[Step, str] = {}  # with the token of a lease that this process may have
+        self._pending: dict[Step, None] = {}  # in the order in which users got to them
+        self._running: set[Step] = set()
         self._repeating: asyncio.Task[None] | None = None
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
@@ -106,10 +99,10 @@ class Pacing:
             answer = await self._store.record(walk, replace(node, config=config), step_id, transaction)
         if answer == "recorded":
             return NodeResult(node_id=node.id, status="recorded")
-        halted = answer == "run_halted"
-        return NodeResult(
-            node_id=node.id, status="skipped", reason=answer, message=NOT_RECORDED[answer], halt=halted
-        )
+        message = "This node has already run at this step of the run. It does not run again."
+        if halted := answer == "run_halted":
+            message = "A node before this one has halted the run, so nothing more of it runs."
+        return NodeResult(node_id=node.id, status="skipped", reason=answer, message=message, halt=halted)
 
     async def advance(
         self, walk: Walk, step_id: str | None, transaction: Transaction | None = None
@@ -122,47 +115,59 @@ class Pacing:
         """
         with self.database.transactions.using(transaction):
             step = step_of(walk, step_id)
-            if transaction is not None:
-                try:
-                    return await self._run_step(step, transaction)
-                except StorageUnavailable:
-                    return Advanced(state="unavailable")
-            # Steps of the run that are pending come first, in the order in which the user got to them.
-            steps = [*(each for each in self._pending if each[:-1] == step[:-1] and each != step), step]
+            steps = [step]
+            if transaction is None:
+                # Steps of the run that are pending come first, in the order in which the user got to them.
+                steps[:0] = [each for each in self._pending if each[:-1] == step[:-1] and each != step]
             results: list[NodeResult] = []
             for index, each in enumerate(steps):
                 try:
-                    advanced = await self._run_step(each)
-                except StorageUnavailable:
+                    async with self._leased(each, transaction) as lease:
+                        advanced = await self._run_all(each, lease, transaction)
+                except StorageUnavailable as exc:
+                    log.error(  # noqa: TRY400
+                        "run %s: the records of step %s could not be read: %s",
+                        printable(each.run_id),
+                        printable(each.step_id or None),
+                        exc,
+                        extra={"event": "deferred.unreadable_now"},
+                    )
+                    if transaction is not None:
+                        return Advanced(state="unavailable")
                     for later in steps[index:]:
                         self._repeat_later(later)
                     break
                 results.extend(advanced.results)
-                if advanced.state in {"halted", "running"}:
+                if transaction is not None or advanced.state in {"halted", "running"}:
                     return replace(advanced, results=tuple(results))
             return Advanced(state="done", results=tuple(results))
 
-    async def _run_step(self, step: Step, transaction: Transaction | None = None) -> Advanced:
-        """Lease a step and run it."""
+    @asynccontextmanager
+    async def _leased(self, step: Step, transaction: Transaction | None = None) -> AsyncIterator[Lease]:
+        """Lease a step for one call of this process at a time; then it is no longer pending."""
+        if step in self._running:
+            yield Lease("running")
+            return
+        self._running.add(step)
         try:
-            lease = await self._lease(step, transaction)
-        except StorageUnavailable as exc:
-            log.error(  # noqa: TRY400
-                "run %s: the records of step %s could not be read: %s",
-                printable(step.run_id),
-                printable(step.step_id or None),
-                exc,
-                extra={"event": "deferred.unreadable_now"},
-            )
-            raise
-        if not lease.records:
-            return Advanced(state=lease.state)
-        return await self._run_all(step, lease, transaction)
+            try:
+                async with self.database.answering():
+                    lease = await self._store.lease(step, transaction)
+            except BaseException:
+                # It may be leased all the same: the answer was lost. In a host's transaction, the host decides.
+                if transaction is None:
+                    self._repeat_later(step)
+                raise
+            self._pending.pop(step, None)
+            yield lease
+        finally:
+            self._running.discard(step)
 
-    def _repeat_later(self, step: Step, token: str = "") -> None:
-        """Keep a step that could not be read, run or released, and the token of its lease; begin to repeat."""
-        self._pending[step] = token or self._pending.get(step, "")
-        if len(self._pending) > MOST_PENDING:
+    def _repeat_later(self, step: Step) -> None:
+        """Keep a step that could not be read, run or released; begin to repeat."""
+        self._pending.setdefault(step)
+        # An hour without the database and thirty users a second are as many. Then the oldest is forgotten.
+        if len(self._pending) > 100_000:
             del self._pending[next(iter(self._pending))]
         if self._repeating is None or self._repeating.done():
             self._repeating = asyncio.create_task(self._keep_repeating())
@@ -180,17 +185,15 @@ class Pacing:
                 if step in self._pending:  # unless a call of the host has run it meanwhile
                     await self._recover(step)
 
-    async def _stop_repeating(self) -> None:
-        if self._repeating is not None:
-            self._repeating.cancel()
-            await asyncio.wait({self._repeating})
-            self._repeating = None
-
     async def aclose(self) -> None:
         """End the repeating, with a last attempt."""
-        await self._stop_repeating()
+        # This task stands for the one that repeats, so that no other begins to.
+        repeating, self._repeating = self._repeating, asyncio.current_task()
+        if repeating is not None:
+            repeating.cancel()
+            await asyncio.wait({repeating})
         await self._repeat()
-        await self._stop_repeating()  # what the last attempt has begun
+        self._repeating = None
         if self._pending:
             log.error(
                 "%s steps could not be read until the end of this process: their nodes do not run",
@@ -219,17 +222,17 @@ class Pacing:
 
     async def _recover(self, step: Step) -> bool:
         """Run a step without its user, and notify the host; return whether anything was there to run."""
-        lease = await self._lease(step)
-        if not lease.records:
-            return False
         run = printable(step.run_id)
-        log.warning(
-            "run %s: %s deferred nodes run without their user",
-            run,
-            len(lease.records),
-            extra={"event": "deferred.reclaimed"},
-        )
-        advanced = await self._run_all(step, lease)
+        async with self._leased(step) as lease:
+            if not lease.records:
+                return False
+            log.warning(
+                "run %s: %s deferred nodes run without their user",
+                run,
+                len(lease.records),
+                extra={"event": "deferred.reclaimed"},
+            )
+            advanced = await self._run_all(step, lease)
         if advanced.results and provides(self._host, "nodes_recovered"):
             try:
                 async with asyncio.timeout(HOST_SECONDS):
@@ -240,33 +243,17 @@ class Pacing:
                 log.exception("%s failed for run %s", method, run, extra={"event": "host.method_failed"})
         return True
 
-    async def _lease(self, step: Step, transaction: Transaction | None = None) -> Lease:
-        """Lease a step, by the token of a lease that this process may still have; then it is no longer pending."""
-        is_pending = step in self._pending
-        token = self._pending.get(step) or new_token()
-        if is_pending:
-            self._pending[step] = ""  # a call beside this one has a lease of its own
-        try:
-            async with self.database.answering():
-                lease = await self._store.lease(step, transaction, token)
-        except BaseException:
-            # It may be leased all the same: the answer was lost. In a host's transaction, the host decides.
-            if is_pending or transaction is None:
-                self._repeat_later(step, token)
-            raise
-        self._pending.pop(step, None)
-        return lease
-
     async def _run_all(self, step: Step, lease: Lease, transaction: Transaction | None = None) -> Advanced:
         """Run what was leased; where that ends early, the state says so and the results hold what has run."""
+        if not lease.records:
+            return Advanced(state=lease.state)
         results: list[NodeResult] = []
-        token = lease.records[0].token
         state: AdvancedState = "unavailable"
         retries = counts = False
         try:
             running = self._run_in_order(lease, transaction, results)
             # A host's transaction keeps the lease by itself.
-            complete = await (running if transaction is not None else self._keeping(step, token, running))
+            complete = await (running if transaction is not None else self._keeping(step, running))
             counts = retries = not complete
             if complete:
                 state = lease.state
@@ -275,10 +262,10 @@ class Pacing:
             log.error("run %s: deferred nodes wait: %s", run, exc, extra={"event": "deferred.waits"})  # noqa: TRY400
             retries = isinstance(exc, HostFailed)
             if not retries and transaction is None:
-                self._repeat_later(step, token)
+                self._repeat_later(step)
         except asyncio.CancelledError:
             if transaction is None:
-                self._repeat_later(step, token)
+                self._repeat_later(step)
             raise
         except LeaseLost:
             state = "running"  # the next call is told how that ends
@@ -288,10 +275,10 @@ class Pacing:
             # Otherwise the lease expires. What has run is reported in any case.
             with suppress(Exception):
                 async with self.database.answering():
-                    await self._store.release(step, token, transaction, counts=counts)
+                    await self._store.release(step, transaction, counts=counts)
         return Advanced(state=state, results=tuple(results))
 
-    async def _keeping(self, step: Step, token: str, work: Coroutine[Any, Any, bool]) -> bool:
+    async def _keeping(self, step: Step, work: Coroutine[Any, Any, bool]) -> bool:
         """Return what work returns, and renew a lease meanwhile; end the work with the error when it cannot be kept."""
         running = asyncio.create_task(work)
         end = timer() + LEASE_SECONDS - RENEW_SECONDS
@@ -299,7 +286,7 @@ class Pacing:
             while not (await asyncio.wait({running}, timeout=RENEW_SECONDS))[0]:
                 now = timer()
                 try:
-                    await self._store.renew(step, token)
+                    await self._store.renew(step)
                     end = now + LEASE_SECONDS
                 except (StorageUnavailable, LeaseLost) as exc:
                     # What has begun is not interrupted while nobody else can begin it.

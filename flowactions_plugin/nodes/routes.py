@@ -32,9 +32,6 @@ PATH: Final = "/integrations/nodes"
 BODY_BYTES: Final = 2 << 20
 """A webhook's body of a mebibyte, escaped as JSON text."""
 
-SAMPLE_USER: Final = "sample-user"
-SAMPLE_CONTENT: Final = "This is a sample message."
-
 
 class DraftNode(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The node as it is in the editor, saved or not."""
@@ -56,8 +53,8 @@ class DraftWalk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename
 
     flow_id: Annotated[Id, Meta(description="The flow that the node is in.")] = "draft"
     run_id: Annotated[Id | None, Meta(description="A new one when it is not given.")] = None
-    user_id: Annotated[str, Meta(description="Stands for {{userId}}.")] = SAMPLE_USER
-    content: Annotated[str, Meta(description="Stands for {{content}}.")] = SAMPLE_CONTENT
+    user_id: Annotated[str, Meta(description="Stands for {{userId}}.")] = "sample-user"
+    content: Annotated[str, Meta(description="Stands for {{content}}.")] = "This is a sample message."
     visit: Id = "1"
 
 

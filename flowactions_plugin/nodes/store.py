@@ -1,8 +1,8 @@
 """The nodes that wait for a content step: their records, the leases on them, and the runs that were halted.
 
-``held_until`` is the end of a record's lease. Without a token it is the time from which any process may run the record; no
-record that nobody has got to has one. ``holds`` counts leases. A record with ``ran_at`` has run: its ids stay, and answer a
-`reach` that comes again.
+``held_until`` is the end of a record's lease, ``token`` names the process that has it. Without a token it is the time from
+which any process may run the record; no record that nobody has got to has one. ``holds`` counts leases. A record with
+``ran_at`` has run: its ids stay, and answer a `reach` that comes again.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import Any, Final, Literal, NamedTuple
 
@@ -64,11 +65,10 @@ class Step(NamedTuple):
 
 
 class Record(NamedTuple):
-    """A node that waits, as it was stored when it was reached, and the token of its lease (§3.2)."""
+    """A node that waits, as it was stored when it was reached (§3.2)."""
 
     step: Step
     id: int
-    token: str
     node_id: str
     node_type: str
     visit: str
@@ -88,7 +88,7 @@ class Record(NamedTuple):
         return msgspec.convert(json.loads(self.stored_node), Node)
 
 
-_OF_A_RECORD: Final = ("id", "token", "node_id", "node_type", "visit", "walk", "node")
+_OF_A_RECORD: Final = ("id", "node_id", "node_type", "visit", "walk", "node")
 
 
 class Lease(NamedTuple):
@@ -104,7 +104,7 @@ class Lease(NamedTuple):
 
 
 class DeferredStore:
-    """The waiting nodes of one database (§3.2).
+    """The waiting nodes of one database, and their leases by this process (§3.2).
 
     Args:
         database: where they are.
@@ -114,6 +114,11 @@ class DeferredStore:
     def __init__(self, database: Database, types: Callable[[], Collection[str]]) -> None:
         self._database = database
         self._types = types
+
+    @cached_property
+    def _token(self) -> str:
+        """The token of this process; processes that were forked before their first lease each have their own."""
+        return new_token()
 
     @repeated
     async def record(
@@ -147,23 +152,20 @@ class DeferredStore:
         return "run_halted" if halted else "already_run" if ran else "recorded"
 
     @repeated
-    async def lease(
-        self, step: Step, transaction: AsyncConnection | None = None, token: str | None = None
-    ) -> Lease:
-        """Lease what waits for a step, for `LEASE_SECONDS`: nobody else runs it meanwhile.
+    async def lease(self, step: Step, transaction: AsyncConnection | None = None) -> Lease:
+        """Lease what waits for a step, for `LEASE_SECONDS`: no other process runs it meanwhile.
+
+        What this process leases already is leased again, and counts once: an answer was lost, or the lease was left.
 
         Args:
             step: which.
             transaction: the host's own transaction, which then decides.
-            token: of the lease, new for each call. A call whose answer was lost, or whose lease was left, is made again with its
-                own: then the lease counts once.
 
         Returns:
-            What waits there and nobody else leases, up to the first one of a type that is not offered here; of any
-            number of racing callers, one gets it.
+            What waits there and no other process leases, up to the first one of a type that is not offered here; of any
+            number of racing processes, one gets it.
         """
-        token = token or new_token()
-        rows = await self.find(step, transaction, token)
+        rows = await self.find(step, transaction)
         first, offered = rows[0], self._types()
         if first.halted or first.id is None or any(row.leased for row in rows):
             return Lease("halted" if first.halted else "done" if first.id is None else "running")
@@ -174,20 +176,35 @@ class DeferredStore:
             mine.clear()
         if not mine and not others:
             return Lease(state)
-        records: Sequence[Record] = ()
+        records: list[Record] = []
         async with self._database.write(transaction) as connection:
             if mine:
+                is_spent = first.holds >= MAX_LEASES
                 # Whoever has the first record has them all. The second caller does not wait: the nodes are already running.
                 # It waits no longer, if it has run meanwhile.
-                waits = (*_waiting(step), deferred.c.id == first.id)
-                gate = select(deferred.c.holds).where(
-                    *waits, not_(self._is_leased(token)), not_(_is_halted(step))
+                is_mine = (*_waiting(step), not_(self._is_leased()), not_(_is_halted(step)))
+                gate = select(deferred.c.id).where(deferred.c.id == first.id, deferred.c.holds == first.holds)
+                gate = gate.where(*is_mine).with_for_update(skip_locked=True, of=deferred).correlate(None)
+                # Only the first one's count: should this process end, it may be what has ended it.
+                counted = mine[1:2] if is_spent else mine[:1]
+                is_new = func.coalesce(deferred.c.token, "") != self._token
+                counts = and_(deferred.c.id.in_([row.id for row in counted]), is_new)
+                leased = (
+                    update(deferred)
+                    .where(*_waiting(step), deferred.c.id <= mine[-1].id, gate.exists())
+                    .values(
+                        token=self._token,
+                        held_until=self._after(LEASE_SECONDS),
+                        holds=deferred.c.holds + case((counts, 1), else_=0),
+                    )
+                    .returning(*(deferred.c[name] for name in _OF_A_RECORD))
                 )
-                locked = await connection.execute(gate.with_for_update(skip_locked=True, of=deferred))
-                if (holds := locked.scalar_one_or_none()) is None:
+                records = sorted(Record(step, *row) for row in (await connection.execute(leased)).all())
+                if not records:
                     return Lease("running")
-                if holds >= MAX_LEASES:
-                    await connection.execute(self._ended().where(deferred.c.id == mine.pop(0).id))
+                if is_spent:
+                    records = [each for each in records if each.id != first.id]
+                    await connection.execute(self._ended().where(deferred.c.id == first.id))
                     log.error(
                         "deferred node %s of run %s is dropped: it failed or ended its process %s times",
                         printable(first.node_id),
@@ -195,33 +212,16 @@ class DeferredStore:
                         MAX_LEASES,
                         extra={"event": "deferred.dropped"},
                     )
-            if mine:
-                # Only the first one's count: should this process end, it may be what has ended it.
-                counts = and_(deferred.c.id == mine[0].id, func.coalesce(deferred.c.token, "") != token)
-                leased = (
-                    update(deferred)
-                    .where(*_waiting(step), deferred.c.id <= mine[-1].id)
-                    .values(
-                        token=token,
-                        held_until=self._after(LEASE_SECONDS),
-                        holds=deferred.c.holds + case((counts, 1), else_=0),
-                    )
-                    .returning(*(deferred.c[name] for name in _OF_A_RECORD))
-                )
-                records = sorted(Record(step, *row) for row in (await connection.execute(leased)).all())
             if others:
                 # The user has got here: the recovery of a process that offers the type finds them.
                 told = update(deferred).where(deferred.c.id.in_(others), deferred.c.held_until.is_(None))
                 await connection.execute(told.values(held_until=self._database.now()))
         return Lease(state, records)
 
-    async def find(
-        self, step: Step, transaction: AsyncConnection | None, token: str = ""
-    ) -> Sequence[Row[Any]]:
+    async def find(self, step: Step, transaction: AsyncConnection | None) -> Sequence[Row[Any]]:
         """Return what waits for a step, without a lock: before most steps nothing waits, and SQLite has one writer.
 
-        What this ``token`` leases is not leased by others. The one row of a step for which nothing waits has no id, and
-        says whether its run was halted.
+        The one row of a step for which nothing waits has no id, and says whether its run was halted.
         """
         one = select(literal(1)).subquery()
         query = (
@@ -229,8 +229,9 @@ class DeferredStore:
                 deferred.c.id,
                 deferred.c.node_id,
                 deferred.c.node_type,
+                deferred.c.holds,
                 _is_halted(step).label("halted"),
-                self._is_leased(token).label("leased"),
+                self._is_leased().label("leased"),
                 and_(deferred.c.token.is_(None), deferred.c.held_until > self._database.now()).label("later"),
             )
             .select_from(one.outerjoin(deferred, and_(*_waiting(step))))
@@ -244,14 +245,16 @@ class DeferredStore:
         other = deferred.alias("other")
         key = [deferred.c[name] for name in Step._fields]
         types = tuple(self._types())
+        now = self._database.now()
         same_step = (*(other.c[name] == deferred.c[name] for name in Step._fields), other.c.ran_at.is_(None))
+        leased = (other.c.token.is_not(None), other.c.held_until > now)
         others = (other.c.held_until.is_not(None), other.c.node_type.not_in(types))
         gone = (
             select(*key)
             .where(
                 deferred.c.node_type.in_(types),
-                deferred.c.held_until < self._database.now(),
-                not_(exists().where(*same_step, self._is_leased(table=other))),
+                deferred.c.held_until < now,
+                not_(exists().where(*same_step, *leased)),
                 not_(exists().where(*same_step, *others, other.c.id < deferred.c.id)),
             )
             .group_by(*key)
@@ -261,50 +264,36 @@ class DeferredStore:
         return [Step._make(row) for row in await self._database.rows(gone)]
 
     @repeated
-    async def renew(self, step: Step, token: str) -> None:
-        """Renew a lease; raise `LeaseLost` if somebody else has reclaimed it meanwhile."""
-        leased = (
-            update(deferred)
-            .where(*_waiting(step), deferred.c.token == token)
-            .values(held_until=self._after(LEASE_SECONDS))
-        )
+    async def renew(self, step: Step) -> None:
+        """Renew this process's lease of a step; raise `LeaseLost` if another one has reclaimed it meanwhile."""
+        renewed = self._leased(step).values(held_until=self._after(LEASE_SECONDS))
         async with self._database.answering(), self._database.write() as connection:
-            if not (await connection.execute(leased)).rowcount:
+            if not (await connection.execute(renewed)).rowcount:
                 raise LeaseLost
 
     @repeated
     async def release(
-        self,
-        step: Step,
-        token: str,
-        transaction: AsyncConnection | None = None,
-        *,
-        counts: bool = False,
+        self, step: Step, transaction: AsyncConnection | None = None, *, counts: bool = False
     ) -> None:
-        """Release the remaining records of a lease whose process runs but cannot continue; they run again after `RETRY_SECONDS`.
+        """Release the remaining records of this process's lease of a step; they run again after `RETRY_SECONDS`.
 
         Args:
             step: what was leased.
-            token: of the lease.
             transaction: the host's own transaction, which then decides.
             counts: whether the lease counts towards `MAX_LEASES`.
         """
         uncounted = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
-        released = (
-            update(deferred)
-            .where(*_waiting(step), deferred.c.token == token)
-            .values(
-                token=None,
-                held_until=self._after(RETRY_SECONDS),
-                holds=deferred.c.holds if counts else uncounted,
-            )
+        released = self._leased(step).values(
+            token=None,
+            held_until=self._after(RETRY_SECONDS),
+            holds=deferred.c.holds if counts else uncounted,
         )
         async with self._database.write(transaction) as connection:
             await connection.execute(released)
 
     async def pop(self, record: Record, connection: AsyncConnection) -> bool:
         """Record that a node has run, so that it does not run again at this step; return whether its lease still held."""
-        ended = self._ended().where(deferred.c.id == record.id, deferred.c.token == record.token)
+        ended = self._ended().where(deferred.c.id == record.id, deferred.c.token == self._token)
         return (await connection.execute(ended)).rowcount == 1
 
     async def halt(self, step: Step, connection: AsyncConnection) -> None:
@@ -326,10 +315,14 @@ class DeferredStore:
     def _after(self, seconds: float) -> ColumnElement[int]:
         return self._database.now() + int(seconds * 1000)
 
-    def _is_leased(self, token: str = "", table: Any = deferred) -> ColumnElement[bool]:
-        """Select records that somebody leases by another token."""
-        leased = func.coalesce(table.c.token, token) != token
-        return and_(leased, table.c.held_until > self._database.now())
+    def _leased(self, step: Step) -> Update:
+        """Change what this process leases of a step."""
+        return update(deferred).where(*_waiting(step), deferred.c.token == self._token)
+
+    def _is_leased(self) -> ColumnElement[bool]:
+        """Select records that another process leases."""
+        others = func.coalesce(deferred.c.token, self._token) != self._token
+        return and_(others, deferred.c.held_until > self._database.now())
 
 
 def step_of(walk: Walk, step_id: str | None) -> Step:
@@ -346,9 +339,9 @@ def _of_run(table: Any, step: Step) -> Sequence[ColumnElement[bool]]:
     )
 
 
-def _waiting(step: Step, table: Any = deferred) -> Sequence[ColumnElement[bool]]:
+def _waiting(step: Step) -> Sequence[ColumnElement[bool]]:
     """Select the records that wait for a step."""
-    return (*_of_run(table, step), table.c.step_id == step.step_id, table.c.ran_at.is_(None))
+    return (*_of_run(deferred, step), deferred.c.step_id == step.step_id, deferred.c.ran_at.is_(None))
 
 
 def _is_halted(step: Step) -> ColumnElement[bool]:

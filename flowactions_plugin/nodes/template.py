@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple, TypeAlias
 
@@ -31,7 +31,6 @@ _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _AT_BYTE = re.compile(r"\(byte ([0-9]+)\)\Z")
-_OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 
 _CHAT_LOOK_AHEAD: Final = 1 << 16
 """Characters of a message that are put together to see whether what is open at the cut is closed behind it."""
@@ -78,7 +77,7 @@ def interpolate_header(text: str, variables: Variables, limit: int) -> str:
     Raises:
         HeadersTooLarge: the result would be longer than ``limit`` characters; it is not built.
     """
-    pieces = _pieces(text, variables)
+    pieces = _pieces(text, variables.__getitem__)
     if sum(map(len, pieces)) > limit:
         raise HeadersTooLarge(f"A header's value is larger than {size(limit)}.")
     return "".join(pieces)
@@ -91,106 +90,89 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
     keys are left alone. A value can never change the body's syntax.
 
     Raises:
-        BodyInvalid: the body is no JSON.
+        BodyInvalid: the body is no JSON, whatever the values.
         BodyTooLarge: the template is larger than ``limit`` bytes (UTF-8), or the result would be; it is not built.
     """
     if len(text) > limit or len(text.encode()) > limit:
         raise _body_too_large(limit)
-    escaped = _JsonValues(variables, limit)
+    template = split_json(text)
+    check_json(template.plain.encode())
+    if "{{" not in text:
+        return text
+
+    @cache
+    def escaped(name: str) -> str:
+        if len(variables[name]) > limit:
+            raise _body_too_large(limit)
+        return json.dumps(variables[name], ensure_ascii=False)[1:-1]
+
     pieces: list[str] = []
-    values: list[str] = []  # text whose tokens are all in string values
-    for run, token, colon, key in map(re.Match.groups, _RUN_THEN_SPECIAL.finditer(text)):
-        values.append(run)
-        if token is not None and not colon:
-            values.append(_QUOTED[token])
-        elif token is not None or key is not None:
-            before = run if len(values) == 1 else "".join(values)
-            if "{{" in before:
-                pieces += _string_pieces(before, escaped)
-            else:
-                pieces.append(before)
-            pieces.append(key or _QUOTED[token])
-            values.clear()
-    pieces += _string_pieces("".join(values), escaped)
+    for values, key in template.parts:
+        pieces += _pieces(values, escaped) if "{{" in values else [values]
+        pieces.append(key)
     # Characters first: what has more of them than there may be bytes is not put together.
     if sum(map(len, pieces)) > limit:
         raise _body_too_large(limit)
     body = "".join(pieces)
-    encoded = body.encode()
-    if len(encoded) > limit:
+    if len(body.encode()) > limit:
         raise _body_too_large(limit)
-    check_json(encoded)
     return body
 
 
-def as_json_of_same_length(text: str) -> tuple[str, Mapping[str, int]]:
-    """Make plain JSON of a template, so that a syntax error is found where its author has it.
+class JsonTemplate(NamedTuple):
+    """A JSON body, split at its tokens.
 
-    It is valid exactly when `interpolate_json` gives something valid, whatever the values: bare tokens become strings
-    of their own length, and tokens within strings are text anyhow.
-
-    Returns:
-        The JSON; and the variables in keys, where they are not substituted: name → offset of the first, in characters.
+    Attributes:
+        plain: JSON of the same length, valid exactly when the body is, whatever the values: bare tokens are strings of their
+            own length, and tokens within strings are text anyhow. So a syntax error is found where its author has it.
+        parts: text whose tokens are all in string values, and the key behind it, in which none is substituted.
+        in_keys: the tokens in keys: name → offset of the first, in characters.
     """
-    in_keys: dict[str, int] = {}
+
+    plain: str
+    parts: Sequence[tuple[str, str]]
+    in_keys: Mapping[str, int]
+
+
+def split_json(text: str) -> JsonTemplate:
+    """Split a JSON body; one that is no JSON, too."""
     if "{{" not in text:
-        return text, in_keys
-    pieces: list[str] = []
+        return JsonTemplate(text, [(text, "")], {})
+    plain: list[str] = []
+    parts: list[tuple[str, str]] = []
+    in_keys: dict[str, int] = {}
+    values: list[str] = []
     for found in _RUN_THEN_SPECIAL.finditer(text):
         run, token, colon, key = found.groups()
-        pieces.append(run)
+        plain.append(run)
+        values.append(run)
         if token is not None:
-            pieces.append(f'"{"_" * (len(token) + 2)}"')
-            if colon:
-                in_keys.setdefault(token, found.start(2) - 2)
+            plain.append(f'"{"_" * (len(token) + 2)}"')
+            if not colon:
+                values.append(_QUOTED[token])
+                continue
+            key = _QUOTED[token]
+            in_keys.setdefault(token, found.start(2) - 2)
         elif key is not None:
-            pieces.append(key)
-            if len(in_keys) < len(VARIABLES):
-                for each in _TOKEN.finditer(key):
-                    in_keys.setdefault(each[1], found.start(4) + each.start())
-    return "".join(pieces), in_keys
-
-
-class _JsonValues(dict[str, str]):
-    """The variables as they stand in a JSON string, each made when it is first used."""
-
-    def __init__(self, variables: Variables, limit: int) -> None:
-        super().__init__()
-        self._variables = variables
-        self._limit = limit
-
-    def __missing__(self, name: str) -> str:
-        value = self._variables[name]
-        if len(value) > self._limit:
-            raise _body_too_large(self._limit)
-        self[name] = escaped = json.dumps(value, ensure_ascii=False)[1:-1]
-        return escaped
+            plain.append(key)
+            for each in _TOKEN.finditer(key):
+                in_keys.setdefault(each[1], found.start(4) + each.start())
+        else:
+            continue
+        parts.append(("".join(values), key))
+        values.clear()
+    parts.append(("".join(values), ""))
+    return JsonTemplate("".join(plain), parts, in_keys)
 
 
 def _body_too_large(limit: int) -> BodyTooLarge:
     return BodyTooLarge(f"The body is larger than {size(limit)}.")
 
 
-def _string_pieces(text: str, escaped: Mapping[str, str]) -> list[str]:
-    pieces = _pieces(text, escaped)
-    if "\\" in text and any(map(_ends_in_escape, pieces[:-1:2])):
-        raise BodyInvalid("The body must be JSON.")
-    return pieces
-
-
-def _ends_in_escape(text: str) -> bool:
-    """Return whether text within a JSON string ends in an escape that what comes next would complete."""
-    found = _OPEN_ESCAPE.search(text, max(0, len(text) - 5))
-    if found is None:
-        return False
-    before = text[: found.start() + 1]
-    return (len(before) - len(before.rstrip("\\"))) % 2 == 1
-
-
-def _pieces(text: str, values: Mapping[str, str]) -> list[str]:
+def _pieces(text: str, value_of: Callable[[str], str]) -> list[str]:
     """Split text at its tokens and put the values there; joined, this is the result."""
     pieces = _TOKEN.split(text)
-    pieces[1::2] = map(values.__getitem__, pieces[1::2])
+    pieces[1::2] = map(value_of, pieces[1::2])
     return pieces
 
 
@@ -302,7 +284,7 @@ def _spans_at(text: str, cut: int) -> list[_Span]:
 
 def _chat_head(text: str, variables: Variables) -> str:
     """Substitute and trim, as far as the text is looked at; a piece that occurs often is looked at once."""
-    pieces = _pieces(text, {name: html.escape(value, quote=False) for name, value in variables.items()})
+    pieces = _pieces(text, cache(lambda name: html.escape(variables[name], quote=False)))
     has_text: Callable[[str], bool] = cache(lambda piece: bool(piece) and not piece.isspace())
     kept = [number for number, piece in enumerate(pieces) if has_text(piece)]
     if not kept:

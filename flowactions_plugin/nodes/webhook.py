@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final
 
@@ -17,6 +17,7 @@ from flowactions_hookspecs import (
     Node,
     NodeResult,
     NodeType,
+    OutboundWebhook,
     Walk,
     config_schema,
 )
@@ -25,7 +26,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.faults import json_fault
+from flowactions_plugin.nodes.faults import explained
 from flowactions_plugin.nodes.template import (
     VARIABLES,
     Variables,
@@ -34,7 +35,7 @@ from flowactions_plugin.nodes.template import (
     variables_of,
     without_surrogates,
 )
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
@@ -208,30 +209,19 @@ class WebhookNode:
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
         """Check and substitute; the webhook is written in the transaction that removes the node's record (§3.1)."""
         config, unusable = read_config(WebhookConfig, node.config)
+        outbox = self._outbox
         try:
-            webhook = self._rendered(config, unusable, walk, node)
-            delivery = await self._outbox.new_delivery(webhook)
-        except BodyInvalid as exc:
-            return _skipped(node, config, "invalid_body", _invalid_body(config, exc))
-        except TooLarge as exc:
+            try:
+                webhook = render(config, unusable, walk, node, outbox.settings)
+            except TooLarge as exc:
+                outbox.count_refusal(exc)
+                raise
+            delivery = await outbox.new_delivery(webhook)
+        except (BodyInvalid, TooLarge) as exc:
             return _skipped(node, config, exc.reason, str(exc))
         except EgressRefused as exc:
             return _skipped(node, config, url_refusal(config), str(exc))
-        return InTransaction(PreparedDelivery(self._outbox, delivery).write)
-
-    def _rendered(self, config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node) -> Webhook:
-        try:
-            return render(config, unusable, walk, node, self._outbox.max_body_bytes)
-        except TooLarge as exc:
-            self._outbox.count_refusal(exc)
-            raise
-
-
-def _invalid_body(config: WebhookConfig, refusal: BodyInvalid) -> str:
-    """Return what is wrong with a body, as the author has it: the refusal is about the body with its values."""
-    text = without_surrogates(config.webhook_body or "")
-    fault = json_fault(text) if text.strip() else None
-    return str(refusal) if fault is None else fault.message
+        return InTransaction(PreparedDelivery(outbox, delivery).write)
 
 
 def url_refusal(config: WebhookConfig) -> str:
@@ -263,7 +253,7 @@ def render_body(
     """Make the body: what the author wrote, variables substituted; ``None``: none is sent.
 
     Raises:
-        BodyInvalid: it is no JSON.
+        BodyInvalid: it is no JSON; in its author's words and places.
         BodyTooLarge: it would be larger than ``limit`` bytes.
     """
     if not has_body(config):
@@ -271,36 +261,26 @@ def render_body(
     if "webhookBody" in unusable:
         raise BodyInvalid("The body must be text that holds JSON.")
     text = without_surrogates(config.webhook_body or "")
-    return interpolate_json(text, variables, limit).encode() if text.strip() else None
+    try:
+        return interpolate_json(text, variables, limit).encode() if text.strip() else None
+    except BodyInvalid as exc:
+        raise explained(text, exc) from None
 
 
-def render_header(header: HeaderField, variables: Variables) -> Header | None:
-    """Make a custom header; ``None`` for one without a name.
-
-    Raises:
-        HeadersTooLarge: its value would be larger than receivers take.
-    """
-    if not header.key.strip():
-        return None
-    value = interpolate_header(without_surrogates(header.value), variables, MAX_HEADER_VALUE_BYTES)
-    return Header(key=header.key, value=value)
-
-
-def render_headers(config: WebhookConfig, variables: Variables) -> tuple[Header, ...]:
-    """Make the custom headers.
+def render_headers(fields: Iterable[HeaderField], variables: Variables) -> tuple[Header, ...]:
+    """Make the custom headers; those without a name are left out.
 
     Raises:
         HeadersTooLarge: one of them, or all of them together, would be larger than receivers take.
     """
     headers: list[Header] = []
     size = 0
-    for field in config.webhook_headers:
-        header = render_header(field, variables)
-        if header is None:
-            continue
-        headers.append(header)
-        size += len(header.value)
-        check_headers_size(size)  # as it grows: what is too large is not built
+    for field in fields:
+        if field.key.strip():
+            value = interpolate_header(without_surrogates(field.value), variables, MAX_HEADER_VALUE_BYTES)
+            headers.append(Header(key=field.key, value=value))
+            size += len(value)
+            check_headers_size(size)  # as it grows: what is too large is not built
     return tuple(headers)
 
 
@@ -311,16 +291,19 @@ def origin(walk: Walk, node: Node) -> FlowNodeOrigin:
     )
 
 
-def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, limit: int) -> Webhook:
+def render(
+    config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: Node, settings: Settings
+) -> OutboundWebhook:
     """Make the webhook that a node sends; nothing is checked of its URL.
 
     Raises:
         BodyInvalid: the body is no JSON.
-        TooLarge: the body would be larger than ``limit`` bytes, or the headers would be too large.
+        TooLarge: the body would be larger than these settings allow, or the headers would be too large.
     """
     variables = variables_of(walk)
-    body = render_body(config, variables, unusable, limit)
-    return Webhook(
+    body = render_body(config, variables, unusable, settings.max_body_bytes)
+    retried = attempts_of(settings.retry_schedule, ATTEMPTS_WITH_RETRY)
+    return OutboundWebhook(
         organization_id=walk.organization_id,
         agent_id=walk.agent_id,
         origin=origin(walk, node),
@@ -328,10 +311,9 @@ def render(config: WebhookConfig, unusable: frozenset[str], walk: Walk, node: No
         entity=_entity(walk, node),
         url=config.webhook_url.strip(),
         method=config.webhook_method,
-        headers=render_headers(config, variables),
+        headers=render_headers(config.webhook_headers, variables),
         body=body,
-        max_attempts=ATTEMPTS_WITH_RETRY if config.webhook_retry_on_failure else 1,
-        by_schedule=config.webhook_retry_on_failure,
+        max_attempts=retried if config.webhook_retry_on_failure else 1,
     )
 
 

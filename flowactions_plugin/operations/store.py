@@ -243,7 +243,7 @@ class ActionStore:
         horizon = _horizon(connection, selection, after)
         if horizon is not None:
             query = query.where(outbox.c.id <= horizon)
-        size = self._database.sql.size(outbox.c.body).label("size")
+        size = func.length(outbox.c.body).label("size")
         rows = connection.execute(query.add_columns(size).limit(limit).with_for_update()).all()
         ids = [row.id for row in within_bytes(rows)]
         is_whole = len(rows) < limit and len(ids) == len(rows)

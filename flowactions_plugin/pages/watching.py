@@ -22,7 +22,6 @@ async def show_overview(visit: NamedDependency[Visit]) -> Response[bytes]:
     return visit.page(
         "overview.html",
         found=found,
-        needs=[each for each in found.findings if each.about != "deliveries"],
         failed_read=FAILED_READ,
         workers=found.workers[:ROWS],
         hour=chart(found.hour, "5 min"),

@@ -37,6 +37,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     Attributes:
         origin: ``None`` when this process cannot read it: then ``defect`` or ``waits_for`` says why.
         reclaims: how often the row was claimed after the lease of another claim had expired.
+        waited_ms: for how long the row has waited for something on this side; ``None``: it does not.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
         lane: what it waits in.
         due_at: since when it was due, Unix milliseconds.
@@ -64,7 +65,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     max_attempts: int
     reclaims: int
     quarantine_rounds: int = 0
-    waiting_since: int | None = None
+    waited_ms: int | None = None
     trace: str | None = None
     lane: int = 0
     due_at: int = 0
@@ -91,13 +92,22 @@ class Completion(msgspec.Struct, frozen=True):
     """The end of a claim, to be written: with an attempt, or without one.
 
     Attributes:
-        attempted: whether an attempt was made; if not, ``outcome`` holds only the reason.
+        outcome: without an attempt, its error is the reason, or what a delivery that is given back waits for on this side.
+        change: ``pending``: it is given back, and its row keeps its state.
+        attempted: whether an attempt was made.
+        answered: whether what it has waited for on this side is over.
     """
 
     delivery: ClaimedDelivery
     outcome: Outcome
     change: Transition
     attempted: bool = True
+    answered: bool = True
+
+    @property
+    def is_return(self) -> bool:
+        """Whether the delivery is given back."""
+        return self.change.status == "pending"
 
 
 def without_attempt(delivery: ClaimedDelivery, reason: str) -> Completion:
@@ -105,19 +115,12 @@ def without_attempt(delivery: ClaimedDelivery, reason: str) -> Completion:
     return Completion(delivery, Outcome(0, 0, error=reason), DEAD, attempted=False)
 
 
-class Return(msgspec.Struct, frozen=True):
-    """A claimed delivery that is given back without an attempt.
-
-    Attributes:
-        delay_seconds: when it is due again.
-        waits_for: what it waits for on this side. It is then due again at a growing interval, and dead in the end.
-        answered: whether the host has answered all that it was asked, so that a wait is over.
-    """
-
-    delivery: ClaimedDelivery
-    delay_seconds: float = 0.0
-    waits_for: str | None = None
-    answered: bool = False
+def given_back(
+    delivery: ClaimedDelivery, delay: float = 0.0, waits_for: str | None = None, *, answered: bool = False
+) -> Completion:
+    """Return the end of a claim that is given back without an attempt: the row is due again after a delay in seconds."""
+    outcome = Outcome(0, 0, error=waits_for)
+    return Completion(delivery, outcome, Transition("pending", delay), attempted=False, answered=answered)
 
 
 class End(NamedTuple):
@@ -126,8 +129,7 @@ class End(NamedTuple):
     Attributes:
         kind: ``written``: its own outcome, or its return; ``again``: a later claim of the same worker's, which holds the row;
             ``reclaimed``: one of another worker's; ``purged``: there is no such row; ``changed``: a person has changed it.
-        detail: the status of the row, but ``waits`` if it is dead because it has waited too long; for ``again``, the token of
-            the later claim.
+        detail: the status of the row; for ``again``, the token of the later claim.
     """
 
     kind: Literal["written", "again", "reclaimed", "purged", "changed"]

@@ -63,10 +63,11 @@ _OLDEST: Final = f"""
       AND {LIVE} AND {FREE}
     ORDER BY lane, next_attempt_at, id LIMIT {{rows}}"""
 
-_CLAIMED: Final = ", ".join(
-    f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body" if name == "body" else name
-    for name in COLUMNS
-)
+_MADE: Final = {
+    "body": f"CASE WHEN {{size}}(body) <= {SMALL_BYTES} THEN body END AS body",
+    "waited_ms": "{now} - waiting_since AS waited_ms",
+}
+_CLAIMED: Final = ", ".join(_MADE.get(name, name) for name in COLUMNS)
 _LEASE: Final = "claimed_by = :token, claimed_until = {now} + :lease, updated_at = {now}"
 _SETS: Final = f"{_LEASE}, takeovers = takeovers + CASE WHEN claimed_by IS NULL THEN 0 ELSE 1 END"
 
@@ -158,7 +159,7 @@ RETURNING {{columns}}"""
 
 BEGIN_QUARANTINED: Final = """
 UPDATE flowactions_outbox SET quarantine_rounds = :rounds, updated_at = {now}
-WHERE id = :id AND claimed_by = :token"""
+WHERE id = :id AND claimed_by = :token RETURNING body"""
 
 BODY: Final = "SELECT body FROM flowactions_outbox WHERE id = :id AND claimed_by = :token"
 
@@ -174,9 +175,10 @@ def statement(sql: Dialect, written: str, **parts: str) -> TextClause:
         parts: those that only this statement has.
     """
     size = "octet_length" if sql.is_server else "length"
+    columns = _CLAIMED.format(size=size, now=sql.now_text)
     parts |= {
         "now": sql.now_text,
-        "columns": f"{_CLAIMED.format(size=size)}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
+        "columns": f"{columns}, lane, next_attempt_at, coalesce({size}(body), 0) + {size}(headers) AS size",
         "held": sql.rows_text("held", HELD),
         "asked": sql.rows_text("asked", ASKED),
     }
@@ -205,55 +207,42 @@ class Contact:
 
     Attributes:
         lease_seconds: the same.
+        clock: the same.
         prefix: what the worker's tokens begin with, see `new_token`; empty: no worker claims.
-        seconds: seconds between two statements that write to the queue, at the most.
     """
 
     def __init__(self, lease_seconds: float, clock: Callable[[], float] = lease_clock) -> None:
         self.lease_seconds = lease_seconds
         self.prefix = ""
-        self.seconds = lease_seconds / 15
-        self._clock = clock
-        self._last: float | None = None
+        self.clock = clock
+        self._last = -math.inf
         self._since = math.inf
         self._until = -math.inf
 
-    def now(self) -> float:
-        """Return the time by the clock of leases."""
-        return self._clock()
-
-    def silence(self) -> float:
-        """Return the seconds since the queue was last written to; without end if it was not yet."""
-        return math.inf if self._last is None else self._clock() - self._last
-
     def failed(self) -> None:
         """Record that the queue could not be written."""
-        self._begin()
-        self._until = math.inf
+        self._since, self._until = self._began(), math.inf
 
     def succeeded(self, began: float) -> None:
         """Record that the queue was written to, by a statement that began then: until then a lease may have ended unnoticed."""
         if self._until == math.inf or self._is_late():
-            self._begin()
-            self._until = self._clock() + self.lease_seconds
-        self._last = began if self._last is None else max(began, self._last)
+            self._since, self._until = self._began(), self.clock() + self.lease_seconds
+        self._last = max(began, self._last)
 
     def grace(self) -> float:
         """Return how many seconds later than it does a lease of another worker counts as expired."""
-        now = self._clock()
-        since = self._since if now < self._until else math.inf
-        if self._is_late() and self._last is not None:
-            since = min(since, self._last)
-        return 0.0 if since == math.inf else min(now - since + LATE_SECONDS, LONGEST_GRACE_SECONDS)
+        now = self.clock()
+        if now >= self._until and not self._is_late():
+            return 0.0
+        return min(now - self._began() + LATE_SECONDS, LONGEST_GRACE_SECONDS)
 
-    def _begin(self) -> None:
-        """Have an outage begin with the last success, unless one goes on."""
-        before = -math.inf if self._last is None else self._last
-        self._since = min(self._since, before) if self._clock() < self._until else before
+    def _began(self) -> float:
+        """Return when the outage began that goes on, or is over for less than a lease; or one that begins now."""
+        return min(self._since, self._last) if self.clock() < self._until else self._last
 
     def _is_late(self) -> bool:
         # No lease can end in a shorter outage with its row sent and its outcome not written.
-        return self._last is not None and self._clock() - self._last > self.lease_seconds / 6
+        return self.lease_seconds / 6 < self.clock() - self._last < math.inf
 
 
 def token_prefix(worker_id: str) -> str:
@@ -319,7 +308,7 @@ class ClaimStore:
         """Claim what a statement finds with each of its parameters, in one transaction."""
         # Before the statement: the lease runs while its answer is on the way.
         lease_end = lease_clock() + self.contact.lease_seconds
-        began, made = self.contact.now(), self.database.built(statement, written)
+        began, made = self.contact.clock(), self.database.built(statement, written)
         given = {"token": new_token(self.contact.prefix), "lease": int(self.contact.lease_seconds * 1000)}
 
         def claim(connection: Connection) -> list[Row[Any]]:
@@ -397,21 +386,13 @@ class ClaimStore:
 
     async def touch(self) -> None:
         """Write to the queue without changing anything, to see whether it can be written."""
-        began, made = self.contact.now(), self.database.built(statement, TOUCH)
+        began, made = self.contact.clock(), self.database.built(statement, TOUCH)
         try:
             await self.database.in_transaction(lambda connection: connection.execute(made))
         except StorageUnavailable:
             self.contact.failed()
             raise
         self.contact.succeeded(began)
-
-    async def keep_in_contact(self) -> float | None:
-        """Write to the queue when nothing has for a while, so that no outage goes unnoticed; return when to look again."""
-        left = self.contact.seconds - self.contact.silence()
-        if left > 0:
-            return left
-        await self.touch()
-        return None
 
     async def any_quarantined(self) -> bool:
         """Return whether a row is due that may be sent in quarantine only."""
@@ -421,11 +402,10 @@ class ClaimStore:
         """Claim the oldest row that may be sent in quarantine only, if one is due."""
         return next(iter(await self._claim(CLAIM_QUARANTINED, [{}])), None)
 
-    async def begin_quarantined(self, delivery: ClaimedDelivery) -> bool:
-        """Count a round in quarantine as begun, before its request leaves; return whether the claim still held."""
+    async def begin_quarantined(self, delivery: ClaimedDelivery) -> ClaimedDelivery | None:
+        """Count a round in quarantine as begun, before its request leaves; return the delivery as `whole` does."""
         made = self.database.built(statement, BEGIN_QUARANTINED)
         # From the value that was claimed: a repeated write counts once.
         given = {"id": delivery.id, "token": delivery.token, "rounds": delivery.quarantine_rounds + 1}
-        return bool(
-            await self.database.in_transaction(lambda connection: connection.execute(made, given).rowcount)
-        )
+        rows = await self.database.in_transaction(lambda connection: connection.execute(made, given).all())
+        return msgspec.structs.replace(delivery, body=rows[0].body) if rows else None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return, without_attempt
-from flowactions_plugin.queue.delivery_telemetry import log_dead, log_lost
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, given_back
+from flowactions_plugin.queue.delivery_telemetry import Load, log_dead, log_lost
 from flowactions_plugin.queue.host_calls import DeliveryFinished, tell_host
-from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.rules import DEAD, FINISHED, failure_reason
 
@@ -47,7 +46,7 @@ class Completer:
         observers: are told of each end that was written, with an attempt or without one.
 
     Attributes:
-        limits: what the worker knows of lanes; what hangs is forgotten when an organization was purged.
+        load: of the worker; what hangs is forgotten when an organization was purged.
     """
 
     def __init__(
@@ -60,24 +59,23 @@ class Completer:
         self._observers = observers
         self._delivery_finished = delivery_finished
         self._telling: set[asyncio.Future[Any]] = set()
-        self._completions: list[Completion] = []
-        self._returns: list[Return] = []
+        self._waiting: list[Completion] = []
         self._writing = asyncio.Lock()
         self._lingering: asyncio.Task[None] | None = None
         self._failed = False
         self._in_hand: set[str] = set()
         self._written_ahead: set[tuple[str, str]] = set()
-        self.limits = Standing()
+        self.load = Load()
 
     @property
     def unwritten(self) -> int:
         """How many outcomes of attempts wait to be written."""
-        return sum(each.attempted for each in self._completions)
+        return sum(each.attempted for each in self._waiting)
 
     @property
     def behind(self) -> bool:
         """Whether something has to be written before anything else is claimed."""
-        return self._failed or len(self._completions) + len(self._returns) > BATCH
+        return self._failed or len(self._waiting) > BATCH
 
     def take(self, claimed: Sequence[ClaimedDelivery]) -> list[ClaimedDelivery]:
         """Return what of a claim is not in hand yet; it is from now on, until its outcome was written.
@@ -98,20 +96,16 @@ class Completer:
         """Record that a delivery ended without an outcome: when it is claimed again, it is executed again."""
         self._in_hand.discard(delivery.id)
 
-    def complete(self, completion: Completion) -> None:
-        """Accept an outcome; it is written a moment later, together with others. `flush` waits for it."""
-        self._completions.append(completion)
-        self._linger()
-
-    def give_back(self, *returns: Return) -> None:
-        """Accept claims that are given back without an attempt; they are written a moment later."""
-        self._returns += returns
-        self._linger()
+    def complete(self, *completions: Completion) -> None:
+        """Accept ends of claims; they are written a moment later, together with others. `flush` waits for them."""
+        self._waiting += completions
+        if self._lingering is None:
+            self._lingering = asyncio.create_task(self._write_soon())
 
     async def disclaim(self, claimed: Sequence[ClaimedDelivery]) -> None:
         """Give back claims that the database may or may not have written, and leave alone what was claimed since."""
         with suppress(StorageUnavailable):  # then they are due when their leases have ended
-            await self._store.give_back([*map(Return, claimed)])
+            await self._store.complete([*map(given_back, claimed)])
 
     async def flush(self) -> None:
         """Write everything that waits, and wait until the host was notified."""
@@ -122,26 +116,22 @@ class Completer:
     async def write(self) -> None:
         """Write everything that waits."""
         async with self._writing:
-            await self._write(self._returns, self._store.give_back)
-            await self._write(self._completions, self._store.complete)
+            while self._waiting:
+                batch = self._waiting[:BATCH]
+                try:
+                    ends = await self._store.complete(batch)
+                except BaseException:
+                    self._failed = True
+                    raise
+                del self._waiting[: len(batch)]
+                await self._settle(batch, ends)
             self._failed = False
 
-    async def _write(
-        self, waiting: list[Any], store: Callable[[list[Any]], Awaitable[Mapping[str, End]]]
-    ) -> None:
-        """Write what waits: it leaves the list when it was written, or comes again under a later claim of this worker's."""
-        while waiting:
-            batch = waiting[:BATCH]
-            try:
-                ends = await store(batch)
-            except BaseException:
-                self._failed = True
-                raise
-            del waiting[: len(batch)]
-            await self._settle(batch, ends, waiting)
+    async def _settle(self, batch: Sequence[Completion], ends: Mapping[str, End]) -> None:
+        """Tell the log, the observers and the host what has become of a batch.
 
-    async def _settle(self, batch: list[Any], ends: Mapping[str, End], waiting: list[Any]) -> None:
-        """Tell the log, the observers and the host what has become of a batch."""
+        What this worker has claimed again meanwhile is written again, under its later claim.
+        """
         written: list[Completion] = []
         ended: list[Completion] = []
         for each in batch:
@@ -149,16 +139,18 @@ class Completer:
             if end.kind == "again":
                 self._written_ahead.add((delivery.id, end.detail))
                 later = msgspec.structs.replace(delivery, token=end.detail)
-                waiting.append(msgspec.structs.replace(each, delivery=later))
+                self._waiting.append(msgspec.structs.replace(each, delivery=later))
                 continue
             self.forget(delivery)
-            if end.kind == "written":
-                written += _done(each, end)
-                continue
             if end.kind == "purged":
-                self.limits.forget()
-                ended.append(_purged(each))
-            if isinstance(each, Completion):
+                self.load.limits.forget()
+                outcome = msgspec.structs.replace(each.outcome, error=PURGED)
+                ended.append(msgspec.structs.replace(each, outcome=outcome, change=DEAD))
+            if each.is_return:
+                continue
+            if end.kind == "written":
+                written.append(each)
+            else:
                 log_lost(delivery.id, end)
         for done in written:
             if done.change.status == "dead":
@@ -177,14 +169,10 @@ class Completer:
         self._telling.add(calls)
         calls.add_done_callback(self._telling.discard)
 
-    def _linger(self) -> None:
-        if self._lingering is None:
-            self._lingering = asyncio.create_task(self._write_soon())
-
     async def _write_soon(self) -> None:
         """Write while there is anything; after a failure the worker decides when to try again."""
         try:
-            while (self._completions or self._returns) and not self._failed:
+            while self._waiting and not self._failed:
                 await asyncio.sleep(LINGER_SECONDS)
                 with suppress(StorageUnavailable):
                     await self.write()
@@ -195,19 +183,3 @@ class Completer:
             )
         finally:
             self._lingering = None
-
-
-def _done(written: Completion | Return, end: End) -> Sequence[Completion]:
-    """Return the end that was written, unless the row goes on without an attempt."""
-    if isinstance(written, Completion):
-        return [written]
-    if written.waits_for is None or end.detail != "waits":
-        return []
-    return [without_attempt(written.delivery, f"it has waited too long: {written.waits_for}")]
-
-
-def _purged(end: Completion | Return) -> Completion:
-    if isinstance(end, Return):
-        return without_attempt(end.delivery, PURGED)
-    outcome = msgspec.structs.replace(end.outcome, error=PURGED)
-    return Completion(end.delivery, outcome, DEAD, attempted=end.attempted)

@@ -12,7 +12,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import Due, Lanes
-from flowactions_plugin.queue.rules import HELD_SECONDS, Timing
+from flowactions_plugin.queue.rules import HELD_SECONDS
 
 log = logging.getLogger("flowactions.outbox")
 
@@ -43,8 +43,6 @@ class ContinuousClaims:
         executor: executes what is claimed.
         slots: deliveries in flight at once.
         per_destination: of these, how many of one organization to one destination.
-        timing: what is claimed ahead is given back after a third of the lease, so that another worker can send it, and
-            this one sends nothing near the end of a lease.
         claims_all: whether to claim whatever is due, or to send only what this process enqueues and can send soon.
 
     Attributes:
@@ -58,14 +56,12 @@ class ContinuousClaims:
         *,
         slots: int,
         per_destination: int,
-        timing: Timing = Timing(),  # noqa: B008  immutable
         claims_all: bool = True,
     ) -> None:
         self._claims_all = claims_all
         self._store = store
         self._executor = executor
-        self._held_seconds = timing.lease_seconds / 3
-        self._lanes: Lanes = Lanes(slots, per_destination, executor.limits)
+        self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits)
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None
@@ -75,7 +71,7 @@ class ContinuousClaims:
         self._claimed_at = 0.0
         self._learned = asyncio.Event()
         self._woken = asyncio.Event()
-        self.lease_seconds = timing.lease_seconds
+        self.lease_seconds = store.contact.lease_seconds
 
     # Signals
 
@@ -97,19 +93,22 @@ class ContinuousClaims:
         self._woken.set()
 
     def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a place for a row that is about to be written; see `items.Claimant`."""
+        """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place."""
         if not self._claiming or self._executor.behind or not self._lanes.reserve(_lane(values)):
             return None
         return self._store.claim_with_enqueue(values)
 
     def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
-        """Send what was claimed, and give up the places of the rest; see `items.Claimant`."""
-        for each in reserved:
-            self._lanes.unreserve(each)
+        """Send what was claimed, and give up the places of the rest.
+
+        Args:
+            reserved: rows for which a place was kept.
+            claimed: the tokens of those that were written and are claimed; ``None``: the database has not said.
+        """
         if claimed is None:
             self._keep(self._executor.completer.disclaim(reserved))
-        for each in self._executor.take([each for each in reserved if each.token in (claimed or ())]):
-            self._lanes.insert(each)
+        taken = self._executor.take([each for each in reserved if each.token in (claimed or ())])
+        self._lanes.unreserve(reserved, taken)
         self._start()
         self._woken.set()
 
@@ -121,7 +120,7 @@ class ContinuousClaims:
         if self._tasks:
             await asyncio.sleep(self._claimed_at + SHORT_PACE_SECONDS - clock())
             if self._lanes.total.waiting > 2 * BEGUN_AT_ONCE:
-                await _until(self._learned, self._claimed_at + PACE_SECONDS - clock())
+                await until_set(self._learned, self._claimed_at + PACE_SECONDS - clock())
         if clock() >= self._return_at:
             await self._return_waiting()
             self._return_at = clock() + HELD_SECONDS
@@ -164,7 +163,7 @@ class ContinuousClaims:
 
     async def wait(self, seconds: float) -> None:
         """Wait for so long, or until there is reason to claim earlier."""
-        await _until(self._woken, seconds)
+        await until_set(self._woken, seconds)
         self._woken.clear()
 
     async def quiesce(self) -> None:
@@ -180,11 +179,11 @@ class ContinuousClaims:
             self._executor.abandon(self._lanes.remove(lambda _: True))
 
     async def _return_waiting(self) -> None:
-        """Give back what has waited too long, and what was paused or purged since it was claimed."""
+        """Give back what has waited for a third of its lease, and what was paused or purged since it was claimed."""
         waiting = list(self._lanes.waiting_rows())
         if not waiting:
             return
-        latest = self._store.contact.now() + self.lease_seconds - self._held_seconds
+        latest = self._store.contact.clock() + 2 * self.lease_seconds / 3
         gone = await self._store.withdrawn(waiting)
         self._executor.abandon(self._lanes.remove(lambda each: each.lease_end < latest or each.id in gone))
 
@@ -233,7 +232,7 @@ def _lane(values: Mapping[str, Any]) -> Due:
     return Due(values["lane"], values["organization_id"], values["destination"])
 
 
-async def _until(event: asyncio.Event, seconds: float) -> None:
+async def until_set(event: asyncio.Event, seconds: float) -> None:
     """Wait until an event is set, for so long at the most."""
     if seconds > 0:
         with suppress(TimeoutError):

@@ -6,12 +6,10 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
-from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
@@ -19,6 +17,7 @@ from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
 from flowactions_plugin.queue.lanes import Standing
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.telemetry import names
+from flowactions_plugin.telemetry.meters import Meters
 from flowactions_plugin.telemetry.spans import TRACEPARENT, AttributeValue, Spans
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -41,23 +40,6 @@ class Load(msgspec.Struct):
     in_flight: int = 0
     claimed: int = 0
     limits: Standing = msgspec.field(default_factory=Standing)
-
-
-class Observer(Protocol):
-    """Watches the deliveries of one process."""
-
-    def record(self, completions: Sequence[Completion]) -> None:
-        """Record outcomes that were just written. It returns at once, and does not raise."""
-
-    def tell(self, alert: DeliveryAlert) -> None:
-        """Log what has become of a destination, and tell the host. It returns at once, and does not raise."""
-
-    def watching(self, load: Load) -> AbstractAsyncContextManager[str]:
-        """Watch within the block, while this process delivers; gives the id under which operators see it.
-
-        Args:
-            load: how busy it is, kept up to date.
-        """
 
 
 def log_dead(row_id: object, destination: object, reason: str) -> None:
@@ -87,56 +69,42 @@ def log_lost(row_id: str, end: End) -> None:
         )
 
 
-class DeliveryTelemetry:
-    """Records attempts and ends of deliveries, a batch of written outcomes at a time.
+def record(telemetry: Telemetry, completions: Sequence[Completion]) -> None:
+    """Record a batch of written ends of deliveries. Nothing that goes wrong here keeps deliveries from going on."""
+    attempted = [each for each in completions if each.attempted]
+    try:
+        if telemetry.meters.is_open:
+            _measure(telemetry.meters, completions, attempted)
+        if telemetry.spans.is_open:
+            for each in attempted:
+                _trace(telemetry.spans, each)
+    except Exception:
+        log.exception(
+            "metrics or traces of deliveries could not be recorded", extra={"event": "telemetry.failed"}
+        )
 
-    Args:
-        telemetry: open, or not: then nothing is done.
-    """
 
-    def __init__(self, telemetry: Telemetry) -> None:
-        self._meters = telemetry.meters
-        self._spans = telemetry.spans
-
-    def __call__(self, completions: Sequence[Completion]) -> None:
-        """Record a batch. Nothing that goes wrong here keeps deliveries from going on."""
-        try:
-            if self._meters.is_open:
-                self._measure(completions)
-            if self._spans.is_open:
-                for each in completions:
-                    if each.attempted:
-                        _trace(self._spans, each)
-        except Exception:
-            log.exception(
-                "metrics or traces of deliveries could not be recorded", extra={"event": "telemetry.failed"}
-            )
-
-    def _measure(self, completions: Sequence[Completion]) -> None:
-        attempts: Counter[str] = Counter()
-        meters = self._meters
-        for each in completions:
-            if not each.attempted:
-                continue
-            outcome, name = each.outcome, outcome_name(each)
-            attempts[name] += 1
-            meters.observe(names.ATTEMPT_DURATION, outcome.duration_ms / 1000, outcome=name)
-            for phase, seconds in (outcome.phases or {}).items():
-                meters.observe(names.PHASE_DURATION, seconds, phase=phase)
-            enqueued_at = id_time(each.delivery.id)
-            if name == "delivered" and enqueued_at is not None:
-                ended_at = outcome.started_at + outcome.duration_ms
-                meters.observe(names.LATENCY, max(0, ended_at - enqueued_at) / 1000)
-        ended = Counter(each.change.status for each in completions if each.change.status in FINISHED)
-        for name, number in attempts.items():
-            meters.count(names.ATTEMPTS, number, outcome=name)
-        for status, number in ended.items():
-            meters.count(names.ENDED, number, status=status)
-        if attempts["refused"]:
-            meters.count(names.REFUSALS, attempts["refused"], at="attempt")
-        reclaims = sum(each.delivery.reclaims for each in completions)
-        if reclaims:
-            meters.count(names.RECLAIMS, reclaims)
+def _measure(meters: Meters, completions: Sequence[Completion], attempted: Sequence[Completion]) -> None:
+    attempts: Counter[str] = Counter()
+    for each in attempted:
+        outcome, name = each.outcome, outcome_name(each)
+        attempts[name] += 1
+        meters.observe(names.ATTEMPT_DURATION, outcome.duration_ms / 1000, outcome=name)
+        for phase, seconds in (outcome.phases or {}).items():
+            meters.observe(names.PHASE_DURATION, seconds, phase=phase)
+        enqueued_at = id_time(each.delivery.id)
+        if name == "delivered" and enqueued_at is not None:
+            ended_at = outcome.started_at + outcome.duration_ms
+            meters.observe(names.LATENCY, max(0, ended_at - enqueued_at) / 1000)
+    ended = Counter(each.change.status for each in completions if each.change.status in FINISHED)
+    for name, number in attempts.items():
+        meters.count(names.ATTEMPTS, number, outcome=name)
+    for status, number in ended.items():
+        meters.count(names.ENDED, number, status=status)
+    if attempts["refused"]:
+        meters.count(names.REFUSALS, attempts["refused"], at="attempt")
+    if reclaims := sum(each.delivery.reclaims for each in completions):
+        meters.count(names.RECLAIMS, reclaims)
 
 
 def _trace(spans: Spans, completion: Completion) -> None:

@@ -13,9 +13,8 @@ import msgspec
 
 from flowactions_hookspecs import (
     FlowNodeOrigin,
-    Header,
     LogicActionOrigin,
-    Origin,
+    OutboundWebhook,
     PluginOrigin,
     UnsignedTestOrigin,
 )
@@ -23,9 +22,10 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import BodyTooLarge, EgressRefused, StorageUnavailable, TooLarge
 from flowactions_plugin.queue.claimed import ClaimedDelivery
+from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.group_commit import Group, GroupCommit
-from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Claimant, Item, statements_of, write_items
-from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, KeyUse, waiting_for_keys
+from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES, Item, write_items
+from flowactions_plugin.queue.keys import KEY_SECONDS, FirstUse, IdempotencyKeys, KeyUse, waiting_for_keys
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
@@ -37,11 +37,11 @@ from flowactions_plugin.queue.rules import (
     event_id,
     method_name,
 )
-from flowactions_plugin.settings.model import DEFAULT_MAX_BODY_BYTES
+from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Connection, Database, Transaction
 from flowactions_plugin.storage.outages import reason_of
+from flowactions_plugin.storage.retention import HOUR_MS
 from flowactions_plugin.storage.schema import NO_AGENT
-from flowactions_plugin.storage.waiting import repeated
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.spans import note_delivery, traceparent_of
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -51,38 +51,6 @@ log = logging.getLogger("flowactions.outbox")
 GROUP_LOCK_MS: Final = 100
 """How long a transaction of several callers waits for a lock on PostgreSQL. It is less than the server takes to find a
 deadlock, so that it is this transaction that gives way."""
-
-
-class Webhook(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook as a node or a logic action describes it.
-
-    Args:
-        organization_id: the tenant.
-        agent_id: the agent that it belongs to; ``None``: none.
-        origin: where the host finds its signing secret.
-        event_type: as in ``x-service-webhook-event`` (§6.1).
-        entity: what the event is about; the event id is derived from it, the type and the body.
-        url: the destination, checked before anything is written.
-        method: the HTTP method; GET and HEAD are sent without a body.
-        headers: custom headers, variables already substituted.
-        body: the exact bytes.
-        event_payload: the part of the body that the event id is derived from; ``None``: all of it.
-        max_attempts: wanted attempts, kept within 1 and 10.
-        by_schedule: whether a retry schedule that an operator has set says how many instead.
-    """
-
-    organization_id: str
-    agent_id: str | None
-    origin: Origin
-    event_type: str
-    entity: str
-    url: str
-    method: str = "POST"
-    headers: tuple[Header, ...] = ()
-    body: bytes | None = None
-    event_payload: bytes | None = None
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
-    by_schedule: bool = True
 
 
 class UnsignedTest:
@@ -128,13 +96,13 @@ class Outbox:
     Args:
         database: where the queue is.
         guard: decides where requests may go.
-        max_body_bytes: of a body.
+        settings: the host's.
         telemetry: counts what is enqueued and refused, and traces it; ``None``: nothing does.
-        standard_webhooks: whether the names of that scheme's headers are reserved, too.
-        retry_schedule: the one that an operator has set; empty: the rule of §8.
 
     Attributes:
         database: the same.
+        settings: the same.
+        keys: the idempotency keys that were used.
         on_commit: called with each row that was committed and not claimed; ``None``: nobody waits for these.
         claimant: who sends what this process enqueues; ``None``: whoever claims it.
     """
@@ -143,26 +111,24 @@ class Outbox:
         self,
         database: Database,
         guard: EgressGuard,
-        max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        settings: Settings = Settings(),  # noqa: B008  immutable
         telemetry: Telemetry | None = None,
-        *,
-        standard_webhooks: bool = False,
-        retry_schedule: tuple[int, ...] = (),
     ) -> None:
         self.database = database
         self._guard = guard
-        self.max_body_bytes = max_body_bytes
+        self.settings = settings
         self._telemetry = telemetry or Telemetry()
-        self.standard_webhooks = standard_webhooks
-        self.retry_schedule = retry_schedule
+        self.keys = IdempotencyKeys(database, settings.idempotency_hours * HOUR_MS)
         self.on_commit: Callable[[NewDelivery], None] | None = None
-        self.claimant: Claimant | None = None
-        self._groups: GroupCommit[Item] = GroupCommit(
-            self._write_group, lambda item: item.size, is_interruptible=lambda: database.sql.is_server
-        )
+        self.claimant: ContinuousClaims | None = None
+        self._groups = GroupCommit(self._write_group, is_interruptible=lambda: database.sql.is_server)
 
-    async def new_delivery(self, webhook: Webhook) -> NewDelivery:
+    async def new_delivery(self, webhook: OutboundWebhook, event_payload: bytes | None = None) -> NewDelivery:
         """Check the destination and serialize the request; nothing is written yet.
+
+        Args:
+            webhook: what is sent; the headers' variables are substituted.
+            event_payload: the part of the body that the event id is derived from; ``None``: all of it.
 
         Raises:
             EgressRefused: the URL is missing, malformed or not allowed.
@@ -172,7 +138,7 @@ class Outbox:
         with self._telemetry.spans.enqueue(webhook.organization_id, webhook.event_type) as span:
             try:
                 destination, _ = await self._guard.look_up(webhook.url)
-                delivery, dropped = self.serialize(webhook, destination.url, destination.key)
+                delivery, dropped = self.serialize(webhook, destination.url, destination.key, event_payload)
             except TooLarge as exc:
                 self.count_refusal(exc)
                 raise
@@ -196,13 +162,16 @@ class Outbox:
             )
         return delivery
 
-    def serialize(self, webhook: Webhook, url: str, destination: str) -> tuple[NewDelivery, tuple[str, ...]]:
+    def serialize(
+        self, webhook: OutboundWebhook, url: str, destination: str, event_payload: bytes | None = None
+    ) -> tuple[NewDelivery, tuple[str, ...]]:
         """Fix the bytes of a webhook; a preview is made of the same.
 
         Args:
             webhook: what is sent.
             url: where, as the egress guard writes it.
             destination: the unit of per-destination limits.
+            event_payload: as of `new_delivery`.
 
         Returns:
             The delivery, and the names of custom headers that are left out.
@@ -213,21 +182,20 @@ class Outbox:
         """
         method = method_name(webhook.method) or "POST"
         body = None if method in BODYLESS_METHODS else webhook.body
-        if body is not None and len(body) > self.max_body_bytes:
-            raise BodyTooLarge(
-                f"The body is larger than {self.max_body_bytes} bytes (FLOWACTIONS_MAX_BODY_BYTES)."
-            )
-        payload = body if webhook.event_payload is None else webhook.event_payload
+        limit = self.settings.max_body_bytes
+        if body is not None and len(body) > limit:
+            raise BodyTooLarge(f"The body is larger than {limit} bytes (FLOWACTIONS_MAX_BODY_BYTES).")
+        payload = body if event_payload is None else event_payload
         event = event_id(webhook.event_type, webhook.entity, payload or b"")
         attempts = webhook.max_attempts
-        if webhook.by_schedule:
-            attempts = attempts_of(self.retry_schedule, attempts)
+        if attempts is None:
+            attempts = attempts_of(self.settings.retry_schedule, DEFAULT_MAX_ATTEMPTS)
         headers, dropped = delivery_headers(
             webhook.headers,
             event_id=event,
             event_type=webhook.event_type,
             has_body=body is not None,
-            standard_webhooks=self.standard_webhooks,
+            standard_webhooks=self.settings.standard_webhooks,
         )
         return NewDelivery(
             id=new_id(self.database.clock()),
@@ -243,6 +211,7 @@ class Outbox:
             headers=headers,
             body=body,
             max_attempts=capped_attempts(attempts),
+            idempotency_key=webhook.idempotency_key,
         ), dropped
 
     async def write(
@@ -267,13 +236,10 @@ class Outbox:
             StorageUnavailable: the database failed; nothing was written, unless ``may_be_written`` says otherwise.
             Exception: what ``rate`` has raised.
         """
-        item = Item(_row(delivery), key, rate)
+        item = Item(row_of(delivery), key, rate)
+        writing = self._groups.write(item) if connection is None else self._join(item, connection)
         async with self.database.answering(0.0 if key is None else KEY_SECONDS):
-            if connection is None:
-                await self._groups.write(item)
-            else:
-                async with self.database.write(connection) as joined:
-                    await waiting_for_keys(joined.run_sync(partial(write_items, self.database), [item]))
+            await (waiting_for_keys(writing) if key is not None and self.database.sql.is_server else writing)
         wakes = self.on_commit is not None and item.claim is None
         if item.first is None and (wakes or self._telemetry.meters.is_open):
             committed = partial(self.committed, delivery, wakes=wakes)
@@ -283,19 +249,21 @@ class Outbox:
                 self.database.transactions.after_commit(connection, committed)
         return item.first
 
-    def statements(self, delivery: NewDelivery, key: KeyUse | None, paramstyle: str) -> list[tuple[str, Any]]:
-        """Return the statements that write a delivery on a connection of the caller's own; see `statements_of`."""
-        return statements_of(self.database, Item(_row(delivery), key), paramstyle)
+    async def _join(self, item: Item, transaction: Transaction) -> None:
+        """Write an item in a transaction of its caller's."""
+        async with self.database.write(transaction) as joined:
+            await joined.run_sync(partial(write_items, self.database), [item])
 
     def committed(self, delivery: NewDelivery, *, wakes: bool = True) -> None:
         """Count a delivery that was committed, and wake whoever delivers it."""
-        self._telemetry.meters.count(names.ENQUEUED, origin=origin_kind(delivery.origin))
+        kind = str(delivery.origin.__struct_config__.tag)
+        self._telemetry.meters.count(names.ENQUEUED, origin=kind)
         if wakes and self.on_commit is not None:
             self.on_commit(delivery)
 
-    async def _write_group(self, group: Group[Item]) -> None:
+    async def _write_group(self, group: Group) -> None:
         """Write the items of several callers in one transaction, and claim those that this process can send at once."""
-        claimant, is_server = self.claimant, self.database.sql.is_server
+        claimant = self.claimant
         lease_seconds = 0.0 if claimant is None else claimant.lease_seconds
         for item in group.items:
             item.claim = None if claimant is None else _reserved(claimant, item)
@@ -306,14 +274,10 @@ class Outbox:
         def write(connection: Connection) -> Collection[str | None]:
             return write_items(self.database, connection, group.begin(), lease_seconds, lock_ms)
 
-        if is_server and any(item.rate for item in group.items):
-            writing = self._write_in_transaction(write, lock_ms)
-        else:
-            writing = self.database.in_transaction(write, group.deadline)
+        several = any(item.rate for item in group.items)
         claimed: Collection[str | None] | None = None
         try:
-            waits = is_server and any(item.key for item in group.items)
-            claimed = await (waiting_for_keys(writing) if waits else writing)
+            claimed = await self.database.in_transaction(write, group.calls[0].deadline, several=several)
         except Exception as exc:
             if not (isinstance(exc, StorageUnavailable) and exc.may_be_written):
                 claimed = ()
@@ -325,34 +289,19 @@ class Outbox:
             if claimant is not None and reserved:
                 claimant.take(reserved, claimed)
 
-    @repeated
-    async def _write_in_transaction(
-        self, write: Callable[[Connection], Collection[str | None]], lock_ms: int
-    ) -> Collection[str | None]:
-        """Write on PostgreSQL in a transaction of several statements."""
-        async with self.database.write() as connection:
-            if lock_ms:
-                await self.database.limit_lock_waits(connection, lock_ms)
-            return await connection.run_sync(write)
-
     def count_refusal(self, exc: StorageUnavailable | TooLarge) -> None:
         """Count a webhook that was not queued because of the database, or of its size."""
         reason = "too_large" if isinstance(exc, TooLarge) else reason_of(exc)
         self._telemetry.meters.count(names.REFUSED, reason=reason)
 
 
-def origin_kind(origin: Origin) -> str:
-    """Return the kind of an origin, as it is stored and as metrics have it."""
-    return str(origin.__struct_config__.tag)
-
-
-def _reserved(claimant: Claimant, item: Item) -> ClaimedDelivery | None:
+def _reserved(claimant: ContinuousClaims, item: Item) -> ClaimedDelivery | None:
     """Return the claim of a row that this process can send at once. What has a key may have to wait for others first."""
     waits = item.key is not None or item.rate is not None or item.size > MOST_CLAIMED_BYTES
     return None if waits else claimant.reserve(item.row)
 
 
-def _row(delivery: NewDelivery) -> dict[str, Any]:
+def row_of(delivery: NewDelivery) -> dict[str, Any]:
     """Return the values of a row's columns."""
     origin = delivery.origin
     row = msgspec.structs.asdict(delivery)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final
 
 import msgspec
@@ -15,15 +15,18 @@ from flowactions_plugin.egress.lag import GRACE_SECONDS
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, Return, without_attempt
+from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, given_back, without_attempt
 from flowactions_plugin.queue.claims import ClaimStore
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.delivery_telemetry import Load, with_traceparent
+from flowactions_plugin.queue.delivery_telemetry import with_traceparent
 from flowactions_plugin.queue.host_calls import NO_SECRET, Episodes, Secret, SecretSource
 from flowactions_plugin.queue.rules import (
     HELD_SECONDS,
     QUARANTINE_ROUNDS,
     RETURN_SECONDS,
+    WAIT_CAP_SECONDS,
+    WAIT_FIRST_SECONDS,
+    WAIT_LIMIT_SECONDS,
     Timing,
     transition,
 )
@@ -50,8 +53,7 @@ class Executor:
         retry_schedule: the one that an operator has set; empty: the rule of §8.
 
     Attributes:
-        load: counts what is executed.
-        limits: get the outcome of each attempt.
+        load: how busy it is, and what it limits.
         stopping: set when what has not begun is to be given back.
     """
 
@@ -77,8 +79,7 @@ class Executor:
         self._stalls: dict[str, int] = {}
         self._episodes = Episodes()
         self.completer = completer
-        self.limits = completer.limits
-        self.load = Load(limits=completer.limits)
+        self.load = completer.load
         self.stopping = False
 
     @property
@@ -109,11 +110,9 @@ class Executor:
         return taken
 
     async def execute(self, delivery: ClaimedDelivery, *, alone: bool = False) -> None:
-        """Make an attempt, or end or give back a delivery that gets none.
+        """Make an attempt of what was claimed and taken, or end or give back a delivery that gets none.
 
-        Args:
-            delivery: what was claimed and taken.
-            alone: whether it is a round in quarantine, which is counted before its request leaves.
+        A round in quarantine, alone, is counted before its request leaves.
         """
         try:
             await self._execute(delivery, alone=alone)
@@ -126,9 +125,6 @@ class Executor:
 
         The round is written as begun before its request leaves. So it is known how often a delivery has ended its
         worker, and a worker that ends before that counts for nothing.
-
-        Raises:
-            StorageUnavailable: nothing was sent.
         """
         rounds = delivery.quarantine_rounds
         if delivery.defect is None and rounds >= QUARANTINE_ROUNDS:
@@ -140,7 +136,15 @@ class Executor:
     def abandon(self, deliveries: Sequence[ClaimedDelivery]) -> None:
         """Give back deliveries that were not begun: they are due at once, for this worker or another."""
         if deliveries:
-            self.completer.give_back(*map(Return, deliveries))
+            self.completer.complete(*map(given_back, deliveries))
+
+    def _wait(self, delivery: ClaimedDelivery, reason: str) -> None:
+        """Give a delivery back that waits for this side: the interval doubles, as it is the time waited so far, and then it is dead."""
+        waited = (delivery.waited_ms or 0) / 1000
+        end = given_back(delivery, min(max(waited, WAIT_FIRST_SECONDS), WAIT_CAP_SECONDS), reason)
+        if waited >= WAIT_LIMIT_SECONDS:
+            end = without_attempt(delivery, f"it has waited too long: {reason}")
+        self.completer.complete(end)
 
     async def _execute(self, delivery: ClaimedDelivery, *, alone: bool) -> None:
         asked = self._now()
@@ -162,14 +166,16 @@ class Executor:
                     waits_for,
                     extra={"event": "delivery.waits"},
                 )
-            self.completer.give_back(Return(delivery, waits_for=waits_for))
+            self._wait(delivery, waits_for)
         elif self._timing.is_too_late(self._now(), delivery.lease_end):
             # Another worker may have reclaimed it. If not, this worker claims it again.
-            self.completer.give_back(Return(delivery, answered=True))
+            self.completer.complete(given_back(delivery, answered=True))
         else:
             message: ClaimedDelivery | None = delivery
-            if alone or delivery.lacks_body:
-                message = await self._ready(delivery, alone=alone)
+            if alone:
+                message = await self._begin(delivery, self._store.begin_quarantined)
+            elif delivery.lacks_body:
+                message = await self._begin(delivery, self._store.whole)
             if message is not None:
                 await self._attempt(delivery, message, secret)
 
@@ -179,17 +185,15 @@ class Executor:
         except StorageUnavailable:  # it is given back when that is over
             return True
 
-    async def _ready(self, delivery: ClaimedDelivery, *, alone: bool) -> ClaimedDelivery | None:
-        """Read and write what has to be before a request leaves; return the delivery, ``None`` when it may not begin."""
-        message: ClaimedDelivery | None = delivery
+    async def _begin(
+        self, delivery: ClaimedDelivery, begin: Callable[[ClaimedDelivery], Awaitable[ClaimedDelivery | None]]
+    ) -> ClaimedDelivery | None:
+        """Do what has to be done in the database before a request leaves; return what is sent, ``None`` when it may not begin."""
         try:
-            if alone and not await self._store.begin_quarantined(delivery):
-                message = None
-            elif delivery.lacks_body:
-                message = await self._store.whole(delivery)
+            message = await begin(delivery)
         except BaseException as exc:
             self.abandon([delivery])
-            if alone or not isinstance(exc, StorageUnavailable):
+            if not isinstance(exc, StorageUnavailable):
                 raise
             return None
         if message is None:  # its claim has ended
@@ -220,7 +224,7 @@ class Executor:
         if secret.value is None:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self._stalls.pop(delivery.id, None)
-        self.limits.record(delivery, outcome)
+        self.load.limits.record(delivery, outcome)
         over: list[Hashable] = ["stall", "resources"]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]
@@ -249,7 +253,7 @@ class Executor:
                 extra={"event": "deliveries.given_back"},
             )
         if aborted.waits:
-            self.completer.give_back(Return(delivery, waits_for=aborted.reason))
+            self._wait(delivery, aborted.reason)
         else:
             delay = 0.0 if aborted.cause == "stopped" else RETURN_SECONDS
-            self.completer.give_back(Return(delivery, delay, answered=True))
+            self.completer.complete(given_back(delivery, delay, answered=True))

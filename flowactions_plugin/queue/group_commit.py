@@ -7,14 +7,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, Generic, TypeVar
+from typing import Final
 
+from flowactions_plugin.queue.items import Item
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.storage.waiting import note_unconfirmed
 
 log = logging.getLogger("flowactions.outbox")
-
-T = TypeVar("T")
 
 GROUP_ROWS: Final = 200
 
@@ -26,98 +25,73 @@ PATIENCE_SECONDS: Final = 0.1
 hangs holds up nobody else."""
 
 
-class _Entry(Generic[T]):
+class Call:
     """What one caller waits for.
 
     Attributes:
         deadline: until when, counted from its call.
-        done: its result, where its caller does not write it itself.
-        group: the group of a task that it was taken into.
-        left: whether its caller was cancelled.
+        done: its result, where its caller does not write it itself; cancelled with its caller.
+        group: the group that it was taken into.
     """
 
-    __slots__ = ("deadline", "done", "group", "item", "left", "size")
+    __slots__ = ("deadline", "done", "group", "item")
 
-    def __init__(self, item: T, size: int, deadline: Deadline, done: asyncio.Future[None]) -> None:
+    def __init__(self, item: Item) -> None:
         self.item = item
-        self.size = size
-        self.deadline = deadline
-        self.done = done
-        self.group: Group[T] | None = None
-        self.left = False
-
-    def resolve(self, exc: Exception | None = None) -> None:
-        if self.done.done():
-            return  # its caller was cancelled
-        if exc is None:
-            self.done.set_result(None)
-        else:
-            self.done.set_exception(exc)
+        self.deadline = Deadline()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.group: Group | None = None
 
 
-class Group(Generic[T]):
-    """Items that are written in one transaction.
+class Group:
+    """Calls whose items are written in one transaction, in the order in which they came.
 
     Attributes:
-        items: the callers', in the order in which they came.
+        items: theirs.
         begun: whether the transaction has asked for the items.
-        deadline: the earliest of the callers'.
         task: writes them, unless their only caller does.
     """
 
     task: asyncio.Task[None]
 
-    def __init__(self, entries: Sequence[_Entry[T]]) -> None:
-        self.entries = entries
-        self.items = [entry.item for entry in entries]
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self.calls = calls
+        self.items = [call.item for call in calls]
         self.begun = False
-        self.deadline = entries[0].deadline  # who came first
 
-    def begin(self) -> Sequence[T]:
+    def begin(self) -> Sequence[Item]:
         """Return the items; to be called within the transaction, in whatever thread, before they are written.
 
         Those whose callers were cancelled before are not among them. There may be none.
         """
-        # In this order: a caller marks itself as gone before it asks whether this has begun.
+        # In this order: a call is cancelled before its caller asks whether this has begun.
         self.begun = True
-        return [entry.item for entry in self.entries if not entry.left]
+        return [call.item for call in self.calls if not call.done.cancelled()]
 
 
-class GroupCommit(Generic[T]):
+class GroupCommit:
     """Collects items while a transaction is under way, and writes them together in the next.
 
     A caller that comes alone writes its item itself, at once.
 
     Args:
         write: writes a group in one transaction, all or none of it.
-        size_of: the bytes of an item.
         is_interruptible: whether a transaction that has begun ends when its task is cancelled. Where it does not, a
             cancelled caller waits until it has ended, so that its item's fate is decided then.
-        wait_seconds: until a caller's deadline; ``None``: as long as for SQLite's lock.
     """
 
     def __init__(
-        self,
-        write: Callable[[Group[T]], Awaitable[object]],
-        size_of: Callable[[T], int],
-        is_interruptible: Callable[[], bool],
-        *,
-        wait_seconds: float | None = None,
+        self, write: Callable[[Group], Awaitable[object]], is_interruptible: Callable[[], bool]
     ) -> None:
         self._write_group = write
-        self._size_of = size_of
         self._is_interruptible = is_interruptible
-        self._wait_seconds = wait_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self._waiting: deque[_Entry[T]] = deque()
-        self._current: Group[T] | None = None
+        self._waiting: deque[Call] = deque()
+        self._current: Group | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    async def write(self, item: T) -> None:
+    async def write(self, item: Item) -> None:
         """Write an item; returns after the commit of the transaction that holds it.
 
         A caller that is cancelled before its transaction has begun leaves nothing behind.
@@ -125,35 +99,33 @@ class GroupCommit(Generic[T]):
         Raises:
             Exception: what the writing of this item raised.
         """
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
+        call = Call(item)
+        if (loop := asyncio.get_running_loop()) is not self._loop:
             # What was under way in a loop that was closed does not end any more.
-            self._loop = loop
-            self._reset()
-        entry = _Entry(item, self._size_of(item), Deadline(self._wait_seconds), loop.create_future())
+            self._loop, self._current, self._timer = loop, None, None
+            self._waiting, self._tasks = deque(), set()
         if self._current is None:
-            self._current = group = Group([entry])
+            self._current = group = Group([call])
             try:
                 await self._write_group(group)
             finally:
                 self._ended(group)
             return
-        self._waiting.append(entry)
+        self._waiting.append(call)
         self._wait()
         try:
-            await entry.done
+            await call.done
         except asyncio.CancelledError as exc:
-            entry.left = True
-            if entry.group is not None:
-                if entry.group.begun:
+            if call.group is not None:
+                if call.group.begun:
                     note_unconfirmed(exc)
-                await self._leave(entry.group)
+                await self._leave(call.group)
             raise
 
-    async def _leave(self, group: Group[T]) -> None:
+    async def _leave(self, group: Group) -> None:
         """Wait for what has begun where it cannot be interrupted; a group leaves out who has left before."""
         if self._is_interruptible():
-            if all(each.left for each in group.entries):
+            if all(call.done.cancelled() for call in group.calls):
                 group.task.cancel()
             return
         while group.begun and not group.task.done():
@@ -169,47 +141,48 @@ class GroupCommit(Generic[T]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        entries: list[_Entry[T]] = []
+        calls: list[Call] = []
         size = 0
-        while self._waiting and len(entries) < GROUP_ROWS:
-            size += self._waiting[0].size
-            if entries and size > GROUP_BYTES:
+        while self._waiting and len(calls) < GROUP_ROWS:
+            size += self._waiting[0].item.size
+            if calls and size > GROUP_BYTES:
                 break
-            entries.append(self._waiting.popleft())
-        self._current = self._begin(entries) if entries else None
+            calls.append(self._waiting.popleft())
+        self._current = self._begin(calls) if calls else None
         if self._waiting:
             self._wait()
 
-    def _begin(self, entries: Sequence[_Entry[T]]) -> Group[T]:
-        group = Group(entries)
-        for entry in entries:
-            entry.group = group
+    def _begin(self, calls: Sequence[Call]) -> Group:
+        group = Group(calls)
+        for call in calls:
+            call.group = group
         group.task = asyncio.create_task(self._run(group))
         # The loop itself holds tasks weakly.
         self._tasks.add(group.task)
         group.task.add_done_callback(self._tasks.discard)
         return group
 
-    async def _run(self, group: Group[T]) -> None:
+    async def _run(self, group: Group) -> None:
         try:
             await self._write_group(group)
         except asyncio.CancelledError:
-            for entry in group.entries:
-                entry.done.cancel()
+            for call in group.calls:
+                call.done.cancel()
             raise
         except Exception as exc:  # noqa: BLE001  given to those whom it concerns
             self._failed(group, exc)
         else:
-            for entry in group.entries:
-                entry.resolve()
+            for call in group.calls:
+                if not call.done.done():
+                    call.done.set_result(None)
             # Callers that write one item after the other come with the next one before another group begins.
             await asyncio.sleep(0)
         finally:
             self._ended(group)
 
-    def _failed(self, group: Group[T], exc: Exception) -> None:
+    def _failed(self, group: Group, exc: Exception) -> None:
         """Write each item in a transaction of its own, so that each caller gets the result of its own item."""
-        number = len(group.entries)
+        number = len(group.calls)
         if number > 1:
             log.debug(
                 "%s enqueued together are written one by one: %s",
@@ -217,13 +190,15 @@ class GroupCommit(Generic[T]):
                 type(exc).__name__,
                 extra={"event": "enqueue.one_by_one"},
             )
-        for entry in group.entries:
+        for call in group.calls:
+            if call.done.done():
+                continue  # its caller was cancelled
             # One that has waited as long as a caller waits gets this error, which also was that of its own item.
-            if number == 1 or not entry.deadline.left:
-                entry.resolve(exc)
-            elif not entry.left:
-                self._begin([entry])
+            if number > 1 and call.deadline.left:
+                self._begin([call])
+            else:
+                call.done.set_exception(exc)
 
-    def _ended(self, group: Group[T]) -> None:
+    def _ended(self, group: Group) -> None:
         if group is self._current:
             self._next()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sqlalchemy import TextClause
 from sqlalchemy.engine import Connection
@@ -17,9 +17,6 @@ from flowactions_plugin.storage.dialect import Dialect
 
 MOST_CLAIMED_BYTES: Final = 16 * 1024
 """A larger row is claimed as any other, later: it would be encoded once more."""
-
-RATE_BYTES: Final = 32 * 1024
-"""What a rate adds to an item's size: it has statements of its own, during which its transaction holds locks."""
 
 _ROWS: Final = {
     **dict.fromkeys(("id", "organization_id", "agent_id", "origin", "event_id", "event_type", "url"), "text"),
@@ -96,26 +93,7 @@ class Item:
     @property
     def size(self) -> int:
         """About how many bytes are written."""
-        row = self.row
-        size = len(row["body"] or b"") + len(row["headers"]) + len(row["url"])
-        return size if self.rate is None else size + RATE_BYTES
-
-
-class Claimant(Protocol):
-    """Sends rows that are claimed by their enqueue, for so many seconds."""
-
-    lease_seconds: float
-
-    def reserve(self, values: Mapping[str, Any]) -> ClaimedDelivery | None:
-        """Keep a place for a row with these columns, and return it as it will be claimed; ``None``: there is no place."""
-
-    def take(self, reserved: Sequence[ClaimedDelivery], claimed: Collection[str | None] | None) -> None:
-        """Send what was claimed, and give up the places of the other rows.
-
-        Args:
-            reserved: rows for which a place was kept.
-            claimed: the tokens of those that were written and are claimed; ``None``: the database has not said.
-        """
+        return len(self.row["body"] or b"") + len(self.row["headers"]) + len(self.row["url"])
 
 
 def write_items(
@@ -125,7 +103,7 @@ def write_items(
     lease_seconds: float = 0.0,
     lock_ms: int = 0,
 ) -> Collection[str | None]:
-    """Use the keys of items, count them, and write the rows of those whose key was free.
+    """Use the keys of items, and write and count the rows of those whose key was free.
 
     A row that is written again is the same row. Locks are taken in the order of keys, so that two transactions do not wait for
     each other. Without a rate it takes one statement on PostgreSQL.
@@ -144,9 +122,10 @@ def write_items(
         Exception: what a rate has raised; nothing may be committed then.
     """
     sql, given = database.sql, dict[str, Any](lease=int(lease_seconds * 1000))
-    uses = [(each.key, _first(each)) for each in items if each.key is not None]
-    is_rated = any(each.rate for each in items)
-    if uses and sql.is_server and not is_rated:
+    keyed = [(each, each.key) for each in items if each.key is not None]
+    uses = [(key, _first(each)) for each, key in keyed]
+    claimed: Collection[str | None] = ()
+    if uses and sql.is_server:
         keys = uses[0][0].keys
         writing = database.built(_writing, INSERT_KEYED, keys, lock_ms)
         given |= {"rows": _rows(sql, items), **keys.given(uses)}
@@ -155,30 +134,22 @@ def write_items(
             row = written[each.row["id"]]
             is_free = row.delivery_id is None or row.delivery_id == row.id
             each.first = None if is_free else FirstUse(row.delivery_id, row.event_id)
-        return {row.claimed_by for row in written.values()}
-    if uses or is_rated:
-        items = _admitted(connection, items, uses)
-    if any(each.claim for each in items) and (rows := _rows(sql, items)) is not None:
-        claimed = connection.execute(database.built(_writing, INSERT_CLAIMED), {**given, "rows": rows})
-        return {row.claimed_by for row in claimed}
-    if items:
-        values = [each.row for each in items]
-        connection.execute(database.built(_writing, INSERT), values if len(values) > 1 else values[0])
-    return ()
-
-
-def _admitted(
-    connection: Connection, items: Sequence[Item], uses: Sequence[tuple[KeyUse, FirstUse]]
-) -> Sequence[Item]:
-    """Use the keys of items, and count those whose key was free; return these."""
-    firsts = iter(uses[0][0].keys.use_all(connection, uses) if uses else ())
-    for each in items:
-        each.first = None if each.key is None else next(firsts)
-    items = [each for each in items if each.first is None]
-    for each in sorted(items, key=lambda each: each.key[1:] if each.key else ()):
-        if each.rate is not None:
+        claimed = {row.claimed_by for row in written.values()}
+    else:
+        if uses:
+            for (each, _), first in zip(keyed, uses[0][0].keys.use_all(connection, uses), strict=True):
+                each.first = first
+        free = [each for each in items if each.first is None]
+        if any(each.claim for each in free) and (rows := _rows(sql, free)) is not None:
+            made = database.built(_writing, INSERT_CLAIMED)
+            claimed = {row.claimed_by for row in connection.execute(made, {**given, "rows": rows})}
+        elif free:
+            values = [each.row for each in free]
+            connection.execute(database.built(_writing, INSERT), values if len(values) > 1 else values[0])
+    for each in sorted(items, key=lambda each: each.key or ()):
+        if each.rate is not None and each.first is None:
             each.rate(connection)
-    return items
+    return claimed
 
 
 def statements_of(database: Database, item: Item, paramstyle: str) -> list[tuple[str, Any]]:

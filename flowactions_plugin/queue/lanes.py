@@ -7,7 +7,6 @@ it again when rows are due.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.rules import failure_class
+from flowactions_plugin.queue.rules import digest, failure_class
 
 AHEAD: Final = 2
 """Rows that a worker holds for each row that may be in flight: what is claimed while requests are on their way. A worker that is
@@ -55,11 +54,9 @@ def lane_of(organization_id: str, destination: str, url: str) -> int:
         url: the whole URL.
     """
     path = re.split(r"[?#]", url.partition("://")[2], maxsplit=1)[0].partition("/")[2]
-    digest = hashlib.sha256()
-    for part in (organization_id.encode(), destination.encode(), path.encode()):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return int.from_bytes(digest.digest()[:8], "big", signed=True)
+    return int.from_bytes(
+        digest(organization_id.encode(), destination.encode(), path.encode())[:8], "big", signed=True
+    )
 
 
 class Due(NamedTuple):
@@ -89,7 +86,7 @@ class Standing:
 
     def __init__(self) -> None:
         self._answered: dict[int | tuple[str, str], None] = {}
-        self._hanging: dict[int, tuple[str, int]] = {}
+        self._hanging: dict[int, tuple[str, str, int]] = {}
 
     def answers(self, row: Due | ClaimedDelivery) -> bool:
         """Return whether a lane answers, as far as it is known."""
@@ -110,18 +107,19 @@ class Standing:
         elif failure_class(outcome) == "timeout":
             self._answered.pop(row.lane, None)
             self._answered.pop(host, None)
-            self._hanging.setdefault(row.lane, (row.destination, outcome.started_at + outcome.duration_ms))
+            self._hanging.setdefault(row.lane, (*host, outcome.started_at + outcome.duration_ms))
             while len(self._hanging) > MOST_REMEMBERED:
                 del self._hanging[next(iter(self._hanging))]
 
-    def limited(self) -> dict[str, int]:
-        """Return the destinations that have one attempt at a time because attempts time out, and since when (Unix milliseconds).
+    def limited(self) -> dict[str, dict[str, int]]:
+        """Return each organization's destinations that have one attempt at a time because attempts time out, and since when.
 
-        Any thread may call it.
+        Times are Unix milliseconds. Any thread may call it.
         """
-        found: dict[str, int] = {}
-        for destination, since in self._hanging.copy().values():
-            found[destination] = min(since, found.get(destination, since))
+        found: dict[str, dict[str, int]] = {}
+        for organization, destination, since in self._hanging.copy().values():
+            own = found.setdefault(organization, {})
+            own[destination] = min(since, own.get(destination, since))
         return found
 
     def forget(self) -> None:
@@ -183,33 +181,28 @@ class Turns:
     """Lanes that wait for their turns: organizations take turns, and so do the lanes of each."""
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[str, deque[Lane]] = OrderedDict()
-        self._number = 0
+        self._lanes: OrderedDict[str, deque[Lane]] = OrderedDict()  # none is empty
 
-    def __len__(self) -> int:
-        return self._number
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
 
     def __iter__(self) -> Iterator[Lane]:
         for lanes in self._lanes.values():
             yield from lanes
 
-    def add(self, lane: Lane) -> None:
-        """Add a lane; its turn is the last one."""
-        self._lanes.setdefault(lane.due.organization_id, deque()).append(lane)
-        self._number += 1
-
-    def add_first(self, lane: Lane) -> None:
-        """Add a lane; its turn is the next one."""
-        organization = lane.due.organization_id
-        self._lanes.setdefault(organization, deque()).appendleft(lane)
-        self._lanes.move_to_end(organization, last=False)
-        self._number += 1
+    def add(self, lane: Lane, *, first: bool = False) -> None:
+        """Add a lane; its turn is the last one, or the first."""
+        lanes = self._lanes.setdefault(lane.due.organization_id, deque())
+        if first:
+            lanes.appendleft(lane)
+            self._lanes.move_to_end(lane.due.organization_id, last=False)
+        else:
+            lanes.append(lane)
 
     def remove(self, lane: Lane) -> None:
         """Remove a lane."""
         lanes = self._lanes[lane.due.organization_id]
         lanes.remove(lane)
-        self._number -= 1
         if not lanes:
             del self._lanes[lane.due.organization_id]
 
@@ -232,7 +225,6 @@ class Turns:
                 if not may(lane):
                     lanes.append(lane)
                     continue
-                self._number -= 1
                 if not lanes:
                     del self._lanes[organization]
                 in_vain = 0
@@ -279,19 +271,10 @@ class Lanes:
         self.total = Tally()
         self.is_full = False
 
-    def __len__(self) -> int:
-        """Return how many lanes are known."""
-        return len(self._lanes)
-
-    @property
-    def has_due(self) -> bool:
-        """Whether a claim is to ask for rows of known lanes."""
-        return len(self._due) > 0
-
     @property
     def has_room(self) -> bool:
-        """Whether it is, and more rows may be held."""
-        return self.has_due and self._room() > 0
+        """Whether a claim is to ask for rows of known lanes, and more rows may be held."""
+        return bool(self._due) and self._room() > 0
 
     def _room(self) -> int:
         return AHEAD * self._slots - self.total.held
@@ -370,8 +353,8 @@ class Lanes:
             if lane in asked:
                 lane.is_due = lane.due_again = False
             else:
-                self._due.add_first(lane)
-        self.is_full = self._room() <= 0 and self.has_due
+                self._due.add(lane, first=True)
+        self.is_full = self._room() <= 0 and bool(self._due)
         return [lane.due._replace(rows=rows) for lane, rows in asked.items()]
 
     def _is_wanted(self, lane: Lane) -> bool:
@@ -398,28 +381,19 @@ class Lanes:
             rows: what was returned, the oldest first.
             admitted: what of it is to be sent.
         """
-        found: dict[int, list[ClaimedDelivery]] = {}
-        placed: dict[int, int] = {}
-        for row in rows:
-            found.setdefault(row.lane, []).append(row)
-        for row in admitted:
-            self._place(self._lanes[row.lane], row)
-            placed[row.lane] = placed.get(row.lane, 0) + 1
+        found, taken = _by_lane(rows), _by_lane(admitted)
         for due in asks:
             lane, given = self._lanes[due.lane], found.get(due.lane, [])
-            self._count(lane, asked=-due.rows, waiting=placed.get(due.lane, 0))
             if len(given) >= due.rows:
                 lane.due = lane.due._replace(since=max(due.since, given[0].due_at - SINCE_MARGIN_MS))
-            if len(given) >= due.rows or lane.due_again:
-                self._make_due(lane)
-            self._forget(lane)
+                lane.due_again = True
+            self._answered(lane, due.rows, taken.get(due.lane, ()))
 
     def fail(self, asks: Sequence[Due]) -> None:
         """Record that a claim has failed: its lanes stay due."""
         for due in asks:
-            lane = self._lanes[due.lane]
-            self._count(lane, asked=-due.rows)
-            self._make_due(lane)
+            self._lanes[due.lane].due_again = True
+            self._answered(self._lanes[due.lane], due.rows)
 
     def reserve(self, due: Due) -> bool:
         """Keep a place for a row that is being enqueued, which would begin at once or soon; `unreserve` ends it.
@@ -435,11 +409,22 @@ class Lanes:
         self._count(lane, asked=1)
         return True
 
-    def unreserve(self, row: ClaimedDelivery) -> None:
-        """Release the place of `reserve`."""
-        lane = self._lanes[row.lane]
-        self._count(lane, asked=-1)
-        if lane.due_again and not lane.asked:
+    def unreserve(self, reserved: Sequence[ClaimedDelivery], taken: Sequence[ClaimedDelivery]) -> None:
+        """End the places of `reserve`, and have those of the rows wait that were claimed."""
+        ids = {row.id for row in taken}
+        for row in reserved:
+            self._answered(self._lanes[row.lane], 1, [row] if row.id in ids else ())
+
+    def _answered(self, lane: Lane, asked: int, rows: Sequence[ClaimedDelivery] = ()) -> None:
+        """Have those of the rows wait that came of what was asked for; the lane is due again, or forgotten if nothing is left of it."""
+        if rows:
+            if lane.rows is None:
+                lane.rows = deque()
+            if not lane.rows:
+                self._ready.add(lane)
+            lane.rows.extend(rows)
+        self._count(lane, asked=-asked, waiting=len(rows))
+        if lane.due_again:
             self._make_due(lane)
         self._forget(lane)
 
@@ -453,20 +438,6 @@ class Lanes:
                 del self._forgotten[next(iter(self._forgotten))]
 
     # What begins
-
-    def insert(self, row: ClaimedDelivery) -> None:
-        """Have a row that was claimed wait in its lane."""
-        lane = self._lane(Due(row.lane, row.organization_id, row.destination))
-        self._lanes[row.lane] = lane
-        self._place(lane, row)
-        self._count(lane, waiting=1)
-
-    def _place(self, lane: Lane, row: ClaimedDelivery) -> None:
-        if lane.rows is None:
-            lane.rows = deque()
-        if not lane.rows:
-            self._ready.add(lane)
-        lane.rows.append(row)
 
     def start(self, most: int) -> list[ClaimedDelivery]:
         """Return the rows that begin now, by turns.
@@ -545,3 +516,10 @@ class Lanes:
         """Yield the rows that have not begun."""
         for lane in self._ready:
             yield from lane.rows or ()
+
+
+def _by_lane(rows: Sequence[ClaimedDelivery]) -> dict[int, list[ClaimedDelivery]]:
+    found: dict[int, list[ClaimedDelivery]] = {}
+    for row in rows:
+        found.setdefault(row.lane, []).append(row)
+    return found

@@ -1,4 +1,4 @@
-"""Writes the ends of claims: outcomes of attempts, and claims that are given back.
+"""Writes the ends of claims: outcomes of attempts, and claims that are given back, all by one statement.
 
 Every write is guarded by the claim's token and leaves that token in ``settled_token``. So a write whose answer was lost
 can be repeated: a row that was settled under the token was written by the first try.
@@ -12,19 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Executable, String, bindparam, select, text
+from sqlalchemy import Executable, String, bindparam, select
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.egress.attempt import NOTES, PROBE, RESPONSE_KEPT_BYTES, SLOW_MS
 from flowactions_plugin.log_text import storable
-from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End, Return
+from flowactions_plugin.queue.claimed import Completion, End
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, Contact, statement
-from flowactions_plugin.queue.rules import (
-    WAIT_CAP_SECONDS,
-    WAIT_FIRST_SECONDS,
-    WAIT_LIMIT_SECONDS,
-    failure_class,
-)
+from flowactions_plugin.queue.rules import failure_class
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.schema import outbox
@@ -34,38 +29,36 @@ CLEARED: Final[Mapping[str, Any]] = {"takeovers": 0, "quarantine_rounds": 0, "wa
 
 _DONE: Final = {
     **dict.fromkeys(("id", "token", "status", "error", "error_class", "response", "phases"), "text"),
-    **dict.fromkeys(("attempts", "max_attempts", "status_code", "number", "duration_ms"), "int"),
+    **dict.fromkeys(("granted", "status_code", "number", "duration_ms", "rounds", "waits"), "int"),
     **dict.fromkeys(("delay_ms", "started_at"), "bigint"),
 }
-"""The outcomes; ``number`` is NULL where no attempt was made."""
-
-_GIVEN: Final = {
-    **dict.fromkeys(("id", "token", "error"), "text"),
-    **dict.fromkeys(("rounds", "answered"), "int"),
-    "delay_ms": "bigint",
-}
-"""What is given back; ``error`` is what it waits for."""
+"""The ends of claims. ``number`` is NULL where no attempt was made. ``rounds`` is NULL except where a row is given back. ``waits``
+is then 1 if it waits for ``error``, and 0 if it waits as before."""
 
 MAY_BE_SENT: Final = "; a worker had claimed it, and may have sent it"
 """What the reason of a cancelled delivery ends with, until it is known what its worker did."""
 
 # Somebody may have cancelled a row while it was on its way: a failed attempt is then its last one.
-_CANCELLED: Final = "flowactions_outbox.status = 'dead' AND done.status = 'retrying'"
+_CANCELLED: Final = "flowactions_outbox.status = 'dead' AND done.status IN ('retrying', 'pending')"
+_RETURNED: Final = "done.status = 'pending'"
 _COMPLETE: Final = f"""
 UPDATE flowactions_outbox SET
-    claimed_by = NULL, claimed_until = NULL, takeovers = 0, quarantine_rounds = 0, waiting_since = NULL,
-    settled_token = done.token, updated_at = {{now}},
-    status = CASE WHEN {_CANCELLED} THEN flowactions_outbox.status ELSE done.status END,
-    attempts = done.attempts, max_attempts = done.max_attempts,
+    claimed_by = NULL, claimed_until = NULL, settled_token = done.token, updated_at = {{now}},
+    takeovers = CASE WHEN {_RETURNED} THEN takeovers ELSE 0 END, quarantine_rounds = coalesce(done.rounds, 0),
+    waiting_since = CASE done.waits WHEN 1 THEN coalesce(waiting_since, {{now}}) WHEN 0 THEN waiting_since END,
+    status = CASE WHEN {_RETURNED} OR {_CANCELLED} THEN flowactions_outbox.status ELSE done.status END,
+    attempts = attempts + CASE WHEN done.number IS NULL THEN 0 ELSE 1 END, max_attempts = max_attempts + done.granted,
     next_attempt_at = {{now}} + done.delay_ms,
     last_status_code = CASE WHEN done.number IS NULL THEN last_status_code ELSE done.status_code END,
-    last_error = CASE WHEN {_CANCELLED} THEN replace(flowactions_outbox.last_error, '{MAY_BE_SENT}', '') ELSE done.error END,
-    error_class = CASE WHEN {_CANCELLED} THEN flowactions_outbox.error_class ELSE done.error_class END,
+    last_error = CASE WHEN {_CANCELLED} THEN replace(flowactions_outbox.last_error, '{MAY_BE_SENT}', '')
+        WHEN {_RETURNED} THEN coalesce(done.error, flowactions_outbox.last_error) ELSE done.error END,
+    error_class = CASE WHEN {_CANCELLED} OR ({_RETURNED} AND done.error IS NULL) THEN flowactions_outbox.error_class
+        ELSE done.error_class END,
     delivered_started_at = CASE WHEN done.status = 'delivered' THEN done.started_at END,
     delivered_duration_ms = CASE WHEN done.status = 'delivered' THEN done.duration_ms END,
     delivered_response = CASE WHEN done.status = 'delivered' THEN {{response}} END,
     delivered_phases = CASE WHEN done.status = 'delivered' THEN done.phases END,
-    finished_at = CASE WHEN {_CANCELLED} THEN finished_at WHEN done.status <> 'retrying' THEN {{now}} END
+    finished_at = CASE WHEN {_CANCELLED} THEN finished_at WHEN done.status IN ('delivered', 'dead') THEN {{now}} END
 FROM done WHERE flowactions_outbox.id = done.id AND flowactions_outbox.claimed_by = done.token
 RETURNING flowactions_outbox.id, flowactions_outbox.status, flowactions_outbox.settled_token"""
 # A log that holds this number already must not keep the outcome from being written.
@@ -84,33 +77,7 @@ COMPLETE_AND_LOG: Final = f"""
 WITH done AS ({{done}}), written AS ({_COMPLETE}), logged AS ({_LOG}) SELECT id, status FROM written"""
 """The two above, on PostgreSQL."""
 
-_ENDED_AS: Final = (
-    "CASE WHEN status = 'dead' AND error_class = 'waits' THEN 'waits' ELSE status END AS ended_as"
-)
-_WAITED: Final = "{now} - coalesce(waiting_since, {now})"
-_ENDS: Final = f"given.error IS NOT NULL AND {_WAITED} >= {WAIT_LIMIT_SECONDS * 1000}"
-GIVE_BACK: Final = f"""
-WITH given AS ({{given}}) UPDATE flowactions_outbox SET
-    claimed_by = NULL, claimed_until = NULL, settled_token = given.token, updated_at = {{now}},
-    status = CASE WHEN {_ENDS} THEN 'dead' ELSE status END,
-    finished_at = CASE WHEN status = 'dead' THEN finished_at WHEN {_ENDS} THEN {{now}} END,
-    takeovers = CASE WHEN {_ENDS} THEN 0 ELSE takeovers END,
-    quarantine_rounds = CASE WHEN {_ENDS} THEN 0 ELSE given.rounds END,
-    waiting_since = CASE WHEN {_ENDS} THEN NULL WHEN given.error IS NOT NULL THEN coalesce(waiting_since, {{now}})
-        WHEN given.answered = 1 THEN NULL ELSE waiting_since END,
-    last_error = CASE WHEN status = 'dead' THEN replace(last_error, '{MAY_BE_SENT}', '')
-        ELSE coalesce(given.error, last_error) END,
-    error_class = CASE WHEN given.error IS NULL OR status = 'dead' THEN error_class ELSE 'waits' END,
-    next_attempt_at = {{now}} + CASE WHEN given.error IS NULL THEN given.delay_ms
-        WHEN {_WAITED} < {WAIT_FIRST_SECONDS * 1000} THEN {WAIT_FIRST_SECONDS * 1000}
-        WHEN {_WAITED} > {WAIT_CAP_SECONDS * 1000} THEN {WAIT_CAP_SECONDS * 1000}
-        ELSE {_WAITED} END
-FROM given WHERE flowactions_outbox.id = given.id AND flowactions_outbox.claimed_by = given.token
-RETURNING flowactions_outbox.id, {_ENDED_AS}"""
-"""The delay of a row that waits is the time that it has waited so far: the interval doubles. A row that somebody has cancelled stays
-dead."""
-
-_FOUND: Final = select(outbox.c.id, outbox.c.claimed_by, outbox.c.settled_token, text(_ENDED_AS)).where(
+_FOUND: Final = select(*(outbox.c[name] for name in ("id", "status", "claimed_by", "settled_token"))).where(
     outbox.c.id.in_(bindparam("ids", type_=String, expanding=True))
 )
 
@@ -118,8 +85,7 @@ _FOUND: Final = select(outbox.c.id, outbox.c.claimed_by, outbox.c.settled_token,
 def ending(sql: Dialect, written: str) -> Executable:
     """Return one of the statements above; all but `LOG` return ids and states."""
     response = "convert_to(done.response, 'UTF8')" if sql.is_server else "CAST(done.response AS BLOB)"
-    rows = {"done": sql.rows_text("done", _DONE), "given": sql.rows_text("given", _GIVEN)}
-    return statement(sql, written, response=response, **rows)
+    return statement(sql, written, response=response, done=sql.rows_text("done", _DONE))
 
 
 class OutcomeStore:
@@ -135,9 +101,9 @@ class OutcomeStore:
         self.contact = contact
 
     async def complete(self, completions: Sequence[Completion]) -> dict[str, End]:
-        """Write the outcomes of attempts, and the ends without one, of each row whose claim still holds.
+        """Write the ends of claims, of each row whose claim still holds; return what has ended each claim.
 
-        It can be repeated when its answer was lost: then it finds what the first try wrote. It returns what has ended each claim.
+        It can be repeated when its answer was lost: then it finds what the first try wrote.
 
         Raises:
             StorageUnavailable: the database failed.
@@ -154,29 +120,10 @@ class OutcomeStore:
                 connection.execute(logging, given)
             return written
 
-        return await self._ends([each.delivery for each in completions], await database.in_transaction(write))
-
-    async def give_back(self, returns: Sequence[Return]) -> dict[str, End]:
-        """Give claims back without an attempt, for each row whose claim still holds; return what has ended each claim.
-
-        A row that waited too long is dead.
-
-        Raises:
-            StorageUnavailable: the database failed.
-        """
-        made = self._database.built(ending, GIVE_BACK)
-        given = {"given": self._database.sql.json_rows([_return_values(each) for each in returns])}
-        written: Sequence[Any] = await self._database.in_transaction(
-            lambda connection: connection.execute(made, given).all()
-        )
-        return await self._ends([each.delivery for each in returns], written)
-
-    async def _ends(self, deliveries: Sequence[ClaimedDelivery], written: Sequence[Any]) -> dict[str, End]:
-        """Return what has ended each claim: the write that has returned rows, or what is found in the others."""
-        ends = {id_: End("written", ended_as) for id_, ended_as, *_ in written}
-        if len(ends) < len(deliveries):
-            lost = {each.id: each.token for each in deliveries if each.id not in ends}
-            rows = {row.id: row for row in await self._database.rows(_FOUND, {"ids": list(lost)})}
+        ends = {row.id: End("written", row.status) for row in await database.in_transaction(write)}
+        lost = {each.delivery.id: each.delivery.token for each in completions if each.delivery.id not in ends}
+        if lost:
+            rows = {row.id: row for row in await database.rows(_FOUND, {"ids": list(lost)})}
             ends |= {id_: self._end(rows.get(id_), token) for id_, token in lost.items()}
         return ends
 
@@ -184,11 +131,11 @@ class OutcomeStore:
         if row is None:
             return End("purged")  # nothing else removes a row that is claimed
         if row.settled_token == token:
-            return End("written", row.ended_as)
+            return End("written", row.status)
         holder, own = row.claimed_by, self.contact.prefix
         if holder and own and holder != token and holder.startswith(own):
             return End("again", holder)
-        return End("changed" if (holder or row.settled_token or token) == token else "reclaimed", row.ended_as)
+        return End("changed" if (holder or row.settled_token or token) == token else "reclaimed", row.status)
 
 
 def _kept(response: bytes) -> str:
@@ -206,7 +153,9 @@ def error_class(completion: Completion) -> str | None:
     """Return the kind of failure that an outcome is, as operators search for it; ``None``: none."""
     if completion.change.status == "delivered":
         return None
-    return failure_class(completion.outcome) if completion.attempted else "not_sent"
+    if completion.attempted:
+        return failure_class(completion.outcome)
+    return "waits" if completion.is_return else "not_sent"
 
 
 def phases_text(completion: Completion) -> str | None:
@@ -229,34 +178,24 @@ def phases_text(completion: Completion) -> str | None:
 def _values(completion: Completion) -> dict[str, Any]:
     """Return an outcome as a row of the parameter ``done``."""
     delivery, outcome, change = completion.delivery, completion.outcome, completion.change
-    attempts = delivery.attempts + completion.attempted
-    return {
+    values = {
         "id": delivery.id,
         "token": delivery.token,
         "status": change.status,
-        "attempts": attempts,
         # A probe that has failed uses up no attempt.
-        "max_attempts": delivery.max_attempts - (delivery.is_probe and change.status != "retrying"),
+        "granted": int(delivery.is_probe and change.status == "retrying"),
         "delay_ms": int(change.delay_seconds * 1000),
         "status_code": outcome.status_code,
         "error": storable(outcome.error),
         "error_class": error_class(completion),
-        "number": delivery.earlier_attempts + attempts if completion.attempted else None,
+        "number": delivery.earlier_attempts + delivery.attempts + 1 if completion.attempted else None,
         "started_at": outcome.started_at,
         "duration_ms": outcome.duration_ms,
         # No database takes a zero byte in JSON.
         "response": _kept(outcome.response),
         "phases": phases_text(completion),
     }
-
-
-def _return_values(each: Return) -> dict[str, Any]:
-    """Return a claim that is given back as a row of the parameter ``given``."""
-    return {
-        "id": each.delivery.id,
-        "token": each.delivery.token,
-        "delay_ms": int(each.delay_seconds * 1000),
-        "rounds": each.delivery.quarantine_rounds,
-        "error": storable(each.waits_for),
-        "answered": int(each.answered),
-    }
+    if completion.is_return:
+        waits = None if completion.answered else int(outcome.error is not None)
+        values |= {"rounds": delivery.quarantine_rounds, "waits": waits}
+    return values

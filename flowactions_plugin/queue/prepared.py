@@ -7,13 +7,13 @@ import logging
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from flowactions_hookspecs import NodeResult, NotQueued, OutboundWebhook, Receipt
 from flowactions_plugin.errors import EgressRefused, StorageUnavailable, TooLarge
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
-from flowactions_plugin.queue.rules import DEFAULT_MAX_ATTEMPTS, NewDelivery
+from flowactions_plugin.queue.enqueue import Outbox, row_of
+from flowactions_plugin.queue.items import Item, statements_of
+from flowactions_plugin.queue.keys import KeyUse
+from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.storage.database import Transaction
 from flowactions_plugin.storage.dialect import PARAMSTYLES
 
@@ -63,7 +63,7 @@ class PreparedDelivery:
             raise ValueError(f"paramstyle {paramstyle!r} is unknown: give one of {', '.join(PARAMSTYLES)}")
         if self._delivery is None:
             return []
-        return self._outbox.statements(self._delivery, self._use, paramstyle)
+        return statements_of(self._outbox.database, Item(row_of(self._delivery), self._use), paramstyle)
 
     def committed(self) -> None:
         """Wake a worker, from any thread."""
@@ -102,45 +102,29 @@ def result_of(receipt: Receipt) -> NodeResult:
 
 
 class OwnWebhooks:
-    """Enqueues the webhooks of hosts and plugins.
+    """Enqueues the webhooks of hosts and plugins, which were checked before. Callers are ``host`` and ``plugin:<name>``."""
 
-    Args:
-        outbox: takes them in.
-        keys: the idempotency keys that were used.
-    """
-
-    def __init__(self, outbox: Outbox, keys: IdempotencyKeys) -> None:
+    def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._keys = keys
 
     async def prepare(self, webhook: OutboundWebhook, caller: str) -> PreparedDelivery:
-        """Apply the egress rules and fix the bytes; no SQL.
-
-        Args:
-            webhook: what to send; checked before.
-            caller: ``host`` or ``plugin:<name>``.
-        """
-        key, use = webhook.idempotency_key, None
-        if key is not None:
-            use = KeyUse(self._keys, webhook.organization_id, caller, key)
+        """Apply the egress rules and fix the bytes; no SQL."""
+        outbox, key, refused = self._outbox, webhook.idempotency_key, None
+        use = None if key is None else KeyUse(outbox.keys, webhook.organization_id, caller, key)
+        # The caller's entity is unique for the caller, so the id names whose it is, too (§2.5).
+        entity = msgspec.json.encode((webhook.organization_id, caller, webhook.entity)).decode()
+        url = webhook.url.strip()
         try:
-            delivery = await self._outbox.new_delivery(_webhook(webhook, caller))
-        except (EgressRefused, TooLarge) as exc:
-            reason = "blocked_url" if webhook.url.strip() else "missing_url"
-            if isinstance(exc, TooLarge):
-                reason = exc.reason
-            return PreparedDelivery(
-                self._outbox, None, use, Receipt(status="skipped", reason=reason, message=str(exc))
-            )
-        return PreparedDelivery(self._outbox, replace(delivery, idempotency_key=key), use)
+            delivery = await outbox.new_delivery(msgspec.structs.replace(webhook, entity=entity, url=url))
+        except TooLarge as exc:
+            refused = Receipt(status="skipped", reason=exc.reason, message=str(exc))
+        except EgressRefused as exc:
+            reason = "blocked_url" if url else "missing_url"
+            refused = Receipt(status="skipped", reason=reason, message=str(exc))
+        return PreparedDelivery(outbox, delivery if refused is None else None, use, refused)
 
     async def enqueue(self, webhook: OutboundWebhook, caller: str, transaction: Transaction | None) -> Receipt:
-        """Prepare a webhook and write it, once per key.
-
-        Args:
-            webhook: what to send; checked before.
-            caller: ``host`` or ``plugin:<name>``.
-            transaction: the host's; ``None``: one of its own.
+        """Prepare a webhook and write it, once per key, in the host's transaction or one of its own.
 
         Raises:
             NotQueued: the database failed.
@@ -157,21 +141,3 @@ class OwnWebhooks:
                 )
                 known = "It is not known whether the webhook was queued" if exc.may_be_written else NOT_QUEUED
                 raise NotQueued(f"{known}: {exc}") from exc
-
-
-def _webhook(webhook: OutboundWebhook, caller: str) -> Webhook:
-    # The caller's entity is unique for the caller, so the id names whose it is, too (§2.5).
-    entity = msgspec.json.encode((webhook.organization_id, caller, webhook.entity)).decode()
-    return Webhook(
-        organization_id=webhook.organization_id,
-        agent_id=webhook.agent_id,
-        origin=webhook.origin,
-        event_type=webhook.event_type,
-        entity=entity,
-        url=webhook.url.strip(),
-        method=webhook.method,
-        headers=tuple(webhook.headers),
-        body=webhook.body,
-        max_attempts=DEFAULT_MAX_ATTEMPTS if webhook.max_attempts is None else webhook.max_attempts,
-        by_schedule=webhook.max_attempts is None,
-    )

@@ -141,7 +141,7 @@ class Transition(NamedTuple):
     """The next state of a row.
 
     Attributes:
-        status: the state.
+        status: the state; ``pending``: as it was, and the row is given back.
         delay_seconds: for ``retrying``, until it is due.
         gone: whether the receiver has ended it, by a 410.
     """
@@ -236,11 +236,16 @@ def event_id(event_type: str, entity: str, payload: bytes) -> str:
         entity: what the event is about, unique within its type.
         payload: the body's bytes, empty when there is none.
     """
-    digest = hashlib.sha256()
-    for part in (event_type.encode(), entity.encode(), payload):
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return f"evt_{digest.hexdigest()}"
+    return f"evt_{digest(event_type.encode(), entity.encode(), payload).hex()}"
+
+
+def digest(*parts: bytes) -> bytes:
+    """Return the SHA-256 of parts, each after its length: no other parts have the same."""
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(len(part).to_bytes(8, "big"))
+        made.update(part)
+    return made.digest()
 
 
 def delivery_headers(

@@ -57,7 +57,7 @@ class ScheduledClaims:
     async def tick(self) -> int:
         """Write what is left to write, claim up to the limit, make one attempt for each row, write every outcome.
 
-        Large rows are executed a few at a time. What could not begin within a third of the lease is given back and claimed again.
+        Large rows are executed a few at a time. What could not begin within a third of the lease is given back.
 
         Returns:
             How many rows were sent.
@@ -66,22 +66,11 @@ class ScheduledClaims:
             StorageUnavailable: the database failed; outcomes that could not be written are kept.
         """
         await self._executor.completer.flush()
-        total = 0
-        while total < self._claim_limit and not (total and self._executor.stopping):
-            await self._executor.settle()
-            asks = await self._store.oldest(self._claim_limit - total, self._per_destination)
-            claimed = self._executor.take(await self._store.claim(asks)) if asks else []
-            done, is_whole = await self._in_parts(claimed)
-            total += done
-            if is_whole:
-                break
-        return total
-
-    async def _in_parts(self, left: Sequence[ClaimedDelivery]) -> tuple[int, bool]:
-        """Execute a claim, so many bytes at a time, for a third of its lease; return how many rows were sent, and whether all."""
+        await self._executor.settle()
+        asks = await self._store.oldest(self._claim_limit, self._per_destination)
+        left = self._executor.take(await self._store.claim(asks)) if asks else []
         clock = asyncio.get_running_loop().time
-        latest = clock() + self._store.contact.lease_seconds / 3
-        total = 0
+        latest, total = clock() + self._store.contact.lease_seconds / 3, 0
         try:
             while left and not (total and (self._executor.stopping or clock() > latest)):
                 now, left = _within(left, MOST_BYTES)
@@ -92,7 +81,7 @@ class ScheduledClaims:
                 left = [each for each in left if each.id not in gone]
         finally:
             self._executor.abandon(left)
-        return total, not left
+        return total
 
     async def _execute(self, batch: Sequence[ClaimedDelivery]) -> None:
         results = await asyncio.gather(

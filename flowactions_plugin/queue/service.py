@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flowactions_hookspecs import Host, provides
 from flowactions_plugin.clock import lease_clock
@@ -20,7 +20,7 @@ from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.queue.claims import ClaimStore, Contact, token_prefix
 from flowactions_plugin.queue.completer import Completer, Observe
 from flowactions_plugin.queue.continuous import ContinuousClaims
-from flowactions_plugin.queue.delivery_telemetry import DeliveryTelemetry, Load, Observer
+from flowactions_plugin.queue.delivery_telemetry import Load, record
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.host_calls import SecretSource
@@ -34,6 +34,9 @@ from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.telemetry.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from flowactions_plugin.watch.monitor import Monitor
 
 ENQUEUE_RESOLVER_THREADS: Final = 64
 """A name that finds no thread within a second is checked at delivery only."""
@@ -57,9 +60,7 @@ class OutboxService:
         telemetry: measures and traces deliveries.
 
     Attributes:
-        contact: of this process's worker with the queue.
         claims: of the worker.
-        outcomes: of the worker.
         outbox: enqueues.
         guard: decides at enqueue where requests may go.
         load: how busy this process's worker is.
@@ -73,7 +74,7 @@ class OutboxService:
         database: Database,
         timing: Timing,
         secret_source: Callable[[], SecretSource],
-        observer: Observer,
+        observer: Monitor,
         telemetry: Telemetry,
     ) -> None:
         self._host = host
@@ -84,18 +85,9 @@ class OutboxService:
         self._observer = observer
         self._telemetry = telemetry
         self.load = Load()
-        self.contact = Contact(timing.lease_seconds)
-        self.claims = ClaimStore(database, self.contact)
-        self.outcomes = OutcomeStore(database, self.contact)
+        self.claims = ClaimStore(database, Contact(timing.lease_seconds))
         self.guard = guard_of(settings, CachingResolver(Resolver(ENQUEUE_RESOLVER_THREADS)))
-        self.outbox = Outbox(
-            database,
-            self.guard,
-            settings.max_body_bytes,
-            telemetry,
-            standard_webhooks=settings.standard_webhooks,
-            retry_schedule=settings.retry_schedule,
-        )
+        self.outbox = Outbox(database, self.guard, settings, telemetry)
         self.claims_all = settings.host_worker != "own"
         if settings.delivery == "continuous":
             self.outbox.on_commit = self._committed
@@ -126,13 +118,13 @@ class OutboxService:
         settings = self._settings
         timing = self._timing if self.claims_all else self._timing._replace(quarantine_seconds=math.inf)
         finished = self._host.delivery_finished if provides(self._host, "delivery_finished") else None
-        observers: list[Observe] = [self._observer.record, DeliveryTelemetry(self._telemetry)]
+        observers: list[Observe] = [self._observer.record, partial(record, self._telemetry)]
         with LagMeter(lease_clock) as lag:
             sender = self._sender(lag)
             executor = Executor(
                 self.claims,
                 sender,
-                Completer(self.outcomes, finished, observers),
+                Completer(OutcomeStore(self._database, self.claims.contact), finished, observers),
                 self._secret_source(),
                 self._timing,
                 sends_trace=settings.send_traceparent,
@@ -144,7 +136,7 @@ class OutboxService:
                     self._observer.watching(executor.load) as worker_id,
                     self._claims(executor) as strategy,
                 ):
-                    self.contact.prefix = token_prefix(worker_id)
+                    self.claims.contact.prefix = token_prefix(worker_id)
                     worker = Worker(self.claims, executor, strategy, timing, tell=self._observer.tell)
                     self._probes = worker.probes
                     await worker.run()
@@ -200,7 +192,6 @@ class OutboxService:
             executor,
             slots=settings.slots,
             per_destination=settings.per_destination or settings.slots,
-            timing=self._timing,
             claims_all=self.claims_all,
         )
         self._claiming = self.outbox.claimant = claims

@@ -13,6 +13,7 @@ from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claims import ClaimStore
+from flowactions_plugin.queue.continuous import until_set
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.probes import Probes
 from flowactions_plugin.queue.rules import Timing
@@ -183,7 +184,8 @@ class Worker:
                 await self._completer.flush()
                 break
             except StorageUnavailable:
-                if await self._stops_within(self._outage_delay(failures)):
+                await until_set(self._stop_now, self._outage_delay(failures))
+                if self._stop_now.is_set():
                     break
             except Exception:
                 log.exception(
@@ -196,11 +198,3 @@ class Worker:
                 self._completer.unwritten,
                 extra={"event": "outcomes.lost"},
             )
-
-    async def _stops_within(self, seconds: float) -> bool:
-        """Wait so long, or until the worker has to stop now; return whether it has."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._stop_now.wait()
-        except TimeoutError:
-            return False

@@ -7,14 +7,13 @@ import logging
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Column, Row, Select, Table, delete, func, select, text
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import AssertionPool, StaticPool
 
@@ -24,15 +23,9 @@ from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.migrations import (
-    UNTRANSLATABLE,
-    current,
-    head,
-    lock_schema,
-    prepare_tables,
-)
+from flowactions_plugin.storage.migrations import UNTRANSLATABLE, head, prepare_tables
 from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
-from flowactions_plugin.storage.postgresql import Snapshot, note_search_path
+from flowactions_plugin.storage.postgresql import Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -114,18 +107,14 @@ class Database:
         self.sql: Dialect = SQLite(lambda: self.clock()) if is_sqlite else postgresql.PostgreSQL()  # noqa: PLW0108  it may be set
         self.dialect, self.now = self.sql.name, self.sql.now
         self._built: dict[tuple[Any, ...], Any] = {}
-        if is_sqlite and is_in_memory(self._url):
+        pool = None if engine is None else engine.sync_engine.pool
+        if isinstance(pool, AssertionPool | StaticPool) or (is_sqlite and is_in_memory(self._url)):
             raise HostInvalid(
-                "Host.database is an SQLite database in memory, whose only connection all would have to share: "
-                "give it a file"
-            )
-        if engine is not None and isinstance(engine.sync_engine.pool, AssertionPool | StaticPool):
-            raise HostInvalid(
-                f"Host.database has a {type(engine.sync_engine.pool).__name__}, whose only connection all would have "
-                "to share: make the engine without poolclass"
+                f"Host.database has a {type(pool).__name__}, whose only connection all would have to share: make the engine "
+                "without poolclass, and not of an SQLite database in memory"
             )
         self._engines = Engines(self._url, engine)
-        self._outages = Outages(self._url)
+        self._outages = Outages(self._url, self._engines.connect)
         self.transactions = Transactions(self._engines, self.sql)
         self._prepared = False
         self.made_tables = False
@@ -159,34 +148,27 @@ class Database:
         return self.file if self.file is not None and not self.file.exists() else None
 
     async def __aenter__(self) -> Self:
-        """Open the database for a host, as `open` does."""
-        return await self.open(required=False)
-
-    async def open(self, *, required: bool) -> Self:
-        """Open the engine and prepare the tables; closed by leaving the context.
+        """Open the engine and prepare the tables.
 
         Missing tables are created. Tables of an earlier release are upgraded on SQLite. On PostgreSQL, where other
-        processes may use them, `migrate` does it.
-
-        Args:
-            required: whether a database that does not answer is an error. For a host it is not: the error is logged,
-                and the tables are prepared at the first use that reaches the database.
+        processes may use them, `migrate` does it. When the database does not answer, that is logged, and the tables are
+        prepared at the first use that reaches it.
 
         Raises:
             SchemaOutdated: PostgreSQL's tables are of an earlier release, or are missing and cannot be created.
             SettingsInvalid: the directory of an SQLite file does not exist.
-            StorageUnavailable: the database refuses, or it is required and does not answer.
+            StorageUnavailable: the database refuses.
         """
         self._bind()
         async with AsyncExitStack() as stack:
             stack.push_async_exit(self)
             try:
-                with self._outages.translated():
+                async with self._outages.translated():
                     self._engines.open(self._statement_seconds, self._connections)
                     await self._prepare(Deadline())
             except StorageUnavailable as exc:
                 refused = isinstance(exc, SchemaOutdated) or (exc.code or "").startswith(FATAL_AT_START)
-                if required or refused or self._engines.current is None:
+                if refused or self._engines.current is None:
                     raise
                 log.error(  # noqa: TRY400
                     "starting without the database, which does not answer: %s",
@@ -210,20 +192,17 @@ class Database:
 
         Raises:
             SchemaNewer: the tables are of a later release.
+            SchemaOutdated: they are of a state before the first release.
             SettingsInvalid: the directory of an SQLite file does not exist.
             StorageUnavailable: the database failed; nothing was changed.
         """
         missing = self.missing_file
         if dry and missing is not None and missing.parent.exists():
             return None, head()  # to connect would make the file
-        async with AsyncExitStack() as stack, self._translated():
+        async with AsyncExitStack() as stack, self._outages.translated():
             stack.push_async_exit(self)
             self._engines.open(None, self._connections)
-            async with self._schema_transaction(Deadline()) as transaction:
-                before = await transaction.run_sync(current)
-                if not dry or (before or "") > head():
-                    await prepare_tables(transaction, by_host=False)
-        return before, head()
+            return await self._prepare_tables(Deadline(), by_host=False, dry=dry), head()
 
     @asynccontextmanager
     async def read(self, transaction: AsyncConnection | None = None) -> AsyncIterator[AsyncConnection]:
@@ -237,36 +216,30 @@ class Database:
             async with self.write(transaction) as joined:
                 yield joined
             return
-        async with self._translated():
+        async with self._outages.translated():
             await self._prepare(Deadline())
             async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def write(
-        self,
-        transaction: AsyncConnection | None = None,
-        deadline: Deadline | None = None,
-        *,
-        as_host: bool = False,
+        self, transaction: AsyncConnection | None = None, *, as_host: bool = False
     ) -> AsyncIterator[AsyncConnection]:
         """Open a transaction that commits when the block ends and rolls back when it raises.
 
         Args:
             transaction: one that `write` gave, or the host's. The block then joins it, a host's in a SAVEPOINT, and
                 whoever began it commits it.
-            deadline: until when SQLite's lock is waited for by a transaction of its own; ``None``: `WAIT_SECONDS` from
-                now.
             as_host: whether it is as the host's own on its engine: its isolation is the engine's default, and the plugin,
                 too, joins it in SAVEPOINTs.
         """
         if transaction is not None:
             self._check_file()
-            async with self._translated(transaction), self.transactions.joined(transaction) as joined:
+            async with self._outages.translated(transaction), self.transactions.joined(transaction) as joined:
                 yield joined
             return
-        deadline = deadline or Deadline()
-        async with self._translated(is_own=True):
+        deadline = Deadline()
+        async with self._outages.translated(is_own=True):
             await self._prepare(deadline)
             async with (
                 answering(self._limit(TRANSACTION_SECONDS)),
@@ -275,24 +248,27 @@ class Database:
                 yield opened
 
     @repeated
-    async def in_transaction(self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None) -> T:
+    async def in_transaction(
+        self, work: Callable[[SyncConnection], T], deadline: Deadline | None = None, *, several: bool = False
+    ) -> T:
         """Run the work as a transaction of its own, with as few thread switches and round trips as possible.
 
-        On PostgreSQL the work may execute one statement only, because each would be its own transaction. Several rows
-        that are given to one ``execute`` are one statement. The work is run again when it has conflicted with another one.
+        Several rows that are given to one ``execute`` are one statement. The work is run again when it has conflicted with
+        another one.
 
         Args:
             work: executes statements; called in another thread on SQLite.
             deadline: until when SQLite's lock is waited for; ``None``: `WAIT_SECONDS` from now.
+            several: whether it may execute more than one statement: on PostgreSQL each would be its own transaction.
         """
         deadline = deadline or Deadline()
-        async with self._translated(is_own=True):
+        async with self._outages.translated(is_own=True):
             await self._prepare(deadline)
             if self._engines.thread is not None:
                 async with self.transactions.turn(deadline):
                     return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
-                if not self.sql.is_server or not self._engines.reads_committed:
+                if several or not self.sql.is_server or not self._engines.reads_committed:
                     async with self.transactions.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
                 async with self._engines.autocommit() as connection:
@@ -315,7 +291,7 @@ class Database:
         if self.sql.is_server:
             return await self.in_transaction(work)
         if self._engines.thread is not None:
-            with self._outages.translated():
+            async with self._outages.translated():
                 await self._prepare(Deadline())
                 return await self._engines.thread.run(work, None)
         async with self.read() as connection:
@@ -357,11 +333,6 @@ class Database:
         """Return a limit for the host's PostgreSQL: the plugin's own engine has one for each statement."""
         return seconds if self.sql.is_server and self._engines.shared is not None else None
 
-    async def limit_lock_waits(self, transaction: AsyncConnection, milliseconds: int) -> None:
-        """Limit how long statements of a transaction of `write` wait for a lock; SQLite has no such locks."""
-        if self.sql.is_server:
-            await transaction.execute(select(func.set_config("lock_timeout", str(milliseconds), True)))
-
     async def lock_table(
         self, transaction: AsyncConnection, table: Table, mode: Literal["ROW EXCLUSIVE", "SHARE"]
     ) -> None:
@@ -388,10 +359,9 @@ class Database:
 
     async def listen(self, channel: str, on_notify: Callable[[str], None]) -> None:
         """Listen for payloads on a channel of PostgreSQL, on a separate connection, until that is lost or another caller needs it."""
-        with self._outages.translated():
-            async with self._engines.connect() as connection:
-                self._engines.unlisten = asyncio.Event()
-                await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
+        async with self._outages.translated(), self._engines.connect() as connection:
+            self._engines.unlisten = asyncio.Event()
+            await postgresql.listen(connection, channel, on_notify, self._engines.unlisten)
 
     async def watch_inserts(self, on_insert: Callable[[], None]) -> None:
         """Call when any process has inserted rows of the outbox into an SQLite file that no claim holds.
@@ -408,28 +378,14 @@ class Database:
         """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
         return postgresql.oldest_snapshot(connection) if self.sql.is_server else None
 
-    @asynccontextmanager
-    async def _translated(
-        self, transaction: AsyncConnection | None = None, *, is_own: bool = False
-    ) -> AsyncIterator[None]:
-        """Raise errors as `Outages.translated` does; of missing tables, with the schemas in which the server looks for them."""
-        with self._outages.translated(is_own=is_own):
-            try:
-                yield
-            except DBAPIError as exc:
-                # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
-                given = self._engines.connect() if transaction is None else nullcontext(transaction)
-                await note_search_path(exc, given)
-                raise
-
     async def _prepare(self, deadline: Deadline) -> None:
         """Prepare the tables at the first use that reaches the database."""
         if self._prepared:
             self._check_file()
             return
         try:
-            async with self._translated(), self._schema_transaction(deadline) as transaction:
-                self.made_tables = await prepare_tables(transaction, by_host=True)
+            async with self._outages.translated():
+                self.made_tables = await self._prepare_tables(deadline, by_host=True) is None
         except StorageUnavailable as exc:
             if exc.code == "42501":
                 raise SchemaOutdated(str(exc), code=exc.code) from exc
@@ -459,11 +415,9 @@ class Database:
             os.close(os.open(self.missing_file, os.O_CREAT | os.O_RDWR, 0o600))
             log.info("created the database file %s", self.file, extra={"event": "database.created"})
 
-    @asynccontextmanager
-    async def _schema_transaction(self, deadline: Deadline) -> AsyncIterator[AsyncConnection]:
+    async def _prepare_tables(self, deadline: Deadline, *, by_host: bool, dry: bool = False) -> str | None:
         self._make_file()
         if self._engines.thread is not None:
             await asyncio.to_thread(sqlite.switch_to_wal, self._url, deadline)
         async with self.transactions.begin(deadline) as transaction:
-            await lock_schema(transaction)
-            yield transaction
+            return await prepare_tables(transaction, by_host=by_host, dry=dry)

@@ -31,12 +31,14 @@ class Dialect(ABC):
             other, keeps the entries of changed rows in indexes for a while, has LATERAL, and can write to two tables in one
             statement. If not, one transaction writes at a time, and its statements take no round trip.
         made_by: SQLAlchemy's dialect.
+        insert: returns an INSERT into a table that can have an ON CONFLICT.
     """
 
     name: ClassVar[str]
     now_text: ClassVar[str]
     is_server: ClassVar[bool]
     made_by: ClassVar[Callable[..., Any]]
+    insert: Callable[[Table], postgresql.Insert | sqlite.Insert]
 
     @abstractmethod
     def now(self) -> ColumnElement[int]:
@@ -45,10 +47,6 @@ class Dialect(ABC):
     def compiled(self, statement: ClauseElement, paramstyle: str) -> SQLCompiler:
         """Return a statement as text for drivers of the DB-API with one of `PARAMSTYLES`."""
         return cast("SQLCompiler", statement.compile(dialect=self.made_by(paramstyle=paramstyle)))
-
-    @abstractmethod
-    def insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """Return an INSERT that can have an ON CONFLICT."""
 
     def insert_unless_there(self, table: Table) -> postgresql.Insert | sqlite.Insert:
         """Return an INSERT that does nothing for a row whose unique key exists."""
@@ -77,7 +75,3 @@ class Dialect(ABC):
     @abstractmethod
     def bytes_value(value: bytes) -> str | None:
         """Return bytes as a value of `json_rows`; ``None``: they cannot be one."""
-
-    @abstractmethod
-    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        """Return about how many bytes a value takes, without reading it."""

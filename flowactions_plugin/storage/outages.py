@@ -10,8 +10,8 @@ import logging
 import random
 import re
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import Final, NamedTuple
 
 from sqlalchemy.engine import URL
@@ -24,6 +24,7 @@ from sqlalchemy.exc import (
     ProgrammingError,
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import StorageUnavailable
@@ -42,32 +43,14 @@ process then wakes less often."""
 
 _PHASE: Final = random.uniform(0, TOGETHER_SECONDS)  # noqa: S311  processes of one machine do not wake together
 
-OUTAGES: Final = (
-    # The connection, read-only, who may connect, no such database, conflicts, no room, locks, the server's end and files.
-    *("08", "25006", "28", "3D", "40", "53", "55P03", "57P", "58", "XX", "SQLITE_BUSY", "SQLITE_CANTOPEN"),
-    *("SQLITE_CORRUPT", "SQLITE_FULL", "SQLITE_IOERR", "SQLITE_LOCKED", "SQLITE_NOMEM", "SQLITE_NOTADB"),
-    *("SQLITE_PROTOCOL", "SQLITE_READONLY"),
-)
-"""Codes that say that the database is at fault, whoever wrote the statement."""
-
-MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
-
-ADVICE: Final = {
-    "URL": "see the options of FLOWACTIONS_DATABASE_URL",
+OUTAGES: Final = {
     "08": "see whether the server runs and can be reached",
-    "0A": "the server does not support this; it may be too old, or its tables have just changed",
     "25006": "the server is read-only: have the URL name the primary",
     "28": "see that the user name and password of FLOWACTIONS_DATABASE_URL are right, and that the server lets them in",
     "3D": "make the database, or have FLOWACTIONS_DATABASE_URL name another",
-    "3F": "have search_path name a schema that exists",
     "40001": "a serialization conflict with another transaction: repeat your transaction",
     "40P01": "a deadlock with another transaction: repeat your transaction",
     "40": "repeat your transaction",
-    "42501": "run 'flowactions migrate' as a role that may make the tables named flowactions_…, and give this one the "
-    "rights on them",
-    "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
-    "them back from a backup",
-    "42": MISSING,
     "53": "the server is out of memory or of another resource: see its log",
     "53100": "the server's disk is full",
     "53300": "the server has no connection to spare: raise its max_connections or the role's limit, run fewer processes, or set "
@@ -86,13 +69,25 @@ ADVICE: Final = {
     "SQLITE_NOTADB": "have FLOWACTIONS_DATABASE_URL name another file",
     "SQLITE_PROTOCOL": "another program keeps the file locked: end its transaction",
     "SQLITE_READONLY": "see that this process may write the file and its directory",
+}
+"""Prefix of an SQLSTATE or of SQLite's error name that says that the database is at fault, whoever wrote the statement → what to do."""
+
+MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
+
+ADVICE: Final = {
+    **OUTAGES,
+    "URL": "see the options of FLOWACTIONS_DATABASE_URL",
+    "0A": "the server does not support this; it may be too old, or its tables have just changed",
+    "3F": "have search_path name a schema that exists",
+    "42501": "run 'flowactions migrate' as a role that may make the tables named flowactions_…, and give this one the "
+    "rights on them",
+    "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
+    "them back from a backup",
+    "42": MISSING,
     "no such table": MISSING,
     "no such column": MISSING,
 }
-"""Prefix of an SQLSTATE, of SQLite's error name or of its message → what to do. The longest prefix wins."""
-
-SEARCH_PATH: Final = "search_path"
-"""With what a note on an exception begins that says in which schemas PostgreSQL has looked."""
+"""The same for all codes, and for SQLite's messages without one. The longest prefix wins."""
 
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
@@ -134,21 +129,26 @@ class Outages:
 
     Args:
         url: the database's. No message holds its user name, password or query.
+        connect: opens a connection to it, with which it is asked in which schemas it looks.
 
     Attributes:
         refused: the last write that was refused; ``None``: none was.
     """
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]) -> None:
+        self._connect = connect
         self._path = sqlite_path(url)
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
         self.refused: Refused | None = None
 
-    @contextmanager
-    def translated(self, *, is_own: bool = False) -> Iterator[None]:
+    @asynccontextmanager
+    async def translated(
+        self, transaction: AsyncConnection | None = None, *, is_own: bool = False
+    ) -> AsyncIterator[None]:
         """Translate errors of the database into `StorageUnavailable`; mistakes in the plugin's SQL are raised as they are.
 
         Args:
+            transaction: the caller's, in which the block runs.
             is_own: whether the block is a transaction of the plugin's own, which is run again after a conflict.
 
         Raises:
@@ -160,21 +160,29 @@ class Outages:
             exc.repeatable = is_own and exc.code in CONFLICTS
             raise
         except Exception as exc:
-            if not _is_failure(exc) or is_mistake(exc):
+            if not _is_failure(exc) or _is_mistake(exc):
                 raise
             message = str(_reason(exc))
             redacted = message if self._secret is None else self._secret.sub("…", message)
-            unavailable = self._unavailable(exc, redacted)
+            unavailable = await self._unavailable(exc, redacted, transaction)
             unavailable.repeatable = is_own and unavailable.code in CONFLICTS
             # The original error is kept as the cause, unless its message holds a secret.
             raise unavailable from (exc if message == redacted else None)
 
-    def _unavailable(self, exc: BaseException, message: str) -> StorageUnavailable:
+    async def _unavailable(
+        self, exc: Exception, message: str, transaction: AsyncConnection | None
+    ) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
-        parts += [note for note in getattr(exc, "__notes__", ()) if note.startswith(SEARCH_PATH)]
+        if (code or "").startswith(("3F", "42501", "42P01")):
+            # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
+            opening = self._connect() if transaction is None else nullcontext(transaction)
+            with suppress(Exception):  # the connection was lost meanwhile
+                async with opening as connection:
+                    path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
+                    parts.append(f"search_path was {path}")
         fitting = [start for start in ADVICE if (code or "").startswith(start) or message.startswith(start)]
         parts += [ADVICE[max(fitting, key=len)]] if fitting else []
         unavailable = StorageUnavailable(f"the database failed: {'; '.join(parts)}", code=code)
@@ -276,7 +284,7 @@ def code_of(exc: BaseException) -> str | None:
     return None
 
 
-def is_mistake(exc: BaseException) -> bool:
+def _is_mistake(exc: BaseException) -> bool:
     """Return whether the cause is a value or a constraint, and not the database."""
     code = code_of(exc)
     if code is None or code.startswith("SQLITE_"):
@@ -299,7 +307,7 @@ def is_outage(exc: BaseException) -> bool:
     code = code_of(exc)
     if code is None:
         return isinstance(exc, DBAPIError) and exc.connection_invalidated
-    return code.startswith(OUTAGES)
+    return code.startswith(tuple(OUTAGES))
 
 
 def _is_failure(exc: BaseException) -> bool:

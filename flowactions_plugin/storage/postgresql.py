@@ -6,19 +6,18 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Table, event, func, literal_column, text
+from sqlalchemy import BigInteger, ColumnElement, event, literal_column, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import URL, Connection
-from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage.dialect import Dialect
-from flowactions_plugin.storage.outages import SEARCH_PATH, code_of
 from flowactions_plugin.storage.urls import asyncpg_arguments
 
 IDLE_SECONDS: Final = 1
@@ -85,23 +84,18 @@ class PostgreSQL(Dialect):
     now_text = "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000) AS bigint)"
     is_server = True
     made_by = postgresql.dialect
+    insert = staticmethod(postgresql.insert)
 
     def now(self) -> ColumnElement[int]:
         return literal_column(
             self.now_text, BigInteger
         )  # stable within a statement, so that an index can be used
 
-    def insert(self, table: Table) -> postgresql.Insert:
-        return postgresql.insert(table)
-
     def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
         kinds = ", ".join(f"{column} {kind}" for column, kind in columns.items())
         return f"SELECT * FROM json_to_recordset(CAST(:{name} AS json)) AS {name} ({kinds})"  # noqa: S608  names only
 
     bytes_value = staticmethod(bytes.hex)  # type: ignore[assignment]  # it can have more arguments
-
-    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        return func.octet_length(column, type_=Integer)
 
 
 def own_engine(url: URL, statement_seconds: float | None, connections: int) -> AsyncEngine:
@@ -139,15 +133,6 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
     event.listen(engine.sync_engine, "checkin", mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
-
-
-async def note_search_path(exc: DBAPIError, opening: AbstractAsyncContextManager[AsyncConnection]) -> None:
-    """Note on an error about a missing table, schema or right in which schemas the server looks for them."""
-    if (code_of(exc) or "").startswith(("3F", "42501", "42P01")):
-        with suppress(SQLAlchemyError, StorageUnavailable):  # the connection was lost meanwhile
-            async with opening as connection:
-                path = (await connection.exec_driver_sql("SHOW search_path")).scalar_one()
-                exc.add_note(f"{SEARCH_PATH} was {path}")
 
 
 async def listen(

@@ -5,7 +5,7 @@ Indexes and constraints are in the revisions (`storage.migrations`) only.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Float, Integer, LargeBinary, MetaData, String, Table, Text, text
 
@@ -21,9 +21,12 @@ NO_AGENT: Final = ""
 """The agent of a delivery that belongs to none: no id is empty."""
 
 
-outbox: Final = Table(
-    "flowactions_outbox",
-    metadata,
+def _table(name: str, *columns: Column[Any]) -> Table:
+    return Table(f"flowactions_{name}", metadata, *columns)
+
+
+outbox: Final = _table(
+    "outbox",
     Column("id", String(36), primary_key=True),
     Column("organization_id", Text, nullable=False),
     Column("agent_id", Text, nullable=False),
@@ -87,9 +90,8 @@ FAILED: Final = text("error_class IS NOT NULL")
 KEYED: Final = text("idempotency_key IS NOT NULL")
 FINISHED: Final = text("finished_at IS NOT NULL")
 
-attempts: Final = Table(
-    "flowactions_attempts",
-    metadata,
+attempts: Final = _table(
+    "attempts",
     Column("delivery_id", String(36), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("started_at", BigInteger, nullable=False),
@@ -104,9 +106,8 @@ attempts: Final = Table(
     Column("worker", String(8)),
 )
 
-deferred: Final = Table(
-    "flowactions_deferred",
-    metadata,
+deferred: Final = _table(
+    "deferred",
     # Ascending, in the order of the walk.
     Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
     Column("organization_id", Text, nullable=False),
@@ -129,18 +130,16 @@ deferred: Final = Table(
     Column("ran_at", BigInteger),
 )
 
-halted_runs: Final = Table(
-    "flowactions_halted_runs",
-    metadata,
+halted_runs: Final = _table(
+    "halted_runs",
     Column("organization_id", Text, primary_key=True),
     Column("run_id", Text, primary_key=True),
     Column("flow_id", Text, primary_key=True),
     Column("halted_at", BigInteger, nullable=False),
 )
 
-chat_connections: Final = Table(
-    "flowactions_chat_connections",
-    metadata,
+chat_connections: Final = _table(
+    "chat_connections",
     Column("organization_id", Text, primary_key=True),
     Column("team_id", Text, nullable=False),
     Column("team_name", Text, nullable=False),
@@ -167,10 +166,8 @@ chat_connections: Final = Table(
     Column("ask_at", BigInteger),
 )
 
-
-oauth_states: Final = Table(
-    "flowactions_oauth_states",
-    metadata,
+oauth_states: Final = _table(
+    "oauth_states",
     Column("id", String(64), primary_key=True),
     Column("expires_at", BigInteger, nullable=False),
     Column("organization_id", Text, nullable=False, server_default=""),
@@ -180,9 +177,8 @@ oauth_states: Final = Table(
     Column("browser", String(64), nullable=False, server_default=""),
 )
 
-inbound_events: Final = Table(
-    "flowactions_inbound_events",
-    metadata,
+inbound_events: Final = _table(
+    "inbound_events",
     Column("provider", String(32), primary_key=True),
     Column("event_id", Text, primary_key=True),
     Column("received_at", BigInteger, nullable=False),
@@ -194,9 +190,8 @@ inbound_events: Final = Table(
     Column("repeated_at", BigInteger),
 )
 
-inbound_requests: Final = Table(
-    "flowactions_inbound_requests",
-    metadata,
+inbound_requests: Final = _table(
+    "inbound_requests",
     Column("provider", String(32), primary_key=True),
     Column("result", String(16), primary_key=True),
     # The same for all requests of one reason.
@@ -213,9 +208,8 @@ inbound_requests: Final = Table(
     Column("reason", Text),
 )
 
-enqueue_keys: Final = Table(
-    "flowactions_enqueue_keys",
-    metadata,
+enqueue_keys: Final = _table(
+    "enqueue_keys",
     Column("organization_id", Text, primary_key=True),
     # Who uses the key: ``host``, ``plugin:<name>``, ``api:<agent>`` for the logic-webhook endpoint, or ``resend:<delivery>``.
     Column("caller", Text, primary_key=True),
@@ -226,9 +220,8 @@ enqueue_keys: Final = Table(
     Column("event_id", String(68), nullable=False),
 )
 
-enqueue_rates: Final = Table(
-    "flowactions_enqueue_rates",
-    metadata,
+enqueue_rates: Final = _table(
+    "enqueue_rates",
     Column("organization_id", Text, primary_key=True),
     Column("agent_id", Text, primary_key=True),
     # The times of the counted calls, oldest first: a JSON array, never longer than the limit.
@@ -236,9 +229,8 @@ enqueue_rates: Final = Table(
     Column("updated_at", BigInteger, nullable=False),
 )
 
-workers: Final = Table(
-    "flowactions_workers",
-    metadata,
+workers: Final = _table(
+    "workers",
     # New for each start of a process that delivers.
     Column("id", String(36), primary_key=True),
     Column("name", Text, nullable=False),
@@ -261,9 +253,8 @@ workers: Final = Table(
     Column("limited", Text),
 )
 
-installation: Final = Table(
-    "flowactions_installation",
-    metadata,
+installation: Final = _table(
+    "installation",
     # Random, made with the tables. The ids of alerts' events differ by it from those of other installations.
     Column("id", String(36), primary_key=True),
     # How many outages of writes have ended.
@@ -273,9 +264,8 @@ installation: Final = Table(
 EVERY_ORGANIZATION: Final = ""
 """Instead of an organization, in what an operator of the host does for all of them: no id is empty."""
 
-pauses: Final = Table(
-    "flowactions_pauses",
-    metadata,
+pauses: Final = _table(
+    "pauses",
     Column("organization_id", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("paused_at", BigInteger, nullable=False),
@@ -289,9 +279,8 @@ pauses: Final = Table(
     Column("probes", Integer),
 )
 
-destinations: Final = Table(
-    "flowactions_destinations",
-    metadata,
+destinations: Final = _table(
+    "destinations",
     Column("organization_id", Text, primary_key=True),
     Column("destination", Text, primary_key=True),
     Column("last_success_at", BigInteger),
@@ -309,9 +298,8 @@ destinations: Final = Table(
 )
 FAILING: Final = text("failing_since IS NOT NULL")
 
-statistics: Final = Table(
-    "flowactions_statistics",
-    metadata,
+statistics: Final = _table(
+    "statistics",
     # The start of an interval of five minutes.
     Column("bucket", BigInteger, primary_key=True),
     Column("organization_id", Text, primary_key=True),
@@ -324,9 +312,8 @@ statistics: Final = Table(
     Column("duration_ms", BigInteger, nullable=False),
 )
 
-actions: Final = Table(
-    "flowactions_actions",
-    metadata,
+actions: Final = _table(
+    "actions",
     # UUIDv7: in the order of time.
     Column("id", String(36), primary_key=True),
     Column("kind", String(16), nullable=False),
@@ -365,9 +352,8 @@ actions: Final = Table(
 OPEN_ACTION: Final = text("finished_at IS NULL")
 """Actions that workers still have to do something for."""
 
-audit: Final = Table(
-    "flowactions_audit",
-    metadata,
+audit: Final = _table(
+    "audit",
     # UUIDv7: in the order of time.
     Column("id", String(36), primary_key=True),
     Column("at", BigInteger, nullable=False),

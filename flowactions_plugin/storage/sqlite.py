@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, ColumnElement, Integer, Table, bindparam, func
+from sqlalchemy import BigInteger, ColumnElement, bindparam
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
@@ -48,15 +48,13 @@ class SQLite(Dialect):
     now_text = ":now"
     is_server = False
     made_by = sqlite.dialect
+    insert = staticmethod(sqlite.insert)
 
     def __init__(self, clock: Clock) -> None:
         self._now = bindparam("now", callable_=lambda: int(clock() * 1000), type_=BigInteger)
 
     def now(self) -> ColumnElement[int]:
         return self._now
-
-    def insert(self, table: Table) -> sqlite.Insert:
-        return sqlite.insert(table)
 
     def rows_text(self, name: str, columns: Mapping[str, str]) -> str:
         values = ", ".join(f"value ->> '{column}' AS {column}" for column in columns)
@@ -68,9 +66,6 @@ class SQLite(Dialect):
             return None if b"\0" in value else value.decode()
         except UnicodeDecodeError:
             return None
-
-    def size(self, column: ColumnElement[Any]) -> ColumnElement[int]:
-        return func.length(column, type_=Integer)
 
 
 class Deadline:

@@ -34,8 +34,8 @@ log = logging.getLogger("flowactions.storage")
 Call: TypeAlias = Callable[[], None]
 """Called after a commit: quick, and does not raise."""
 
-CALLS: Final = "flowactions_after_commit"
-"""Execution option of the plugin's own transactions, and of a host's within the plugin's SAVEPOINT: the calls that follow the commit."""
+OWN: Final = "flowactions_own"
+"""Execution option of the plugin's own transactions, and of a host's within the plugin's SAVEPOINT: it writes in them as they are."""
 
 SAVEPOINT: Final = "SAVEPOINT flowactions"
 """Nested SAVEPOINTs may have the same name: a statement applies to the innermost."""
@@ -60,8 +60,7 @@ class Transactions:
         self._engines = engines
         self._sql = sql
         self._in_use: set[SyncConnection] = set()
-        # Of hosts' transactions. With each call: whether it was added within a SAVEPOINT of the host.
-        self._after_commit: WeakKeyDictionary[RootTransaction, list[tuple[Call, bool]]] = WeakKeyDictionary()
+        self._after_commit: WeakKeyDictionary[RootTransaction, list[Call]] = WeakKeyDictionary()
 
     @property
     def _patience(self) -> float | None:
@@ -97,7 +96,7 @@ class Transactions:
         """
         calls: list[Call] = []
         is_hosts = as_host and self._engines.shared is not None
-        options = {} if is_hosts else {**self._engines.own_options, CALLS: calls}
+        options = {} if is_hosts else {**self._engines.own_options, OWN: True}
         turn = nullcontext() if self._sql.is_server else self.turn(deadline)
         async with turn, self._engines.connect(options) as opened:
             if self._sql.is_server:
@@ -107,6 +106,8 @@ class Transactions:
                     # When the caller is cancelled, the driver's thread continues to wait for the lock, and nothing would
                     # release it.
                     await shielded(begin_immediate(opened))
+            if (root := _opened(opened).get_transaction()) is not None:
+                self._after_commit[root] = calls
             yield opened
             with committing():
                 await opened.commit()
@@ -120,8 +121,7 @@ class Transactions:
         Raises:
             TransactionInvalid: it cannot be joined, or another call uses it.
         """
-        is_own = transaction is None or self._calls_of(transaction) is not None
-        opened = None if is_own else self._check(transaction)
+        opened = None if transaction is None or self._is_own(transaction) else self._check(transaction)
         if opened is None or opened in self._in_use:
             yield
             return
@@ -144,52 +144,40 @@ class Transactions:
         Raises:
             TransactionInvalid: it cannot be joined; the message says what is required.
         """
-        if self._calls_of(transaction) is not None:
+        if self._is_own(transaction):
             yield transaction
             return
-        calls: list[Call] = []
         with self.using(transaction):
             opened = _opened(transaction)
             hosts_map = opened.get_execution_options().get("schema_translate_map")
             event.listen(transaction.dialect, "handle_error", _keep)  # once: another time changes nothing
             async with nullcontext() if self._sql.is_server else waiting_until(transaction, Deadline()):
                 try:
-                    await shielded(self._set_savepoint(transaction, calls), self._patience)
+                    await shielded(self._set_savepoint(transaction), self._patience)
                     yield transaction
                     await shielded(self._release(transaction), self._patience)
                 except BaseException:
-                    if self._calls_of(transaction) is not None:
+                    if self._is_own(transaction):
                         await shielded(self._roll_back(transaction), self._patience)
                     raise
                 finally:
-                    opened.execution_options(schema_translate_map=hosts_map, **{CALLS: None})
-        for call in calls:
-            self.after_commit(transaction, call)
+                    opened.execution_options(schema_translate_map=hosts_map, **{OWN: False})
 
     def after_commit(self, transaction: AsyncConnection, call: Call) -> None:
         """Call something after the commit of a transaction: of a host's, a moment later.
 
-        There is no call when the transaction, or a SAVEPOINT around the writes so far, is rolled back. There may be one
-        when a host's commit itself fails.
+        There is no call when the transaction is rolled back. There may be one when a SAVEPOINT in it is, or when a host's
+        commit itself fails.
         """
-        calls, opened = self._calls_of(transaction), _opened(transaction)
-        root = opened.get_transaction()
-        if calls is not None:
-            calls.append(call)
-        elif root is not None:
-            self._after_commit.setdefault(root, []).append((call, opened.in_nested_transaction()))
-            event.listen(opened, "commit", self._committing)  # as above
-            event.listen(opened, "rollback_savepoint", self._savepoint_rolled_back)
+        opened = _opened(transaction)
+        if (root := opened.get_transaction()) is not None:
+            if root not in self._after_commit:
+                event.listen(opened, "commit", self._committing)  # of a host's; another time changes nothing
+            self._after_commit.setdefault(root, []).append(call)
 
     def _committing(self, connection: SyncConnection) -> None:
         if (root := connection.get_transaction()) is not None:
             _call(root, self._after_commit.pop(root, []))
-
-    def _savepoint_rolled_back(self, connection: SyncConnection, _name: str, _context: None) -> None:
-        # It may be a SAVEPOINT within that one. A missing call only means that a worker polls later.
-        if (root := connection.get_transaction()) is not None:
-            calls = self._after_commit.get(root, [])
-            calls[:] = [each for each in calls if not each[1]]
 
     @asynccontextmanager
     async def lent(self, connection: AsyncConnection) -> AsyncIterator[AsyncConnection]:
@@ -215,19 +203,16 @@ class Transactions:
         finally:
             event.remove(opened, "commit", _refuse)
 
-    def _calls_of(self, transaction: object) -> list[Call] | None:
-        """Return the calls that follow the commit of one of the plugin's own, or of its SAVEPOINT; ``None``: it is a host's.
+    def _is_own(self, transaction: object) -> bool:
+        """Return whether a transaction is one of the plugin's own, or within its SAVEPOINT.
 
         Raises:
             TransactionInvalid: another call uses it.
         """
         opened = getattr(transaction, "sync_connection", None)
-        if opened is None:
-            return None
         if opened in self._in_use and _used.get() is not opened:
             raise TransactionInvalid("another call of the plugin uses this transaction: wait for it first")
-        calls: list[Call] | None = opened.get_execution_options().get(CALLS)
-        return calls
+        return opened is not None and bool(opened.get_execution_options().get(OWN))
 
     def _check(self, connection: object) -> SyncConnection:
         """Return the connection of a host's transaction, in which the plugin can write.
@@ -254,7 +239,7 @@ class Transactions:
             return opened
         raise TransactionInvalid(f"a transaction {wrong}")
 
-    async def _set_savepoint(self, connection: AsyncConnection, calls: list[Call]) -> None:
+    async def _set_savepoint(self, connection: AsyncConnection) -> None:
         options, dialect = _opened(connection).get_execution_options(), connection.dialect
         level = options.get("isolation_level") or getattr(dialect, "_on_connect_isolation_level", None)
         if not self._sql.is_server:
@@ -270,7 +255,7 @@ class Transactions:
                 await _give_up(connection)
             raise
         # A host's map of schemas does not hold for the plugin's tables.
-        _opened(connection).execution_options(**OWN_SCHEMA, **{CALLS: calls})
+        _opened(connection).execution_options(**OWN_SCHEMA, **{OWN: True})
 
     async def _release(self, connection: AsyncConnection) -> None:
         try:
@@ -278,7 +263,7 @@ class Transactions:
         except asyncio.CancelledError:
             await _give_up(connection)
             raise
-        _opened(connection).execution_options(**{CALLS: None})
+        _opened(connection).execution_options(**{OWN: False})
 
     async def _roll_back(self, connection: AsyncConnection) -> None:
         if connection.closed or connection.invalidated:
@@ -314,12 +299,12 @@ def _opened(connection: AsyncConnection) -> SyncConnection:
     return opened
 
 
-def _call(root: RootTransaction, calls: list[tuple[Call, bool]]) -> None:
+def _call(root: RootTransaction, calls: list[Call]) -> None:
     """Make the calls when the commit has ended: SQLAlchemy reports it just before it is made."""
     if calls and root.is_active:
         asyncio.get_running_loop().call_later(COMMIT_SECONDS, _call, root, calls)
         return
-    for call, _ in calls:
+    for call in calls:
         call()
 
 

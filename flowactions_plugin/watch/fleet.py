@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from sqlalchemy import BigInteger, Insert, insert, literal, null, select, update
@@ -28,6 +28,9 @@ STALE_MS: Final = 45_000
 WORKERS_KEPT_MS: Final = DAY_MS
 """How long the row of one that is gone is kept."""
 
+Limited: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Of organizations, the destinations that a process sends one delivery at a time, and since when (Unix milliseconds)."""
+
 
 class Fleet:
     """The row of this process.
@@ -44,7 +47,7 @@ class Fleet:
         self._slots = slots
         self._id = ""
         self._claimed = 0
-        self._limited: Mapping[str, int] = {}
+        self._limited: Limited = {}
 
     def begin(self) -> str:
         """Begin anew, under an id that this returns."""
@@ -53,14 +56,12 @@ class Fleet:
         self._limited = {}
         return self._id
 
-    def is_news(self, limited: Mapping[str, int]) -> bool:
+    def is_news(self, limited: Limited) -> bool:
         """Return whether this process limits something else than it has written."""
         return limited != self._limited
 
     @repeated
-    async def beat(
-        self, in_flight: int, claimed: int, limited: Mapping[str, int] = MappingProxyType({})
-    ) -> bool:
+    async def beat(self, in_flight: int, claimed: int, limited: Limited = MappingProxyType({})) -> bool:
         """Write that this process is alive. A row that is not there, as at first, is written.
 
         Args:

@@ -41,7 +41,7 @@ DeliveryAlerted: TypeAlias = Callable[[DeliveryAlert], Awaitable[None]]
 
 
 class Monitor:
-    """Watches deliveries; see `Observer`.
+    """Watches the deliveries of one process.
 
     Args:
         database: where statistics and the fleet are written.
@@ -71,7 +71,7 @@ class Monitor:
         self._beat_at = 0.0
 
     def record(self, completions: Sequence[Completion]) -> None:
-        """Count outcomes that were just written."""
+        """Count outcomes that were just written. It returns at once, and does not raise."""
         if self._since is None:
             self._since = self._clock()
         self._tally.record(completions)
@@ -148,7 +148,7 @@ class Monitor:
                 self.tell(alert)
 
     def tell(self, alert: DeliveryAlert) -> None:
-        """Log what has become of a destination, and tell the host; see `Observer`."""
+        """Log what has become of a destination, and tell the host. It returns at once, and does not raise."""
         place = printable(alert.destination), printable(alert.organization_id)
         if alert.organization_id == EVERY_ORGANIZATION:
             # Nobody else would say it: of this, no alert is queued, and it is not of the host.

@@ -51,42 +51,28 @@ class Health:
         self._timer = timer
         self._until = 0.0
         self._word: Word = "starting"
-        self._looking: asyncio.Task[Word] | None = None
+        self._turn = asyncio.Lock()
 
     async def readiness(self) -> Word:
         """Return ``ready``, or what is missing: ``starting`` (the lifespan), ``database``, ``tables``, ``unwritable``."""
         if not self._is_running():
             return "starting"
-        if self._looking is not None and self._looking.get_loop() is not asyncio.get_running_loop():
-            self._looking = None  # of a loop that has ended
-        if self._looking is None:
-            if self._timer() < self._until:
-                return self._word
-            self._looking = asyncio.create_task(self._look())
-        # Callers of the same moment share one look, and one that goes away leaves it to the others.
-        return await asyncio.shield(self._looking)
-
-    async def aclose(self) -> None:
-        """Wait for a look that is under way: who asked for it may have left, and it uses the database."""
-        task = self._looking
-        if task is not None and task.get_loop() is asyncio.get_running_loop():
-            await asyncio.wait({task})
+        async with self._turn:
+            if self._timer() >= self._until:
+                self._word = await self._look()
+                self._until = self._timer() + CACHE_SECONDS
+            return self._word
 
     async def _look(self) -> Word:
-        word: Word = "ready"
         try:
             async with asyncio.timeout(LOOK_SECONDS):
                 async with self._database.read() as connection:
                     await connection.execute(select(literal(1)).select_from(outbox).limit(1))
-            if self._database.refused is not None:
-                word = "unwritable"
         except SchemaOutdated:
-            word = "tables"
+            return "tables"
         except (StorageUnavailable, TimeoutError):
-            word = "database"
-        finally:
-            self._word, self._until, self._looking = word, self._timer() + CACHE_SECONDS, None
-        return word
+            return "database"
+        return "ready" if self._database.refused is None else "unwritable"
 
 
 @repeated

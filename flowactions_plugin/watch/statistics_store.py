@@ -89,16 +89,13 @@ async def _add(
         return []
     changed = await transaction.execute(built(_updating_health), {"given": json_rows(health)})
     alerts = [alert for row in changed.all() if (alert := _alert(row)) is not None]
-    if alerts:
-        notified = [
-            {
-                "organization": each.organization_id,
-                "destination": each.destination,
-                "fails": int(each.kind == "failing"),
-            }
-            for each in alerts
-        ]
-        await transaction.execute(built(_marking_notified), {"notified": json_rows(notified)})
+    for alert in alerts:
+        told = database.now() if alert.kind == "failing" else None
+        of = (
+            destinations.c.organization_id == alert.organization_id,
+            destinations.c.destination == alert.destination,
+        )
+        await transaction.execute(update(destinations).where(*of).values(alerted_at=told))
     return alerts
 
 
@@ -236,16 +233,3 @@ def _gone(counted: Mapping[tuple[str, str], Counts]) -> list[DeliveryAlert]:
         for (organization, destination), counts in counted.items()
         for origin, number in counts.gone.items()
     ]
-
-
-def _marking_notified(sql: Dialect) -> Any:
-    """Write the statement that records what the host is told, for the destinations in the parameter ``notified``."""
-    notified = sql.values_table("notified", organization=Text, destination=Text, fails=Integer)
-    return (
-        update(destinations)
-        .where(
-            destinations.c.organization_id == notified.c.organization,
-            destinations.c.destination == notified.c.destination,
-        )
-        .values(alerted_at=case((notified.c.fails == 1, sql.now()), else_=null()))
-    )

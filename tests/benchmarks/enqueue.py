@@ -26,7 +26,7 @@ from sqlalchemy import text
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.keys import KeyUse
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.storage.database import Database
 from tests.benchmarks.field import a_webhook, on_each_database, opened, percentile
@@ -40,7 +40,6 @@ class Bench:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.outbox = Outbox(database, EgressGuard(development=True, resolve=Resolver(1)))
-        self.keys = IdempotencyKeys(database, 3_600_000)
         self._number = 0
         self._values: list[Any] = []
         self._insert: Callable[[list[Any]], Awaitable[Any]]
@@ -79,7 +78,7 @@ class Bench:
         """Enqueue as a host does with an idempotency key."""
         self._number += 1
         delivery = await self.outbox.new_delivery(a_webhook(URL, self._number))
-        use = KeyUse(self.keys, "acme", "host", f"key-{self._number}")
+        use = KeyUse(self.outbox.keys, "acme", "host", f"key-{self._number}")
         receipt = await PreparedDelivery(self.outbox, delivery, use).enqueue(None)
         assert receipt.status == "queued"
 

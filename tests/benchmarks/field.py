@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from flowactions_hookspecs import FlowNodeOrigin, Header
+from flowactions_hookspecs import FlowNodeOrigin, Header, OutboundWebhook
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.egress.resolver import Resolver
-from flowactions_plugin.queue.enqueue import Outbox, Webhook
+from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import LIVE, attempts, outbox
@@ -225,9 +225,9 @@ def worker(settings: Mapping[str, str]) -> Any:
     return running([*command, "--host", HOST], settings)
 
 
-def a_webhook(url: str, number: int) -> Webhook:
+def a_webhook(url: str, number: int) -> OutboundWebhook:
     """Make a webhook with a body of some 300 bytes and two headers of its own, as nodes send them."""
-    return Webhook(
+    return OutboundWebhook(
         organization_id="acme",
         agent_id="agent-1",
         origin=FlowNodeOrigin(organization_id="acme", agent_id="agent-1", flow_id="flow-1", node_id="node-1"),

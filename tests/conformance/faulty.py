@@ -293,6 +293,14 @@ ALTERED = [
     host("nobody-may-change", "may_change is never true.", 'may_change=person["may_change"],\n', "may_change=False,\n"),
     Fault("signature-ignored", "The signature behind a token is cut off and not compared.", (("host.py", "    return token.strip()", '    return token.strip().partition(".")[0]'), ("testing.py", '"Bearer {_token(who)}"', '"Bearer {_token(who)}.{sha256(_token(who).encode()).hexdigest()}"'))),
     host("first-organization", "Whoever is signed in belongs to the first organization of a check's own.", 'organization_id=person["organization_id"],\n', 'organization_id=min(row["id"] for row in await self.store.find(tables.organizations) if row["id"].endswith(person["id"].rpartition("-")[2])),\n'),
+    host("install-of-who-began", "Whoever the chat provider sends back is taken for who has begun an install.", "        person = await self._person(request)\n        if person is None:\n            return None\n", """        person = await self._person(request)
+        if request.path.endswith("/chat/install"):
+            self.__dict__["_began"] = person
+        elif request.path.endswith("/chat/callback"):
+            person = self.__dict__.get("_began", person)
+        if person is None:
+            return None
+"""),
     host("organization-of-the-path", "A backend belongs to the organization of the agent that it addresses.", 'organization_id=found["organization_id"],', 'organization_id=getattr(await self.agent(request.path.split("/")[3]), "organization_id", found["organization_id"]),'),
     host("secrets-of-all", "A node is looked up by flow and node, whoever's they are.", "if flow is None or flow.organization_id != organization_id:", "if flow is None:"),
     host("experiences-by-id", "A logic action is looked up by the experience's id alone.", "            agent_id=ref.agent_id,\n            organization_id=ref.organization_id,\n", ""),

@@ -42,26 +42,6 @@ class TestRun:
         assert main(["run", "--list", "--check", "PACING"]) == 0
         assert all(line.startswith("PACING-") for line in capsys.readouterr().out.splitlines())
 
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
-        [
-            ([], "name the factory that makes your host"),
-            (["a.b:c", "--check", "EAGRE"], "no check, group or profile is named 'EAGRE'; groups are LOAD, "),
-            (["a.b:c", "--database", "sqlite:///x"], "--database takes the URL of a PostgreSQL"),
-            (["a.b:c", "--time-scale", "0"], "--time-scale takes a number above 0"),
-            (["a.b:c", "--baseline", "nowhere.toml"], "the baseline nowhere.toml cannot be read"),
-        ],
-    )
-    def test_a_wrong_command_line_is_told_in_one_line(
-        self, arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """With exit status 2."""
-        assert main(["run", *arguments]) == 2
-        told = capsys.readouterr()
-        assert says in told.err
-        assert len(told.err.splitlines()) == 1
-        assert told.out == ""
-
     def test_a_factory_that_is_not_there_is_an_error(self, capsys: pytest.CaptureFixture[str]) -> None:
         """It is the driver's fault, not the host's."""
         assert main(["run", "no_such_package.testing:make_host"]) == 2
@@ -104,6 +84,37 @@ class TestRun:
         finally:
             sys.path.remove(str(tmp_path))
         assert "NOT PROVED: no check ran" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("run", "name the factory that makes your host"),
+        ("run a.b:c --check EAGRE", "no check, group or profile is named 'EAGRE'; groups are LOAD, "),
+        ("run a.b:c --database sqlite:///x", "--database takes the URL of a PostgreSQL"),
+        ("run a.b:c --time-scale 0", "--time-scale takes a number above 0"),
+        ("run a.b:c --baseline nowhere.toml", "the baseline nowhere.toml cannot be read"),
+        ("run --env env", "--env and --driver belong together"),
+        ("run a.b:c --driver a.b:d", "--env and --driver belong together"),
+        ("run a.b:c --env env --driver a.b:d", "name --env and --driver instead"),
+        ("run --env env --driver a.b:d --database postgresql://x", "serve-env has one, too"),
+        ("run --env none --driver a.b:d", "the environment none cannot be read"),
+        ("serve-env --url http://x:y/", "--url takes the URL at which the host is reached"),
+        ("serve-env --database sqlite:///x", "--database takes the URL of a PostgreSQL"),
+        ("serve-env --file /no/such/folder/env", "the environment cannot be written to /no/such/folder/env"),
+        ("init host.txt", "host.txt is not the name of a Python module"),
+        ("receiver --port 99999", "give another with --port"),
+    ],
+)
+def test_a_wrong_command_line_is_told_in_one_line(
+    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With exit status 2, and before anything is started."""
+    assert main(arguments.split()) == 2
+    told = capsys.readouterr()
+    assert says in told.err
+    assert len(told.err.splitlines()) == 1
+    assert told.out == ""
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -202,13 +213,6 @@ class TestInit:
         assert path.read_text() == "mine"
         assert "exists, and nothing is written" in capsys.readouterr().err
 
-    def test_a_path_that_cannot_be_used_is_told(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """In one line."""
-        assert main(["init", str(tmp_path / "host.txt")]) == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
-
     @pytest.mark.parametrize(
         ("path", "module"),
         [("h.py", "h"), ("a/b.py", "a.b"), ("src/a/b.py", "a.b"), ("../x/h.py", "h"), ("my-app/h.py", "h")],
@@ -259,9 +263,3 @@ def test_a_fake_is_served_with_its_settings_until_ctrl_c(command: list[str], nam
         _, errors = process.communicate(timeout=SAFETY_SECONDS)
     assert process.returncode == 0
     assert errors == ""
-
-
-def test_a_taken_port_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    """In one line, which says how to give another."""
-    assert main(["receiver", "--port", "99999"]) == 2
-    assert "give another with --port" in capsys.readouterr().err

@@ -76,6 +76,7 @@ FOUND: Final[dict[str, tuple[str, ...]]] = {
     "nobody-may-change": ("AUTH-7", "a right that a person has does not work: POST /v1/webhooks/outbox/retry", "AUTH-1"),
     "signature-ignored": ("AUTH-6", "is answered when a person's credential comes with its middle character changed, with its last character changed", "AUTH-1"),
     "first-organization": ("TENANCY-1", "does not see exactly the deliveries of the organization", "AUTH-7"),
+    "install-of-who-began": ("TENANCY-2", "an install that was begun in another organization was not refused", "TENANCY-1"),
     "organization-of-the-path": ("TENANCY-4", "of another organization, is answered 400", "AUTH-2"),
     "secrets-of-all": ("TENANCY-6", "a person had a request signed with another organization's secret", "EAGER-2"),
     "experiences-by-id": ("TENANCY-7", "of another organization, is answered 202", "AUTH-4"),

@@ -17,7 +17,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flowactions_conformance.__main__ import main
 from flowactions_conformance.kit import hand_over
 from flowactions_conformance.kit.bench import Bench
 from flowactions_conformance.kit.hand_over import ServedAt, borrowed, read_environment, written
@@ -181,29 +180,6 @@ class TestHandOver:
             report = await checked(place, "INBOUND-1")
         assert report.error is not None
         assert "the driver claims inbound: start serve-env with --inbound" in report.error.message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ("run --env env", "--env and --driver belong together"),
-        ("run a.b:c --driver a.b:d", "--env and --driver belong together"),
-        ("run a.b:c --env env --driver a.b:d", "name --env and --driver instead"),
-        ("run --env env --driver a.b:d --database postgresql://x", "serve-env has one, too"),
-        ("run --env none --driver a.b:d", "the environment none cannot be read"),
-        ("serve-env --url http://x:y/", "--url takes the URL at which the host is reached"),
-        ("serve-env --database sqlite:///x", "--database takes the URL of a PostgreSQL"),
-        ("serve-env --file /no/such/folder/env", "the environment cannot be written to /no/such/folder/env"),
-    ],
-)
-def test_a_wrong_command_line_is_told_in_one_line(
-    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """With exit status 2, and before anything is started."""
-    assert main(arguments.split()) == 2
-    told = capsys.readouterr()
-    assert says in told.err
-    assert len(told.err.splitlines()) == 1
 
 
 async def _report(environ: Mapping[str, str], kind: str, pid: str) -> int:

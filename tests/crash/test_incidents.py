@@ -156,7 +156,7 @@ INCIDENTS = {
         "postgresql",
         "",
         "Message timestamp too new",
-        "A worker's clock is N min ahead of the database's: receivers refuse what it signs.",
+        "the clock of worker WORKER is N min ahead of the database's: receivers refuse what it signs.",
         ((r"\?status=dead", "dead"), (ONE, "This attempt began N min after the delivery ended")),
     ),
     "Workers crash": Incident(

@@ -34,8 +34,6 @@ class Run(NamedTuple):
 
 EXAMPLES = "tests.docs.test_examples"
 ENGINES = "tests.conformance.test_engines"
-SPIFF = "tests.conformance.test_engine_spiffworkflow"
-DBOS = "tests.conformance.test_engine_dbos"
 RECEIVING = "docs/how-to/receive-webhooks.md"
 
 RUN = [
@@ -51,18 +49,11 @@ RUN = [
     Run("docs/how-to/production.md", "sql", 2, "tests.docs.test_postgresql:test_two_roles_are_enough"),
     Run("docs/reference/contract.md", "python", 1, f"{EXAMPLES}:test_the_example_of_the_contract_works"),
     *(
-        Run("docs/how-to/use-with-langgraph.md", language, None, f"{ENGINES}:test_its_guide_can_be_followed")
-        for language in ("console", "python")
+        Run(f"docs/how-to/use-with-{engine}.md", language, None, f"{ENGINES}:test_its_guide_can_be_followed")
+        for engine, more in (("langgraph", ()), ("spiffworkflow", ("xml",)), ("dbos", ()))
+        for language in ("console", "python", *more)
     ),
     Run("docs/how-to/use-with-langgraph.md", "json", 1, f"{ENGINES}:test_its_own_server_runs_the_graph"),
-    *(
-        Run("docs/how-to/use-with-spiffworkflow.md", language, None, f"{SPIFF}:test_its_guide_can_be_followed")
-        for language in ("console", "python", "xml")
-    ),
-    *(
-        Run("docs/how-to/use-with-dbos.md", language, None, f"{DBOS}:test_its_guide_can_be_followed")
-        for language in ("console", "python")
-    ),
     *(
         Run(
             RECEIVING,

@@ -95,7 +95,7 @@ class Item(NamedTuple):
         return self.phase in {"ok", "bad", "back"}
 
 
-Fields: TypeAlias = tuple[float | None, float, float]
+Fields: TypeAlias = tuple[float, float, float]
 """Of a `Contact`: its last success, and since and until when leases of others have a grace; seconds from now."""
 
 
@@ -127,7 +127,7 @@ class Worker(NamedTuple):
         return (*self.items, *asked, *([] if self.enqueued is None else [self.enqueued]))
 
 
-STARTED: Final = Worker(contact=(None, math.inf, -math.inf))
+STARTED: Final = Worker(contact=(-math.inf, math.inf, -math.inf))
 
 
 @cache
@@ -145,7 +145,7 @@ def contact_after(fields: Fields, event: Literal["passes", "fails", "failed"]) -
                 contact.succeeded(now)
             elif event == "fails":
                 contact.failed()
-    last = None if contact._last is None else max(LONG_AGO * TICK, contact._last - now)
+    last = contact._last if math.isinf(contact._last) else max(LONG_AGO * TICK, contact._last - now)
     if now >= contact._until:
         return last, math.inf, -math.inf
     return last, contact._since if math.isinf(contact._since) else contact._since - now, contact._until - now

@@ -20,11 +20,15 @@ from flowactions_conformance.kit.under_test import Turn
 from flowactions_conformance.variables import PREFIX
 
 PUBLIC_URL: Final = "BACKEND_PUBLIC_URL"
-SELF = Check("PREFLIGHT-0", "core", "The driver does its part", "", None, (), lambda _: asyncio.sleep(0))
+SELF = Check("PREFLIGHT-0", "core", "The driver does its part", "", (), lambda _: asyncio.sleep(0))
 
 
-async def preflight(session: Session) -> Host:
+async def preflight(session: Session, *, sends_events: bool) -> Host:
     """Start the host that checks share, and try each method of the driver that ``core`` needs once.
+
+    Args:
+        session: open.
+        sends_events: whether one of the checks sends events of the auth provider.
 
     Returns:
         The host. `Session.claims` is set.
@@ -40,8 +44,9 @@ async def preflight(session: Session) -> Host:
     if session.served is not None:
         await _check_served(session, host)
     _check_settings(session, host)
-    if "inbound" in claims and session.served is None:
-        # Only such a host has the method that makes this setting a valid one.
+    session.takes_events = sends_events and "inbound" in claims
+    if session.takes_events and session.served is None:
+        # Only such a host has the method that makes the setting of the events' secret a valid one.
         # A check tells of a host that does not stop.
         with suppress(DriverFault):
             await host.running.stop(judged=False)

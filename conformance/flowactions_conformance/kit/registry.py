@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-if TYPE_CHECKING:
-    from flowactions_conformance.kit.trial import Trial
+from flowactions_conformance.kit.outcomes import CheckResult, Status
 
 PROFILES: Final = (
     "core",
@@ -39,6 +38,7 @@ GROUPS: Final = (
 )
 """The modules of `checks`, in the order in which the checks are reported."""
 
+Run: TypeAlias = Callable[[Any], Awaitable[None]]
 Served: TypeAlias = Literal["shared", "restart", "kill", "no"]
 """What a check needs of a host that somebody else has started: only that it serves; that the driver restarts it, or kills it; or
 what nobody but the kit can do, for example a start with other settings."""
@@ -52,9 +52,9 @@ class Check(NamedTuple):
         profile: of `PROFILES`.
         title: what holds in a host that passes, in one sentence.
         clause: the section of the contract page, and of the specification, that it follows from.
-        since: the contract's version in which it became required; ``None``: it is provisional, and only warns.
         causes: what usually causes a failure, the most frequent first.
-        run: the check itself.
+        run: the check itself, given a `trial.Trial`; of a check of plugins, a `plugins.tried.Tried`.
+        since: the contract's version in which it became required; ``None``: it is provisional, and only warns.
         alone: whether it starts hosts of its own, instead of using the one that all share.
         needs: kinds of items of a world that a host may lack (`HostDriver.lacks`).
         served: what it needs of a host that somebody else has started.
@@ -65,54 +65,41 @@ class Check(NamedTuple):
     profile: str
     title: str
     clause: str
-    since: str | None
     causes: tuple[str, ...]
-    run: Callable[[Trial], Awaitable[None]]
+    run: Run
+    since: str | None = "1.0"
     alone: bool = False
-    needs: frozenset[str] = frozenset()
+    needs: tuple[str, ...] = ()
     served: Served = "shared"
-    covers: frozenset[str] = frozenset()
+    covers: tuple[str, ...] = ()
+
+    @property
+    def sends_events(self) -> bool:
+        """Whether it sends events of the auth provider: the one that asks each of the host's methods does, too."""
+        return self.profile == "inbound" or self.id == "TASK-5"
 
     @property
     def name(self) -> str:
         """The id with what the check is about, for lists of tests: ``AUTH-2-garbage-is-refused``."""
         return f"{self.id}-{self.run.__name__.replace('_', '-')}"
 
+    def result(self, status: Status, **more: Any) -> CheckResult:
+        """Return its result, with further fields of `CheckResult`."""
+        own = {name: getattr(self, name) for name in ("id", "profile", "title", "clause", "since")}
+        return CheckResult(**{**own, "status": status, **more})
+
 
 _checks: dict[str, Check] = {}
 
 
-def check(
-    id_: str,
-    *,
-    profile: str,
-    clause: str,
-    causes: Sequence[str],
-    since: str | None = "1.0",
-    alone: bool = False,
-    needs: Iterable[str] = (),
-    served: Served = "shared",
-    covers: Iterable[str] = (),
-) -> Callable[[Callable[[Trial], Awaitable[None]]], Callable[[Trial], Awaitable[None]]]:
-    """Register a check; the first line of its docstring is its title."""
+def check(id_: str, **fields: Any) -> Callable[[Run], Run]:
+    """Register a check, with the fields of `Check`; the first line of its docstring is its title."""
 
-    def register(run: Callable[[Trial], Awaitable[None]]) -> Callable[[Trial], Awaitable[None]]:
+    def register(run: Run) -> Run:
         if id_ in _checks:
             raise ValueError(f"two checks have the id {id_}")
         title = (run.__doc__ or "").strip().partition("\n")[0]
-        _checks[id_] = Check(
-            id_,
-            profile,
-            title,
-            clause,
-            since,
-            tuple(causes),
-            run,
-            alone,
-            frozenset(needs),
-            served,
-            frozenset(covers),
-        )
+        _checks[id_] = Check(id_, title=title, run=run, **fields)
         return run
 
     return register

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib import metadata
 from typing import Final
 
@@ -87,21 +88,11 @@ class Runner:
 
     async def _run(self, check: Check) -> tuple[CheckResult, bool]:
         """Run one check once; return its result, and whether a second try may tell more."""
-        began = time.monotonic()
-        result = CheckResult(
-            id=check.id,
-            profile=check.profile,
-            title=check.title,
-            clause=check.clause,
-            since=check.since,
-            status=Status.PASS,
-            rerun=self._rerun(check),
-        )
-        if check.profile not in self.session.claims or check.needs & self.session.lacks:
-            return msgspec.structs.replace(result, status=Status.NOT_CLAIMED), False
+        began, result = time.monotonic(), partial(check.result, rerun=self._rerun(check))
+        if check.profile not in self.session.claims or self.session.lacks.intersection(check.needs):
+            return result(Status.NOT_CLAIMED), False
         if lacking := self._lacking(check):
-            untried = Finding(message=lacking)
-            return msgspec.structs.replace(result, status=Status.NOT_TRIED, finding=untried), False
+            return result(Status.NOT_TRIED, finding=Finding(message=lacking)), False
         trial = Trial(self.session, check, None if check.alone else self.host)
         try:
             status, finding = await _judge(check, trial)
@@ -111,9 +102,8 @@ class Runner:
             finding = msgspec.structs.replace(finding, logged=trial.logged())
         is_doubtful = status is Status.ERROR or (status in FAILURES and trial.saw_overload)
         known = self._baseline.get(check.id) if status in FAILURES else None
-        ended = msgspec.structs.replace(
-            result,
-            status=status if known is None else Status.KNOWN,
+        ended = result(
+            status if known is None else Status.KNOWN,
             finding=finding,
             timeline=tuple(trial.timeline),
             seconds=time.monotonic() - began,
@@ -225,7 +215,8 @@ async def run_checks(
 
     try:
         async with session.running():
-            runner = Runner(session, await preflight(session), known)
+            sends_events = any(check.sends_events for check in checks)
+            runner = Runner(session, await preflight(session, sends_events=sends_events), known)
             async with asyncio.TaskGroup() as group:
                 for check in checks:
                     if not runner.runs_last(check):

@@ -73,6 +73,7 @@ class Session(Bench):
     Attributes:
         mode: how hosts run unless a check says otherwise.
         causes: what was found already → the check that says so.
+        takes_events: whether hosts are started with the secret of the auth provider's events.
         kill_lock: held while a process is killed, and while webhooks are awaited that it could take along.
     """
 
@@ -98,6 +99,7 @@ class Session(Bench):
         self.databases = Databases(server)
         self.claims: frozenset[str] = frozenset()
         self.lacks: frozenset[str] = frozenset()
+        self.takes_events = False
         self.output = output or Output()
         self.kill_lock = asyncio.Lock()
         self.processes: dict[int, asyncio.Task[Host]] = {}
@@ -201,7 +203,7 @@ class Session(Bench):
             self._check_importable()
         listener = listen()
         url = url_of(listener)
-        given = self.settings(plugins, url, chat=chat, inbound="inbound" in self.claims)
+        given = self.settings(plugins, url, chat=chat, inbound=self.takes_events)
         env = Env(
             settings={**given, **(settings or {}), HOST_SETTING: name},
             base_url=url,

@@ -26,6 +26,7 @@ from flowactions_conformance.kit.probing.control import Event
 from flowactions_conformance.kit.probing.plugin import ROUTES, TOKEN
 from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.kit.session import Host, Session
+from flowactions_conformance.kit.support.compare import difference
 from flowactions_conformance.kit.under_test import Flow, Login, Turn, World
 from flowactions_conformance.kit.values import Values
 from flowactions_conformance.receiver import Arrival
@@ -161,6 +162,26 @@ class Trial(Parts):
         """Fails the check unless two values are equal."""
         self.expect(actual == expected, message, expected=expected, actual=actual, causes=causes)
 
+    def same(self, actual: object, expected: object, message: str) -> None:
+        """Fails the check unless two JSON values are equal; the message ends with the first difference."""
+        found = difference(expected, actual)
+        self.expect(found is None, f"{message}: {found}", expected=expected, actual=actual)
+
+    def answers(
+        self,
+        answer: httpx.Response,
+        good: object,
+        message: str,
+        expected: object = "",
+        causes: Sequence[str] = (),
+    ) -> None:
+        """Fails the check unless an answer is as it should be; ``good`` is that, or the status that it must have."""
+        if type(good) is int:
+            good, expected = answer.status_code == good, expected or good
+        said = (str(answer.status_code), answer.headers.get("location"), answer.text[:500])
+        actual = " ".join(filter(None, said))
+        self.expect(good, message, expected=expected, actual=actual, causes=causes)
+
     # What a check does to the host
 
     async def seed(self, *flows: Flow, world: World | None = None) -> None:
@@ -250,12 +271,7 @@ class Trial(Parts):
             **fields,
         }
         answer = await self.request("POST", f"{ROUTES}/enqueue", host=host, json=body)
-        self.expect(
-            answer.status_code == 200,
-            "the plugin could not enqueue a webhook",
-            expected="200 from the probe's route",
-            actual=f"{answer.status_code} {answer.text[:500]}",
-        )
+        self.answers(answer, 200, "the plugin could not enqueue a webhook")
         receipt: dict[str, Any] = answer.json()
         return receipt
 

@@ -14,15 +14,12 @@ import logging
 import threading
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sqlalchemy import Connection, column, func, inspect, select, table
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from flowactions_plugin.errors import SchemaNewer, SchemaOutdated, StorageUnavailable
-
-if TYPE_CHECKING:
-    from alembic.config import Config
 
 log = logging.getLogger("flowactions.storage")
 
@@ -60,52 +57,52 @@ def current(connection: Connection) -> str | None:
     return stored
 
 
-async def lock_schema(transaction: AsyncConnection) -> None:
-    """Wait until no other process creates or changes tables, until the transaction ends.
+async def prepare_tables(transaction: AsyncConnection, *, by_host: bool, dry: bool = False) -> str | None:
+    """Create or upgrade tables that need it, in a transaction that the caller commits; return their revision before.
 
-    Raises:
-        StorageUnavailable: the database cannot store all characters.
-    """
-    if transaction.dialect.name != "postgresql":
-        return
-    locking = select(func.pg_advisory_xact_lock(SCHEMA_LOCK), func.current_setting("server_encoding"))
-    encoding = (await transaction.execute(locking)).one()[1]
-    if encoding != "UTF8":
-        raise StorageUnavailable(
-            f"the database is in {encoding}, which cannot store every character: use one that was made by CREATE "
-            "DATABASE … ENCODING 'UTF8' TEMPLATE template0",
-            code=UNTRANSLATABLE,
-        )
-
-
-async def prepare_tables(transaction: AsyncConnection, *, by_host: bool) -> bool:
-    """Create or upgrade tables that need it, in a transaction that the caller commits; return whether there were none.
+    No other process creates or changes tables until the transaction ends.
 
     Args:
-        transaction: as `lock_schema` has left it. A host whose tables are there waits for no other one.
+        transaction: on SQLite, one that may write. A host whose tables are there waits for no other one.
         by_host: whether a host's start does it. It upgrades SQLite's tables only, which one process is expected to use,
             and works with tables of a later release.
+        dry: change nothing.
 
     Raises:
         SchemaNewer: the tables are of a later release.
         SchemaOutdated: they are of an earlier release, or of a state before the first one.
+        StorageUnavailable: the database cannot store all characters.
     """
-    if not await transaction.run_sync(_must_upgrade, by_host):
-        return False
+    is_server = transaction.dialect.name == "postgresql"
+    if is_server:
+        locking = select(func.pg_advisory_xact_lock(SCHEMA_LOCK), func.current_setting("server_encoding"))
+        encoding = (await transaction.execute(locking)).one()[1]
+        if encoding != "UTF8":
+            raise StorageUnavailable(
+                f"the database is in {encoding}, which cannot store every character: use one that was made by CREATE "
+                "DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+                code=UNTRANSLATABLE,
+            )
+    revision = await transaction.run_sync(current)
+    if not _must_upgrade(revision, by_host, is_server) or dry:
+        return revision
     # Not a lock of asyncio's, which belongs to one event loop.
     while not _ALEMBIC.acquire(blocking=False):  # noqa: ASYNC110  an Event would belong to one event loop, too
         await asyncio.sleep(0.02)
     try:
-        return await transaction.run_sync(upgrade)
+        await transaction.run_sync(upgrade, revision)
     finally:
         _ALEMBIC.release()
+    return revision
 
 
-def upgrade(connection: Connection) -> bool:
-    """Upgrade the tables to `head` in the caller's transaction, one call at a time in a process; return whether none were there (§9)."""
+def upgrade(connection: Connection, revision: str | None) -> None:
+    """Upgrade tables of a revision to `head` in the caller's transaction, one call at a time in a process (§9)."""
     from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
 
-    revision, config, its_log = current(connection), _config(), logging.getLogger("alembic")
+    config, its_log = Config(), logging.getLogger("alembic")
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
     level = its_log.level
     if level == logging.NOTSET:
@@ -120,7 +117,6 @@ def upgrade(connection: Connection) -> bool:
         log.info(
             "upgraded the tables from revision %s to %s", revision, head(), extra={"event": "tables.upgraded"}
         )
-    return revision is None
 
 
 def outdated(found: str | None, wanted: str) -> str:
@@ -135,9 +131,9 @@ def outdated(found: str | None, wanted: str) -> str:
     return f"the tables are at revision {found} and this release needs {wanted}: run 'flowactions migrate'"
 
 
-def _must_upgrade(connection: Connection, by_host: bool) -> bool:
-    """Return whether tables are missing, or of an earlier release; no other process may change them meanwhile."""
-    revision, wanted = current(connection), head()
+def _must_upgrade(revision: str | None, by_host: bool, is_server: bool) -> bool:
+    """Return whether tables are missing, or of an earlier release; a host upgrades none on a server."""
+    wanted = head()
     if revision is None or revision == wanted:
         return revision is None
     if revision > wanted:
@@ -153,14 +149,6 @@ def _must_upgrade(connection: Connection, by_host: bool) -> bool:
             extra={"event": "tables.newer"},
         )
         return False
-    if revision not in revisions() or (by_host and connection.dialect.name != "sqlite"):
+    if revision not in revisions() or (by_host and is_server):
         raise SchemaOutdated(outdated(revision, wanted))
     return True
-
-
-def _config() -> Config:
-    from alembic.config import Config  # noqa: PLC0415
-
-    config = Config()
-    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
-    return config

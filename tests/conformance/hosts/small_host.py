@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from flowactions_hookspecs import DashboardPrincipal, Host, Node, Request
+from flowactions_hookspecs import DashboardPrincipal, Host, Node, Request, Walk
 
 WEBHOOK = {"webhookUrl": "https://hooks.example.com/x", "webhookBody": '{"said": {{content}}}'}
 DATABASE = "all.db"
@@ -26,6 +26,11 @@ class SmallHost(Host):
 
     async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
         """Nothing is delivered here."""
+
+
+def walk(run_id: str, content: str = "") -> Walk:
+    """Make the walk of a run."""
+    return Walk(organization_id="acme", agent_id="agent", flow_id="welcome", run_id=run_id, content=content)
 
 
 def outbox(folder: Path, database: str = DATABASE) -> list[tuple[str, str, str]]:

@@ -23,7 +23,7 @@ from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.retention import prune_actions, prune_audit
 from flowactions_plugin.operators.scope import Actor, Scope
-from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.claimed import given_back
 from flowactions_plugin.queue.outcomes import MAY_BE_SENT
 from flowactions_plugin.queue.rules import HELD_SECONDS, Transition
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
@@ -250,7 +250,7 @@ class TestCancellationOfClaimedRows:
         else:
             await actions.change(ACME, (await actions.preview(ACME, "cancel", EVERYTHING)).chosen, MAYA, "no")
         assert {(row.status, row.last_error) for row in await rows(queue)} == {("dead", "no" + MAY_BE_SENT)}
-        await queue.store.give_back([Return(first)])
+        await queue.store.complete([given_back(first)])
         row = await queue.row(first.id)
         assert (row.status, row.last_error, row.error_class, row.claimed_by) == (
             "dead",

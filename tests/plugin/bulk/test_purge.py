@@ -238,7 +238,7 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     """In any column, also what workers limit, and when the worker writes that again; but for the lines of the audit."""
     place = "http://acme-only.example:80"
     executor = an_executor(queue, lambda _request: httpx.Response(200))
-    executor.limits.record(
+    executor.load.limits.record(
         claimed(destination=place), Outcome(0, 0, error="timed out after 10 s while connecting")
     )
     fleet = Fleet(queue.database, "continuous", 1)
@@ -267,7 +267,7 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     for _ in range(2):
         await beat()
         assert not await found()
-    assert executor.limits.limited() == {}
+    assert executor.load.limits.limited() == {}
     # One that limits nothing forgets once, too.
     await Purge(queue.database, "acme").run(OPERATOR)
     await beat()
@@ -290,10 +290,10 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
     await Purge(queue.database, "acme").begin(OPERATOR)
     answering.set()
     await sending
-    executor.limits.record(claim, Outcome(0, 0, error="timed out after 10 s"))
-    assert executor.limits.limited() != {}
+    executor.load.limits.record(claim, Outcome(0, 0, error="timed out after 10 s"))
+    assert executor.load.limits.limited() != {}
     await executor.completer.flush()
-    assert executor.limits.limited() == {}
+    assert executor.load.limits.limited() == {}
 
 
 async def test_statistics_that_could_not_be_written_are_dropped_all_the_same(queue: Queue) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from flowactions_hookspecs import Delivery, FlowActions
+from flowactions_hookspecs import Delivery, FlowActions, OutboundWebhook
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress import guard as guard_module
 from flowactions_plugin.egress.attempt import Aborted, Outcome
@@ -22,7 +22,6 @@ from flowactions_plugin.egress.resolver import Resolver
 from flowactions_plugin.egress.sender import Sender
 from flowactions_plugin.egress.transport import OutboundTransport
 from flowactions_plugin.errors import EgressRefused
-from flowactions_plugin.queue.enqueue import Webhook
 from flowactions_plugin.settings.model import read_settings
 from tests.authority import inner_authority
 from tests.loopback import listening
@@ -252,8 +251,8 @@ def looking_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Names, threadi
             go.set()
 
 
-def a_webhook(url: str) -> Webhook:
-    return Webhook(
+def a_webhook(url: str) -> OutboundWebhook:
+    return OutboundWebhook(
         organization_id="acme", agent_id="a", origin=ORIGIN, event_type="t", entity="e", url=url, max_attempts=1
     )
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from flowactions_plugin.insights.results import Bucket, Counted, Worker
+from flowactions_plugin.insights.findings import findings_of, worst_of
+from flowactions_plugin.insights.results import Bucket, Counted, Finding, Worker, Worst
 from flowactions_plugin.insights.verdict import Facts, Share, judge
 from flowactions_plugin.storage.postgresql import Snapshot
 from tests.rings import sampled
@@ -118,43 +119,61 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
     [
         (4999, None),
         (-4999, None),
-        (5000, "is 5 s ahead of the database's."),
-        (-240_000, "is 4 min behind the database's: receivers refuse what it signs."),
-        (599_900, "is 10 min ahead of the database's: receivers refuse what it signs."),
+        (5000, "is 5 s ahead of the database's"),
+        (-240_000, "is 4 min behind the database's: receivers refuse what it signs"),
+        (599_900, "is 10 min ahead of the database's: receivers refuse what it signs"),
     ],
     2,
 )
-def test_a_wrong_clock_of_a_worker_is_part_of_the_reason(ahead: int, says: str | None) -> None:
-    """From five seconds on; from four minutes on with what follows from it."""
+def test_a_wrong_clock_of_a_worker_is_a_warning_to_operators(ahead: int, says: str | None) -> None:
+    """From five seconds on; from four minutes on with what follows from it. Machines are nothing for an organization."""
     stands = facts(None, 0, workers=[a_worker(0, clock_ahead_ms=each) for each in (None, ahead, 9)])
-    verdict = judge(stands)
-    assert verdict.state == "idle"
-    assert verdict.reason == "Nothing is due." + (f" A worker's clock {says}" if says else "")
+    found = [(each.level, each.about, each.words) for each in findings_of(stands)]
+    assert found == ([("warning", "clock", f"the clock of worker w {says}")] if says else [])
+    assert findings_of(stands._replace(sees_all=False)) == []
+    assert judge(stands).reason == "Nothing is due."
     assert stands.clock_ahead_ms == ahead
 
 
 @pytest.mark.parametrize(
-    ("snapshot", "says"),
+    ("snapshot", "level", "says"),
     [
-        (None, ""),
-        (Snapshot("process 7", 9000, 99_999), ""),
+        (Snapshot("process 7", 9000, 99_999), "note", "process 7 may still read for 2 h: 99,999"),
         (
-            Snapshot("process 7 (pg_dump of backup)", 900, 100_000),
-            (
-                " PostgreSQL keeps what the process 7 (pg_dump of backup) may still read for 15 min: 100,000 old versions of rows, "
-                "which claims and searches pass over."
-            ),
+            Snapshot("process 7 (pg_dump)", 900, 100_000),
+            "warning",
+            "process 7 (pg_dump) may still read for 15 min: 100,000",
         ),
         (
             Snapshot("replication slot old", None, 700_000),
-            (
-                " PostgreSQL keeps what the replication slot old may still read: 700,000 old versions of rows, which claims and "
-                "searches pass over."
-            ),
+            "warning",
+            "replication slot old may still read: 700,000",
         ),
     ],
 )
-def test_what_keeps_old_versions_of_rows_is_part_of_the_reason(snapshot: Snapshot | None, says: str) -> None:
-    """Who it is, since when, and what it costs; from a hundred thousand on, which is noticed."""
-    verdict = judge(facts(None, 0, snapshot=snapshot))
-    assert verdict.reason == f"Nothing is due.{says}"
+def test_what_keeps_old_versions_of_rows_is_found(snapshot: Snapshot, level: str, says: str) -> None:
+    """Who it is, since when, and what it costs; from a hundred thousand on, which is noticed, a warning."""
+    (found,) = findings_of(facts(None, 0, snapshot=snapshot))
+    assert (found.level, found.about) == (level, "transactions")
+    assert (
+        found.words
+        == f"PostgreSQL keeps what the {says} old versions of rows, which claims and searches pass over"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stands", "level"),
+    [
+        (facts(None, 0), "ok"),
+        (facts(299_999, 0), "ok"),
+        (facts(300_000, 0), "warning"),
+        (facts(alive=0, absent_ms=60_000), "warning"),
+        (facts(10**7, alive=0), "failed"),
+    ],
+)
+def test_the_worst_of_verdict_and_findings_counts(stands: Facts, level: Worst) -> None:
+    """A note is as good as nothing."""
+    verdict, note = judge(stands), Finding("note", "paused", "")
+    assert (verdict.level, bool(verdict.advice)) == (level, level != "ok")
+    assert worst_of(verdict, [note]) == level
+    assert worst_of(verdict, [note, Finding("failed", "workers", "")]) == "failed"

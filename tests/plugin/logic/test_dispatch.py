@@ -3,14 +3,10 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import create_async_engine
 
 from flowactions_hookspecs import (
     FlowActions,
@@ -20,7 +16,6 @@ from flowactions_hookspecs import (
     QuestionRequired,
     Receipt,
 )
-from flowactions_plugin.settings.model import read_settings
 from tests import triggers
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, development
@@ -30,10 +25,8 @@ from tests.waiting import until
 EXPERIENCE = replace(triggers.EXPERIENCE, action_index=2)
 
 
-async def fired(actions: FlowActions, ref: LogicActionRef, transaction: Any = None) -> Receipt:
-    return await actions.dispatch(
-        ref, firing_id=uuid4().hex, occurred_at=datetime.now(UTC), transaction=transaction
-    )
+async def fired(actions: FlowActions, ref: LogicActionRef) -> Receipt:
+    return await actions.dispatch(ref, firing_id=uuid4().hex, occurred_at=datetime.now(UTC))
 
 
 @pytest.fixture
@@ -92,25 +85,3 @@ async def test_what_cannot_be_dispatched_says_why(
     receipt = await fired(actions, NODE)
     assert (receipt.status, receipt.reason) == ("skipped", "question_required")
     assert receiver.requests == []
-
-
-async def test_in_the_hosts_transaction_it_commits_or_rolls_back_with_it(
-    tmp_path: Path, postgres_url: str
-) -> None:
-    """Nothing is in the outbox before the host commits, nor after it rolls back, on both databases."""
-    for url in (f"sqlite:///{tmp_path / 'shared.db'}", postgres_url):
-        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
-        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_HOST_WORKER": "off"}
-        host = SmallHost(settings, database=engine)
-        host.action = LogicAction(url="http://127.0.0.1:9/")
-        actions = FlowActions.load(host)
-        async with actions.lifespan():
-            for commit, rows in ((False, 0), (True, 1)):
-                async with engine.connect() as connection:
-                    receipt = await fired(actions, EXPERIENCE, connection)
-                    assert receipt.status == "queued"
-                    await (connection.commit() if commit else connection.rollback())
-                async with engine.connect() as connection:
-                    count = await connection.execute(text("SELECT count(*) FROM flowactions_outbox"))
-                    assert count.scalar_one() == rows
-        await engine.dispose()

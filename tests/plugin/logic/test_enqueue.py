@@ -187,7 +187,7 @@ class TestEnqueue:
             assert (await run.call("k")).status_code == expected
             await run.run("UPDATE flowactions_enqueue_rates SET times = '[]'")
         services = services_of(run.host)
-        updated_at, database, keys = enqueue_rates.c.updated_at, services._database, services._keys
+        updated_at, database, keys = enqueue_rates.c.updated_at, services._database, services._outbox.keys
         assert [await keys.prune(10), await database.prune(updated_at, 3600_000, 10)] == [0, 0]
         await run.run("UPDATE flowactions_enqueue_keys SET created_at = 1")
         await run.run("UPDATE flowactions_enqueue_rates SET updated_at = 1")

@@ -6,11 +6,9 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx
 import pytest
 
 from flowactions_conformance.chat_provider import Fault, Gate
-from flowactions_conformance.chat_provider.faults import RATE_LIMITED
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node
 from flowactions_plugin.chat.failures import (
     ADVICE,
@@ -22,11 +20,9 @@ from flowactions_plugin.chat.failures import (
 )
 from flowactions_plugin.settings.model import READERS
 from tests.chatting import Adopted, adopted, adopting_settings
+from tests.pacing import another
 from tests.rings import sampled
-from tests.support import SmallHost, a_walk, development, transport_of
-from tests.waiting import until
-
-DOWN = Fault(503, b"<html>down</html>")
+from tests.support import SmallHost, a_walk, development, services_of
 
 
 @pytest.fixture
@@ -118,11 +114,6 @@ class TestFailing:
         result = await run.reach({"chatMessageText": "hi", **config})
         assert advice in (result.message or "")
 
-    async def test_a_missing_scope_tells_to_reconnect(self, run: Adopted) -> None:
-        """A permission that the token predates needs a new install (§7.1)."""
-        run.provider.state.tokens_of(run.provider.state.workspaces[0])[0].scopes = ("users:read",)
-        assert "Reconnect" in ((await run.to_channel()).message or "")
-
     async def test_without_a_connection_nothing_is_tried(
         self,
         database_url: str,
@@ -140,61 +131,6 @@ class TestFailing:
                 result = await actions.reach(a_walk(), node)
             assert (result.status, result.reason, result.halt) == ("failed", "not_connected", False)
 
-    async def test_after_a_revocation_sends_fail_and_the_card_says_to_reconnect(self, run: Adopted) -> None:
-        """A dead token marks the connection, so the dashboard can tell (§6.2)."""
-        for token in run.provider.state.tokens_of(run.provider.state.workspaces[0]):
-            token.dead = "token_revoked"
-        assert "Reconnect" in ((await run.to_channel()).message or "")
-        transport = transport_of(run.actions)
-        async with httpx.AsyncClient(transport=transport, base_url="http://host") as client:
-
-            async def is_revoked() -> bool:
-                card = (await client.get("/integrations/chat/connection")).json()["data"]
-                return (card["status"], card["statusReason"]) == ("revoked", "token_revoked")
-
-            await until(is_revoked)
-            card = (await client.get("/integrations/chat/connection")).json()["data"]
-        assert "Reconnect" in card["advice"]
-        result = await run.to_channel()
-        assert (result.reason, "Reconnect" in (result.message or ""), run.posts) == ("send_failed", True, 1)
-
-
-class TestRetrying:
-    async def test_a_passing_failure_is_retried_when_asked(self, run: Adopted) -> None:
-        """Up to four attempts, together with continue-on-failure (§7.1, §8)."""
-        run.provider.faults["chat.postMessage"].extend([DOWN, DOWN, DOWN])
-        result = await run.to_channel(chatRetryOnFailure=True, chatContinueOnFailure=True)
-        assert (result.status, run.posts) == ("sent", 4)
-
-    async def test_four_attempts_are_the_most(self, run: Adopted) -> None:
-        """After the fourth failure the node has failed."""
-        run.provider.faults["chat.postMessage"].extend([DOWN] * 5)
-        result = await run.to_channel(chatRetryOnFailure=True)
-        assert (result.reason, run.posts) == ("send_failed", 4)
-
-    async def test_without_retry_there_is_one_attempt(self, run: Adopted) -> None:
-        """Retry is off by default (§2.1)."""
-        run.provider.faults["chat.postMessage"].append(DOWN)
-        assert ((await run.to_channel()).reason, run.posts) == ("send_failed", 1)
-
-    async def test_what_needs_a_person_is_not_retried(self, run: Adopted) -> None:
-        """not_in_channel does not pass by itself."""
-        result = await run.to_channel(chatChannelId="C00RANDOM", chatRetryOnFailure=True)
-        assert (result.reason, run.posts) == ("send_failed", 1)
-
-    async def test_throttling_is_waited_for(self, run: Adopted) -> None:
-        """A Retry-After of a second is honoured."""
-        run.provider.faults["chat.postMessage"].append(RATE_LIMITED)
-        assert ((await run.to_channel(chatRetryOnFailure=True)).status, run.posts) == ("sent", 2)
-
-    async def test_only_the_post_is_repeated(self, run: Adopted) -> None:
-        """A direct message whose post fails does not open its channel again."""
-        run.provider.faults["chat.postMessage"].append(DOWN)
-        config = {"chatActionType": "dm", "chatUserId": "U000GRACE", "chatMessageText": "hi"}
-        await run.reach({**config, "chatRetryOnFailure": True})
-        assert run.provider.calls.count("conversations.open") == 1
-        assert run.texts == [("@grace", "hi")]
-
 
 class TestDeferred:
     """A chat message in a client-paced flow."""
@@ -210,7 +146,9 @@ class TestDeferred:
     async def test_racing_advances_send_once(self, run: Adopted) -> None:
         """However many calls race, one message is posted (§3.2)."""
         walk = await self.record(run)
-        found = await asyncio.gather(*(run.actions.advance(walk, "s") for _ in range(10)))
+        pacing = services_of(run.actions.host)._pacing
+        processes = (pacing, another(pacing)) * 5
+        found = await asyncio.gather(*(each.advance(walk, "s") for each in processes))
         assert [result.status for advanced in found for result in advanced.results] == ["sent"]
         assert run.texts == [("#orders", "hi")]
         assert await run.actions.advance(walk, "s") == Advanced(state="done")

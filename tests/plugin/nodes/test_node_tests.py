@@ -196,11 +196,6 @@ class TestOtherTypes:
         assert (outcome.status, outcome.reason) == ("failed", "plugin_error")
         assert await count(run, halted_runs, halted_runs.c.organization_id == "probe") == 1
 
-    async def test_an_unknown_type_is_skipped(self, run: Running) -> None:
-        """Nothing is counted either."""
-        outcome = await run.actions.test(a_draft("nobody"), a_walk())
-        assert (outcome.status, outcome.reason) == ("skipped", "unknown_node_type")
-
 
 class TestChat:
     async def test_a_message_is_posted(self, chat: Adopted) -> None:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from flowactions_hookspecs import Advanced, Deferred, FlowActions, Node, NodeResult, Walk
 from flowactions_plugin.errors import LeaseLost
 from flowactions_plugin.nodes.pacing import Pacing
-from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
+from flowactions_plugin.nodes.store import step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
+from tests.pacing import another
 from tests.recorder import Recorder, recorder
 from tests.support import SmallHost, a_walk, development, hurry, services_of
 from tests.waiting import until
@@ -85,16 +85,6 @@ async def test_nothing_fires_until_its_step(actions: FlowActions, receiver: Reco
     await until(lambda: len(receiver.requests) == 5)
 
 
-async def test_what_fires_is_the_walk_as_it_was_recorded(actions: FlowActions, receiver: Recorder) -> None:
-    """userId and content are those of the moment of recording."""
-    walk = before(a_walk(content="then"), "s")
-    walk = a_walk(run_id=walk.run_id, pacing=Deferred("s"), content="then \ud800")
-    await actions.reach(walk, node("a", receiver.url))
-    await actions.advance(a_walk(run_id=walk.run_id, content="now"), "s")
-    await until(lambda: receiver.requests)
-    assert json.loads(receiver.requests[0].body)["said"] == "then \ufffd"
-
-
 async def test_other_runs_and_organizations_are_not_touched(actions: FlowActions, receiver: Recorder) -> None:
     """A step of one run fires nothing of another, not even with the same run id in another organization."""
     walk = a_walk()
@@ -109,18 +99,11 @@ async def test_racing_advances_fire_once(actions: FlowActions, receiver: Recorde
     walk = a_walk()
     for name in ("a", "b", "c"):
         await actions.reach(before(walk, "s"), node(name, receiver.url))
-    results = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(20)))
+    processes = (pacing_of(actions), another(pacing_of(actions))) * 10
+    results = await asyncio.gather(*(each.advance(walk, "s") for each in processes))
     assert sorted(ids(*results)) == ["a", "b", "c"]
     assert {result.status for each in results for result in each.results} == {"queued"}
     assert {each.state for each in results} <= {"done", "running"}
-
-
-async def test_a_node_that_is_reached_twice_is_recorded_once(actions: FlowActions, receiver: Recorder) -> None:
-    """A walk that is repeated after a crash does not double its nodes."""
-    walk = a_walk()
-    for _ in range(2):
-        await actions.reach(before(walk, "s"), node("a", receiver.url))
-    assert ids(await actions.advance(walk, "s")) == ["a"]
 
 
 async def test_a_record_survives_a_restart(database_url: str, receiver: Recorder) -> None:
@@ -159,11 +142,12 @@ async def test_the_signing_secret_is_not_recorded(tmp_path: Path) -> None:
 
 async def test_a_halt_stops_those_that_race(actions: FlowActions, receiver: Recorder) -> None:
     """Nobody gets past a node that halts, however many call at once."""
+    processes = (pacing_of(actions), another(pacing_of(actions))) * 5
     for _ in range(10):
         walk = a_walk()
         await actions.reach(before(walk, "s"), node("stop", "ftp://x", webhookContinueOnFailure=False))
         await actions.reach(before(walk, "s"), node("late", receiver.url))
-        found = await asyncio.gather(*(actions.advance(walk, "s") for _ in range(10)))
+        found = await asyncio.gather(*(each.advance(walk, "s") for each in processes))
         assert ids(*found) == ["stop"]
         assert ids(await actions.advance(walk, "s")) == []
     await nothing_but(actions, receiver)
@@ -198,107 +182,28 @@ async def test_what_a_process_left_behind_is_taken_over(
     assert "2 deferred nodes run without their user" in caplog.text
 
 
-async def test_what_ends_every_process_is_dropped(
-    database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A node whose processes all ended is dropped, and those after it run."""
-    async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, store = pacing_of(made)
-        walk = a_walk()
-        for name in ("poison", "fine"):
-            await made.reach(before(walk, "s"), node(name, receiver.url))
-        for _ in range(MAX_LEASES):
-            assert len((await store.lease(step_of(walk, "s"))).records) == 2
-            await expire(database_url)
-        assert await pacing.recover() == 1
-        assert await pacing.recover() == 0
-        assert "node poison of run" in caplog.text
-    async with running(database_url):
-        await until(lambda: receiver.requests)
-    assert [json.loads(request.body)["node"] for request in receiver.requests] == ["fine"]
-
-
 async def test_a_process_that_was_too_slow_changes_nothing(database_url: str, receiver: Recorder) -> None:
     """Who wakes up after its lease was reclaimed neither runs nor removes anything."""
     async with running(database_url, FLOWACTIONS_HOST_WORKER="off") as made:
-        pacing, store = pacing_of(made)
+        pacing = pacing_of(made)
         walk = a_walk()
         for name in ("a", "b"):
             await made.reach(before(walk, "s"), node(name, receiver.url))
         step = step_of(walk, "s")
-        slow = await store.lease(step)
-        assert (await store.lease(step_of(walk, "s"))).state == "running"
+        slow = await pacing._store.lease(step)
+        other = another(pacing)
+        assert (await other._store.lease(step)).state == "running"
         await expire(database_url)
-        taken = await store.lease(step_of(walk, "s"))
+        taken = await other._store.lease(step)
         assert [record.node.id for record in taken.records] == ["a", "b"]
         with pytest.raises(LeaseLost):
-            await store.renew(step, slow.records[0].token)
+            await pacing._store.renew(step)
         assert await pacing._run_all(step, slow, None) == Advanced(state="running")
-        assert ids(await pacing._run_all(step, taken, None)) == ["a", "b"]
+        assert ids(await other._run_all(step, taken, None)) == ["a", "b"]
 
 
-async def test_a_long_step_is_leased_to_its_end(
-    database_url: str, receiver: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While many slow nodes run, the lease is renewed; nobody reclaims them meanwhile."""
-    monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", 0.02)
-    hurry(monkeypatch, "deferred nodes")
-    prepare = Outbox.new_delivery
-    ends: list[int] = []
-
-    async def slowly(self: Outbox, webhook: Any) -> Any:
-        async with services_of(one.host)._database.read() as connection:
-            query = "SELECT held_until FROM flowactions_deferred ORDER BY id"
-            ends.append((await connection.exec_driver_sql(query)).scalars().all()[-1])
-        await asyncio.sleep(0.1)
-        return await prepare(self, webhook)
-
-    monkeypatch.setattr(Outbox, "new_delivery", slowly)
-    walk = a_walk()
-    names = [f"n{number}" for number in range(8)]
-    async with running(database_url) as one, running(database_url):
-        for name in names:
-            await one.reach(before(walk, "s"), node(name, receiver.url))
-        assert ids(await one.advance(walk, "s")) == names
-        await until(lambda: len(receiver.requests) == len(names))
-    assert len(ends) == len(names)
-    assert ends == sorted(set(ends))
-
-
-async def test_in_the_hosts_transaction_everything_belongs_to_it(tmp_path: Path, postgres_url: str) -> None:
-    """Recording, leasing, enqueuing and removing commit or roll back with the host's own (§3.2), on both databases."""
-    for url in (f"sqlite:///{tmp_path / 'shared.db'}", postgres_url):
-        engine = create_async_engine(read_settings({"FLOWACTIONS_DATABASE_URL": url}).database_url)
-        settings = {"FLOWACTIONS_ENVIRONMENT": "development", "FLOWACTIONS_HOST_WORKER": "off"}
-        actions = FlowActions.load(SmallHost(settings, database=engine))
-
-        async def counted(engine: AsyncEngine = engine) -> tuple[int, ...]:
-            async with engine.connect() as connection:
-                deferred = "(SELECT count(*) FROM flowactions_deferred WHERE ran_at IS NULL)"
-                query = text(f"SELECT {deferred}, count(*) FROM flowactions_outbox")  # noqa: S608  our own words
-                return tuple((await connection.execute(query)).one())
-
-        async with actions.lifespan():
-            walk = a_walk()
-            for commit, expected in ((False, (0, 0)), (True, (1, 0))):
-                async with engine.connect() as connection:
-                    recorded = await actions.reach(
-                        before(walk, "s"), node("a", "http://127.0.0.1:9/"), connection
-                    )
-                    assert recorded.status == "recorded"
-                    await (connection.commit() if commit else connection.rollback())
-                assert await counted() == expected
-            for commit, expected in ((False, (1, 0)), (True, (0, 1))):
-                async with engine.connect() as connection:
-                    assert ids(await actions.advance(walk, "s", connection)) == ["a"]
-                    await (connection.commit() if commit else connection.rollback())
-                assert await counted() == expected
-        await engine.dispose()
-
-
-def pacing_of(actions: FlowActions) -> tuple[Pacing, DeferredStore]:
-    pacing = services_of(actions.host)._pacing
-    return pacing, pacing._store
+def pacing_of(actions: FlowActions) -> Pacing:
+    return services_of(actions.host)._pacing
 
 
 async def expire(database_url: str) -> None:

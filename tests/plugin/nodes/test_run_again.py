@@ -90,7 +90,7 @@ async def test_a_node_that_was_dropped_does_not_run_again(run: Paced) -> None:
     for name in ("poison", "fine"):
         await run.record(walk, name)
     for _ in range(MAX_LEASES):
-        await run.store.lease(step_of(walk, "s"))
+        await run.killed().lease(step_of(walk, "s"))
         await run.expire()
     assert ran(await run.actions.advance(walk, "s")) == ["fine"]
     assert (await run.record(walk, "poison")).reason == "already_run"
@@ -145,15 +145,15 @@ async def test_a_call_that_looked_before_the_first_node_ran_is_told_running(
     walk = a_walk()
     for name in ("a", "b"):
         await run.record(walk, name)
-    step = step_of(walk, "s")
+    step, other = step_of(walk, "s"), run.killed()
     find = run.store.find
 
     async def find_and_wait(*given: Any) -> Any:
         found = await find(*given)
         monkeypatch.undo()
-        leased = await run.store.lease(step)
+        leased = await other.lease(step)
         async with run.database.write() as connection:
-            assert await run.store.pop(leased.records[0], connection)
+            assert await other.pop(leased.records[0], connection)
         return found
 
     monkeypatch.setattr(run.store, "find", find_and_wait)
@@ -208,8 +208,8 @@ async def test_a_transaction_of_the_hosts_locks_no_rows_of_other_runs(database_u
         mine, other = a_walk(run_id="mine"), a_walk(run_id="other")
         for walk in (mine, other):
             await run.record(walk, "n")
-        left = await run.store.lease(step_of(other, "s"))
-        run.pacing._pending[step_of(other, "s")] = left.records[0].token
+        assert (await run.store.lease(step_of(other, "s"))).records
+        run.pacing._pending[step_of(other, "s")] = None
         async with engine.connect() as connection:
             assert ran(await run.actions.advance(mine, "s", connection)) == ["n"]
             free = text("SELECT token FROM flowactions_deferred WHERE run_id = 'other' AND token IS NOT NULL")

@@ -22,6 +22,7 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.nodes.store import LEASE_SECONDS, MAX_LEASES, DeferredStore
+from tests.pacing import another
 from tests.plugin.nodes.crm import Act, Contact, crm, ran
 from tests.rings import sampled
 from tests.support import a_walk
@@ -447,13 +448,13 @@ class TestReaches:
     async def test_one_that_takes_longer_than_its_lease_runs_once(
         self, database_url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its lease is renewed while it runs, so neither recovery nor another advance begins it; nor does one failure to renew it end it."""
+        """The step's lease is renewed, so recovery begins neither it nor what is behind it; nor does one failure to renew end it."""
         monkeypatch.setattr("flowactions_plugin.nodes.pacing.RENEW_SECONDS", 0.1)
         renewed = asyncio.Event()
         renew = DeferredStore.renew
         calls = 0
 
-        async def counting(self: DeferredStore, step: Any, token: str) -> None:
+        async def counting(self: DeferredStore, step: Any) -> None:
             nonlocal calls
             calls += 1
             if calls == 8:
@@ -461,7 +462,7 @@ class TestReaches:
             try:
                 if calls == 2:
                     raise StorageUnavailable("the database failed: for a moment")
-                await renew(self, step, token)
+                await renew(self, step)
             finally:
                 await run.age(LEASE_SECONDS / 3)  # the time until the next one, however long that takes here
 
@@ -472,10 +473,10 @@ class TestReaches:
             return NodeResult(status="sent")
 
         async with crm(database_url, act) as run:
-            walk = await run.record("n")
+            walk = await run.record("m", "n")
             call = asyncio.create_task(run.actions.advance(walk, "s"))
             while not renewed.is_set():
-                assert await run.pacing.recover() == 0
+                assert await another(run.pacing).recover() == 0
                 await asyncio.sleep(0.01)
-            assert ran(await call) == [("n", "sent")]
-            assert run.plugin.runs == 1
+            assert ran(await call) == [("m", "sent"), ("n", "sent")]
+            assert run.plugin.runs == 2

@@ -19,7 +19,7 @@ from flowactions_plugin.nodes.store import MAX_LEASES, DeferredStore, step_of
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.pacing import Paced, paced, ran
+from tests.pacing import Paced, another, paced, ran
 from tests.support import a_walk
 from tests.waiting import until
 
@@ -58,8 +58,8 @@ class TestStates:
                 patched.setattr(Outbox, "new_delivery", slowly)
                 winner = asyncio.create_task(run.actions.advance(walk, "s"))
                 await begun.wait()
-                for _ in range(3):
-                    assert await run.actions.advance(walk, "s") == Advanced(state="running")
+                for process in (run.pacing, another(run.pacing)):
+                    assert await process.advance(walk, "s") == Advanced(state="running")
                 go.set()
                 advanced = await winner
             assert (advanced.state, ran(advanced)) == (end, ["first", "last"])
@@ -121,8 +121,8 @@ class TestStates:
         assert len(events) == 3
 
     async def test_nodes_run_with_the_walk_as_recorded(self, run: Paced) -> None:
-        """Agent, user, content and visit are those of the recording, whatever the advancing walk says."""
-        walk = a_walk(agent_id="then", user_id="u then", content="c then", visit="7")
+        """Agent, user, content and visit are those of the recording, also what UTF-8 cannot hold, whatever the advancing walk says."""
+        walk = a_walk(agent_id="then", user_id="u then", content="c then \ud800", visit="7")
         pacing = run.offering("fax")
         recorded = replace(walk, pacing=Deferred(None))
         await pacing.reach(recorded, Node(id="n", type="fax"))
@@ -249,13 +249,15 @@ class TestTheDatabaseFails:
                 assert (await run.actions.advance(walk, "s")).state == "done"
         assert ran(await run.actions.advance(walk, "s")) == ["a"]
 
-    async def test_only_the_first_record_counts_leases(self, run: Paced) -> None:
-        """What stands behind a node that ends its processes is not dropped with it."""
+    async def test_only_the_first_record_counts_leases(
+        self, run: Paced, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A node whose processes all ended is dropped; what stands behind it runs."""
         walk = a_walk()
         for name in ("poison", "b", "c"):
             await run.record(walk, name)
         for _ in range(MAX_LEASES):
-            assert (await run.store.lease(step_of(walk, "s"))).records
+            assert (await run.killed().lease(step_of(walk, "s"))).records
             await run.expire()
         assert sorted(
             await run.query("SELECT node_id, holds FROM flowactions_deferred WHERE ran_at IS NULL")
@@ -264,8 +266,11 @@ class TestTheDatabaseFails:
             ("c", 0),
             ("poison", MAX_LEASES),
         ]
-        advanced = await run.actions.advance(walk, "s")
+        await run.expire()
+        assert [await run.pacing.recover() for _ in range(2)] == [1, 0]
+        ((_, _, advanced),) = run.host.told
         assert (advanced.state, ran(advanced)) == ("done", ["b", "c"])
+        assert "node poison of run" in caplog.text
 
 
 class TestTypesNotOffered:
@@ -319,7 +324,7 @@ class TestTypesNotOffered:
             assert (await both._store.lease(step_of(walk, "s"))).records
         plain = a_walk(run_id="plain")
         await run.record(plain, "w")
-        await run.store.lease(step_of(plain, "s"))
+        await run.killed().lease(step_of(plain, "s"))
         await run.expire()
         await run.run("UPDATE flowactions_deferred SET held_until = 2 WHERE run_id = 'plain'")
         for _ in range(3):
@@ -343,7 +348,7 @@ class TestRecovery:
             walk = a_walk(visit="3")
             await run.record(walk, "a", step=step)
             await run.record(walk, "b", step=step, halts=halts)
-            await run.store.lease(step_of(walk, step))
+            await run.killed().lease(step_of(walk, step))
             await run.expire()
             assert await run.pacing.recover() == 1
             told_walk, told_step, advanced = run.host.told.pop()
@@ -365,7 +370,7 @@ class TestRecovery:
             run.host.tell = tell
             walk = a_walk()
             await run.record(walk, "a")
-            await run.store.lease(step_of(walk, "s"))
+            await run.killed().lease(step_of(walk, "s"))
             await run.expire()
             assert await run.pacing.recover() == 1
         assert caplog.text.count("Telling.nodes_recovered failed") == 2

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,9 @@ PAGED = {
 
 OF_ONE = {"/find", "/deliveries/{delivery_id:str}", "/actions/{action_id:str}", "/actions/new"}
 """Pages without a list of rows: they lead on, or show one thing."""
+
+
+LIVE = re.compile(r'<tr data-live="([^"]*)"')
 
 
 async def crowd(site: Site) -> str:
@@ -105,6 +110,10 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
             assert rows <= most, path
             if role == "operator":
                 assert rows == most, path
+            if path in {"/connections", "/destinations"}:  # ids of the others' rows are none here
+                for link in re.findall(r'rel="next" href="([^"]*)"', page.text):
+                    following = await site.browser.get(page.url.join(unescape(link)))
+                    assert set(LIVE.findall(following.text)) - set(LIVE.findall(page.text)), link
         shown = (await site.get(f"/deliveries/{delivery}")).text
         assert shown.count('<strong class="certainty">') == MOST_ATTEMPTS
         preview = (await site.get("/actions/new", params={"kind": "retry", "organization": "acme"})).text
@@ -154,7 +163,7 @@ async def test_an_overview_takes_ten_statements_at_the_most(queue: Queue, scope:
         row = claimed(organization_id=organization, destination=place)
         monitor.record([Completion(row, Outcome(0, 1, status_code=500), failed) for _ in range(20)])
     await monitor.write()
-    await Fleet(database, "continuous", 10).beat(0, 0, {place: 1})
+    await Fleet(database, "continuous", 10).beat(0, 0, {"acme": {place: 1}})
     await queue.run("UPDATE flowactions_outbox SET takeovers = 3, waiting_since = 1, last_error = 'x'")
     insights = Insights(database, Settings(alerts_url=place))
     about = {each.about for each in (await insights.overview(scope)).findings}

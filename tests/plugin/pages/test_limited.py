@@ -20,10 +20,10 @@ HUNG = "http://127.0.0.1:9"
 SINCE, EARLIER = 1_700_000_000_000, 1_600_000_000_000
 
 
-async def limit(queue: Queue, limited: dict[str, int]) -> Fleet:
+async def limit(queue: Queue, since: int, organization_id: str = "acme") -> Fleet:
     fleet = Fleet(queue.database, "continuous", 10)
     fleet.begin()
-    await fleet.beat(0, 0, limited)
+    await fleet.beat(0, 0, {organization_id: {HUNG: since}})
     return fleet
 
 
@@ -40,10 +40,12 @@ async def fail(queue: Queue, organization_id: str) -> None:
 
 
 async def test_pages_name_what_is_limited(site: Site) -> None:
-    """The destination, with the time, on both pages and at its delivery, to those who send there."""
-    await limit(site.queue, {HUNG: SINCE})
+    """The destination, with the time, on both pages and at its delivery, to the organization whose attempts time out."""
+    await limit(site.queue, SINCE)
     await fail(site.queue, "acme")
+    await fail(site.queue, "globex")
     row_id = await site.put(organization_id="acme", destination=HUNG)
+    others = await site.put(organization_id="globex", destination=HUNG)
     for role in ("reader", "operator reader"):
         site.sign_in(role)
         overview = (await site.get()).text
@@ -55,14 +57,17 @@ async def test_pages_name_what_is_limited(site: Site) -> None:
         assert "its destination is limited to one delivery at a time since" in said
         assert '<time datetime="2023-11-14T22:13:20' in said
     site.sign_in("other")
-    overview = (await site.get()).text
-    assert "one delivery at a time" not in overview
-    assert "acme" not in overview
+    for page in ("", "/destinations", f"/deliveries/{others}"):
+        shown = (await site.get(page)).text
+        assert not page or HUNG in shown
+        assert "at a time" not in shown
+        assert "2023-11-14" not in shown
+        assert "acme" not in shown
 
 
 async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     """The first of several says since when; one that was killed or has stopped counts no more, and nonsense is nothing."""
-    first, second = await limit(queue, {HUNG: SINCE}), await limit(queue, {HUNG: EARLIER})
+    first, second = await limit(queue, SINCE), await limit(queue, EARLIER)
     status = Insights(queue.database)
 
     async def now() -> list[str]:
@@ -74,7 +79,7 @@ async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
     assert await now() == [words.format("2023-11-14T22:13:20Z")]
     await first.beat(0, 0, {})
     assert await now() == []
-    await first.beat(0, 0, {HUNG: SINCE})
+    await first.beat(0, 0, {"acme": {HUNG: SINCE}})
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at - 46000")
     assert await now() == []
     await queue.run("UPDATE flowactions_workers SET last_seen_at = last_seen_at + 46000, limited = '[1'")
@@ -84,7 +89,7 @@ async def test_only_workers_that_are_alive_limit(queue: Queue) -> None:
 @pytest.mark.ci
 async def test_commands_name_what_is_limited(queue: Queue, database_url: str, tmp_path: Path) -> None:
     """`destinations list`, `status` and `outbox show`."""
-    await limit(queue, {HUNG: SINCE})
+    await limit(queue, SINCE)
     await fail(queue, "acme")
     row_id = await queue.put(organization_id="acme", destination=HUNG)
     settings = {"FLOWACTIONS_DATABASE_URL": database_url, "FLOWACTIONS_DELIVERY": "continuous"}

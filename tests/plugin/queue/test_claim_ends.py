@@ -15,21 +15,20 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor
-from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, Return
+from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.completer import Completer
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.rules import DELIVERED, START_MARGIN_SECONDS, WAIT_LIMIT_SECONDS
 from flowactions_plugin.queue.worker import Worker
-from tests.queueing import Queue, an_executor
+from tests.queueing import Queue, a_schedule, an_executor, continuously, ok
 from tests.sending import SlowAnswer
 from tests.waiting import until
 
 WAITED = WAIT_LIMIT_SECONDS * 1000 + 1000
 
 
-def ok(_request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200)
+async def fail(_origin: object) -> str:
+    raise RuntimeError
 
 
 class TestGivenBack:
@@ -66,8 +65,7 @@ class TestGivenBack:
         first = await queue.put()
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, ok)
-        claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
-        worker = Worker(queue.store, executor, claims)
+        worker = Worker(queue.store, executor, continuously(queue, executor))
         tried = asyncio.Event()
 
         async def away(_returns: object) -> Any:
@@ -75,7 +73,7 @@ class TestGivenBack:
             raise StorageUnavailable("away")
 
         with monkeypatch.context() as patched:
-            patched.setattr(queue.store, "give_back", away)
+            patched.setattr(queue.store, "complete", away)
             executor.abandon([claim])
             await tried.wait()
             second = await queue.put(url="http://127.0.0.1/second")
@@ -95,11 +93,12 @@ class TestGivenBack:
         since = int(await queue.database.time() * 1000) - WAITED
         await queue.run(f"UPDATE flowactions_outbox SET waiting_since = {since}")  # noqa: S608
         (claim,) = await queue.store.claim(1)
-        assert await queue.store.give_back([Return(claim)]) == {row_id: End("written", "pending")}
+        assert await queue.store.complete([given_back(claim)]) == {row_id: End("written", "pending")}
         assert (await queue.row(row_id)).waiting_since == since
-        (claim,) = await queue.store.claim(1)
-        ends = await queue.store.give_back([Return(claim, waits_for="the host")])
-        assert ends == {row_id: End("written", "waits")}
+        await a_schedule(queue, ok, signing_secret=fail).tick()
+        row = await queue.row(row_id)
+        assert (row.status, row.waiting_since) == ("dead", None)
+        assert row.last_error.startswith("it has waited too long: ")
 
     @pytest.mark.parametrize("waits_for", [None, "the host"])
     @pytest.mark.parametrize("is_lost", [False, True])
@@ -115,10 +114,10 @@ class TestGivenBack:
         row_id = await queue.put()
         (claim,) = await queue.store.claim(1)
         if is_lost:
-            await queue.store.give_back([Return(claim, waits_for=waits_for)])
+            await queue.store.complete([given_back(claim, waits_for=waits_for)])
         assert await queue.queries.cancel(row_id, "acme", "no more")
         completer = Completer(queue.store, finished)
-        completer.give_back(Return(claim, waits_for=waits_for))
+        completer.complete(given_back(claim, waits_for=waits_for))
         await completer.flush()
         assert told == []
         row = await queue.row(row_id)
@@ -279,7 +278,7 @@ async def test_what_arrived_while_a_worker_stood_still_is_written_before_it_clai
     row_id = await queue.put()
     with LagMeter(lambda: now[0]) as lag:
         executor = an_executor(queue, slow, lag=lag)
-        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
+        claims = continuously(queue, executor)
         await claims.run_once()
         await slow.arrived.wait()
         await queue.expire_claims()

@@ -17,7 +17,7 @@ from flowactions_plugin.queue.claimed import read_headers, read_origin
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
-from tests.queueing import ORIGIN, Queue, a_schedule
+from tests.queueing import ORIGIN, Queue, a_schedule, ok
 
 INT_MAX = 2**31 - 1
 TEXTS = [
@@ -52,10 +52,6 @@ async def states(queue: Queue) -> dict[Any, tuple[str, str]]:
     query = f"SELECT {key}, status, coalesce(last_error, '') FROM flowactions_outbox"  # noqa: S608
     async with queue.database.read() as connection:
         return {row[0]: (row[1], row[2]) for row in (await connection.execute(text(query))).all()}
-
-
-def ok(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.queue import continuous
 from flowactions_plugin.queue.claimed import ClaimedDelivery
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.worker import Worker
@@ -25,33 +24,11 @@ from flowactions_plugin.settings.model import read_settings
 from tests.bulk import copy
 from tests.loopback import listening
 from tests.pausing import ACME, MAYA
-from tests.queueing import Queue, a_schedule, an_executor
+from tests.queueing import Queue, a_schedule, an_executor, continuously, delivering, ok
 from tests.recorder import recorder
 from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import SAFETY_SECONDS, until
-
-
-def ok(_request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200)
-
-
-def a_continuous_worker(
-    queue: Queue, answer: Any, *, slots: int = 20, per_destination: int = 5, timing: Timing | None = None
-) -> Worker:
-    executor = an_executor(queue, answer, timing=timing)
-    claims = ContinuousClaims(queue.store, executor, slots=slots, per_destination=per_destination)
-    return Worker(queue.store, executor, claims)
-
-
-@asynccontextmanager
-async def running(worker: Worker) -> AsyncIterator[None]:
-    task = asyncio.create_task(worker.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
 
 
 class Silent:
@@ -127,13 +104,6 @@ async def test_a_tick_claims_within_the_limit_of_a_destination(queue: Queue) -> 
     assert (await queue.row(healthy)).status == "delivered"
 
 
-async def test_without_a_limit_a_tick_takes_the_oldest(queue: Queue) -> None:
-    """§8 as it stands: up to fifty, oldest first, wherever they go."""
-    slow = await queue.put(destination="http://dead.example.com:80")
-    await copy(queue.database, slow, 100)
-    assert await a_schedule(queue, lambda request: httpx.Response(200), limit=50).tick() == 50
-
-
 async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
     """More destinations than a claim asks, each with more rows than its limit: all is delivered, within the limits."""
     for number in range(130):
@@ -155,7 +125,7 @@ async def test_destinations_are_claimed_in_turn(queue: Queue) -> None:
             now[key] -= 1
         return httpx.Response(200)
 
-    async with running(a_continuous_worker(queue, answer, slots=20, per_destination=2)):
+    async with delivering(queue, continuously(queue, answer, 20, 2)):
         await until(lambda: _live(queue, 0))
     assert most.pop("all") <= 20
     assert len(most) == 130
@@ -187,7 +157,7 @@ async def test_more_dead_destinations_than_a_claim_asks_delay_no_other(queue: Qu
 
     # Half of the slots are for destinations that nothing has reached yet, as these all are: the others wait for a deadline.
     timing = Timing(deadline_seconds=1.0)
-    async with running(a_continuous_worker(queue, answer, slots=100, per_destination=1, timing=timing)):
+    async with delivering(queue, continuously(queue, answer, 100, 1, timing=timing)):
         await until(lambda: _is(queue, healthy, "delivered"))
         end.set()
     # Without rounds it would be asked when the others have no more rows that are due.
@@ -218,7 +188,7 @@ async def test_what_is_enqueued_here_is_sent_at_once(
 
 async def test_rows_that_others_enqueue_are_found(queue: Queue) -> None:
     """What no one in this process said is found by looking, twice a second."""
-    async with running(a_continuous_worker(queue, lambda request: httpx.Response(200))):
+    async with delivering(queue, continuously(queue, ok)):
         await asyncio.sleep(0.1)
         row_id = await queue.put()
         await until(lambda: _is(queue, row_id, "delivered"))
@@ -229,12 +199,9 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     slow = SlowAnswer()
     # A lane that has not answered has one in flight.
     ids = [await queue.put(url=f"http://127.0.0.1/{number % 3}") for number in range(8)]
-    task = asyncio.create_task(a_continuous_worker(queue, slow, per_destination=3).run())
-    await slow.arrived.wait()
-    task.cancel()
-    await asyncio.sleep(0.05)
-    slow.released.set()
-    await asyncio.wait({task})
+    async with delivering(queue, continuously(queue, slow, per_destination=3)):
+        await slow.arrived.wait()
+        asyncio.get_running_loop().call_later(0.05, slow.released.set)
     states = Counter([(await queue.row(row_id)).status for row_id in ids])
     assert states == {"delivered": 3, "pending": 5}
     assert await queue.store.claim(10) != []
@@ -259,7 +226,7 @@ async def test_after_a_stall_nothing_that_was_sent_is_sent_again(
     queue.store.contact.prefix = "00000001"
     with LagMeter(lambda: now[0]) as lag:
         executor = an_executor(queue, slow, lag=lag)
-        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=5)
+        claims = continuously(queue, executor)
         await claims.run_once()
         await until(lambda: len(arrived) == 1)
         now[0] += 20 if stall else 0
@@ -290,7 +257,8 @@ async def test_a_second_cancellation_ends_what_does_not_end(queue: Queue) -> Non
         return []
 
     await queue.put()
-    worker = a_continuous_worker(queue, ok)
+    claims = continuously(queue, ok)
+    worker = Worker(queue.store, claims._executor, claims)
     worker._store.claim = claim  # type: ignore[method-assign]
     running = asyncio.create_task(worker.run())
     await asked.wait()
@@ -309,25 +277,23 @@ async def test_an_unexpected_failure_affects_its_delivery_only(
 ) -> None:
     """A defect in one is logged; its slot is free again, and the rest is delivered."""
     caplog.set_level(logging.ERROR)
-    worker = a_continuous_worker(queue, lambda request: httpx.Response(200), slots=2, per_destination=1)
+    claims = continuously(queue, ok, 2, 1)
     ids = sorted([await queue.put() for _ in range(4)])
-    send = worker._executor._sender.send
+    send = claims._executor._sender.send
 
     async def fail_once(delivery: Any, *others: Any, **named: Any) -> Any:
         if delivery.id == ids[0]:
             raise LookupError
         return await send(delivery, *others, **named)
 
-    monkeypatch.setattr(worker._executor._sender, "send", fail_once)
-    async with running(worker):
+    monkeypatch.setattr(claims._executor._sender, "send", fail_once)
+    async with delivering(queue, claims):
         await until(lambda: _live(queue, 1))
     assert "failed unexpectedly" in caplog.text
 
 
 async def _live(queue: Queue, count: int) -> bool:
-    async with queue.database.read() as connection:
-        query = "SELECT count(*) FROM flowactions_outbox WHERE status IN ('pending', 'retrying')"
-        return bool((await connection.exec_driver_sql(query)).scalar_one() == count)
+    return await queue.count("status IN ('pending', 'retrying')") == count
 
 
 async def _is(queue: Queue, row_id: str, status: str) -> bool:
@@ -350,7 +316,7 @@ async def test_scans_take_a_small_part_of_the_time(queue: Queue, monkeypatch: py
 
     monkeypatch.setattr(queue.store, "scan", slow)
     monkeypatch.setattr(queue.store, "look", counted)
-    claims = ContinuousClaims(queue.store, an_executor(queue, ok), slots=2, per_destination=1)
+    claims = continuously(queue, ok, 2, 1)
     for _ in range(5):
         claims.wake()
         assert 0 < await claims.run_once() <= continuous.LOOK_SECONDS
@@ -367,7 +333,7 @@ async def test_rows_of_which_no_signal_tells_are_found(queue: Queue, found_by: s
         arrived.append(request.url.path)
         return httpx.Response(200)
 
-    claims = ContinuousClaims(queue.store, an_executor(queue, answer), slots=5, per_destination=5)
+    claims = continuously(queue, answer, 5)
     await claims.run_once()
     await queue.put(url="http://127.0.0.1/old")
     age = 1000 if found_by == "look" else 3_600_000
@@ -388,7 +354,7 @@ async def test_a_paused_lane_is_asked_once(queue: Queue, monkeypatch: pytest.Mon
     """A worker that has heard of rows of a destination that is paused does not ask for them again and again."""
     place = "http://127.0.0.1:80"
     await queue.put(url=f"{place}/", destination=place)
-    claims = ContinuousClaims(queue.store, an_executor(queue, ok), slots=5, per_destination=5)
+    claims = continuously(queue, ok, 5)
     await Operations(queue.database).pause(ACME, place, MAYA)
     asked, claim = 0, queue.store.claim
 
@@ -403,7 +369,7 @@ async def test_a_paused_lane_is_asked_once(queue: Queue, monkeypatch: pytest.Mon
         claims.wake()
         await claims.run_once()
     assert asked == 1
-    assert len(claims._lanes) == 0
+    assert len(claims._lanes._lanes) == 0
 
 
 async def test_a_retry_of_this_worker_is_found_when_it_is_due(
@@ -417,10 +383,9 @@ async def test_a_retry_of_this_worker_is_found_when_it_is_due(
         return httpx.Response(503 if len(times) == 1 else 200)
 
     monkeypatch.setattr("flowactions_plugin.queue.rules.JITTER", 0.0)
-    executor = an_executor(queue, answer, retry_schedule=(1,))
-    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
+    claims = continuously(queue, answer, 5, retry_schedule=(1,))
     row_id = await queue.put()
-    async with running(Worker(queue.store, executor, claims)):
+    async with delivering(queue, claims):
         await until(lambda: len(times) == 1)
         claims._scan_at = math.inf
         await until(lambda: _is(queue, row_id, "delivered"))
@@ -440,9 +405,8 @@ async def test_a_worker_that_stops_gives_back_what_waits_for_a_slot(queue: Queue
 
     for _ in range(30):
         await queue.put()
-    executor = an_executor(queue, answer)
-    claims = ContinuousClaims(queue.store, executor, slots=5, per_destination=5)
-    async with running(Worker(queue.store, executor, claims)):
+    claims = continuously(queue, answer, 5)
+    async with delivering(queue, claims):
         await until(lambda: sent == 15 and claims._lanes.total.waiting > 0)
         asyncio.get_running_loop().call_later(0.1, hold.set)
     statuses = Counter[tuple[str, bool, int]]()

@@ -21,7 +21,7 @@ from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.enqueue import Outbox
-from flowactions_plugin.queue.keys import FirstUse, IdempotencyKeys, KeyUse
+from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import NewDelivery
@@ -41,9 +41,11 @@ class Counted(Database):
 
     count = 0
 
-    async def in_transaction(self, work: Callable[[Connection], T], deadline: Deadline | None = None) -> T:
+    async def in_transaction(
+        self, work: Callable[[Connection], T], deadline: Deadline | None = None, **options: Any
+    ) -> T:
         self.count += 1
-        return await super().in_transaction(work, deadline)
+        return await super().in_transaction(work, deadline, **options)
 
 
 class Callers:
@@ -269,10 +271,9 @@ class Keyed:
 
     def __init__(self, database: Database) -> None:
         self._outbox = Outbox(database, EgressGuard(development=True, resolve=None))
-        self._keys = IdempotencyKeys(database, 3_600_000)
 
     async def enqueue(self, key: str, **changes: Any) -> Receipt:
-        use = KeyUse(self._keys, "acme", "host", key)
+        use = KeyUse(self._outbox.keys, "acme", "host", key)
         delivery = a_delivery(id=new_id(1_700_000_000), idempotency_key=key, **changes)
         return await PreparedDelivery(self._outbox, delivery, use).enqueue(None)
 
@@ -363,7 +364,7 @@ async def test_a_key_that_a_host_holds_delays_its_callers_only(postgres_url: str
         keyed = Keyed(database)
         async with engine.connect() as connection:
             await connection.begin()
-            keys = IdempotencyKeys(database, 3_600_000)
+            keys = keyed._outbox.keys
             async with database.write(connection) as joined:
                 use = KeyUse(keys, "acme", "host", "held"), FirstUse("first", "evt_1")
                 await joined.run_sync(keys.use_all, [use])

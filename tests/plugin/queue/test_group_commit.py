@@ -9,26 +9,36 @@ import pytest
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.group_commit import GROUP_BYTES, GROUP_ROWS, Group, GroupCommit
+from flowactions_plugin.queue.items import Item
 from tests.waiting import until
+
+
+def an_item(name: str) -> Item:
+    """Make a row that is as large as its name."""
+    return Item({"id": name, "body": name.encode(), "headers": "", "url": ""})
+
+
+def names(items: Sequence[Item]) -> list[str]:
+    return [each.row["id"] for each in items]
 
 
 class Transactions:
     """Stands in for a database: each transaction waits until it may begin, and until it may commit."""
 
-    def __init__(self, *, is_interruptible: bool = True, wait_seconds: float = 60) -> None:
+    def __init__(self, *, is_interruptible: bool = True) -> None:
         self.may_begin = asyncio.Event()
         self.may_commit = asyncio.Event()
         self.begun: list[list[str]] = []
         self.committed: list[list[str]] = []
         self.cancelled = 0
         self.failing: Callable[[Sequence[str]], Exception | None] = lambda items: None
-        self.groups = GroupCommit(self.write, len, lambda: is_interruptible, wait_seconds=wait_seconds)
+        self.groups = GroupCommit(self.write, lambda: is_interruptible)
 
-    async def write(self, group: Group[str]) -> None:
+    async def write(self, group: Group) -> None:
         try:
             await asyncio.sleep(0)
             await self.may_begin.wait()
-            items = list(group.begin())
+            items = names(group.begin())
             self.begun.append(items)
             await self.may_commit.wait()
         except asyncio.CancelledError:
@@ -44,7 +54,7 @@ class Transactions:
 
     async def call(self, *items: str) -> list[asyncio.Task[None]]:
         """Have each item written by a caller of its own; they have all come when this returns."""
-        calls = [asyncio.create_task(self.groups.write(item)) for item in items]
+        calls = [asyncio.create_task(self.groups.write(an_item(item))) for item in items]
         await asyncio.sleep(0)
         return calls
 
@@ -58,11 +68,11 @@ async def test_a_lone_caller_writes_itself() -> None:
     loop = asyncio.get_running_loop()
     tasks: list[asyncio.Task[object] | None] = []
 
-    async def write(group: Group[str]) -> None:
+    async def write(group: Group) -> None:
         tasks.append(asyncio.current_task())
 
     started = loop.time()
-    coroutine = GroupCommit(write, len, lambda: True).write("a")
+    coroutine = GroupCommit(write, lambda: True).write(an_item("a"))
     with pytest.raises(StopIteration):
         coroutine.send(None)  # to its end, without ever waiting
     assert tasks == [asyncio.current_task()]
@@ -91,7 +101,7 @@ async def test_callers_that_come_again_and_again_stay_together() -> None:
 
     async def caller(name: str) -> None:
         for number in range(10):
-            await transactions.groups.write(f"{name}{number}")
+            await transactions.groups.write(an_item(f"{name}{number}"))
 
     await asyncio.gather(*(caller(name) for name in "abcdefgh"))
     assert len(transactions.committed) <= 12
@@ -128,9 +138,10 @@ async def test_an_error_falls_back_to_one_by_one() -> None:
     assert sorted(transactions.committed) == [["a"], ["b"], ["c"]]
 
 
-async def test_an_error_after_the_deadline_is_everybodys() -> None:
+async def test_an_error_after_the_deadline_is_everybodys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Callers that have waited as long as one waits are not made to wait again."""
-    transactions = Transactions(wait_seconds=0)
+    monkeypatch.setattr("flowactions_plugin.storage.sqlite.WAIT_SECONDS", 0)
+    transactions = Transactions()
     transactions.failing = lambda items: StorageUnavailable("away")
     first = await transactions.call("a")
     others = await transactions.call("b", "c")
@@ -210,7 +221,7 @@ class TestCancelled:
         await results(others)
         await until(lambda: transactions.cancelled == 1)
         transactions.go()
-        await transactions.groups.write("later")
+        await transactions.groups.write(an_item("later"))
         assert transactions.committed[-1] == ["later"]
 
     async def test_in_a_transaction_that_cannot_be_interrupted(self) -> None:
@@ -257,17 +268,17 @@ def test_another_event_loop() -> None:
     """What a loop that was closed has left behind does not stop the next one."""
     never = asyncio.Event
 
-    async def write(group: Group[str]) -> None:
-        if "hangs" in group.begin():
+    async def write(group: Group) -> None:
+        if "hangs" in names(group.begin()):
             await never().wait()
 
-    groups = GroupCommit(write, len, lambda: True)
+    groups = GroupCommit(write, lambda: True)
 
     async def abandoned() -> None:
         loop = asyncio.get_running_loop()
-        loop.create_task(groups.write("hangs"))  # noqa: RUF006  abandoned on purpose
+        loop.create_task(groups.write(an_item("hangs")))  # noqa: RUF006  abandoned on purpose
         await asyncio.sleep(0)
         assert groups._current is not None  # its end is never heard of
 
     asyncio.run(abandoned())
-    asyncio.run(asyncio.wait_for(groups.write("b"), 300))
+    asyncio.run(asyncio.wait_for(groups.write(an_item("b")), 300))

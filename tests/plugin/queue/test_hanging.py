@@ -17,10 +17,9 @@ from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Timing
-from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.watch.monitor import Monitor
 from tests.loopback import listening
-from tests.queueing import Queue, an_executor
+from tests.queueing import Queue, an_executor, continuously, delivering, ok
 from tests.recorder import OK, recorder
 from tests.sending import own_transport
 from tests.waiting import until
@@ -72,18 +71,16 @@ async def hanging(number: int) -> AsyncIterator[Sequence[Hanging]]:
 
 
 @asynccontextmanager
-async def delivering(
+async def beside(
     executor: Executor, queue: Queue, timing: Timing, receivers: Sequence[Hanging]
 ) -> AsyncIterator[ContinuousClaims]:
-    claims = ContinuousClaims(queue.store, executor, slots=SLOTS, per_destination=10, timing=timing)
-    task = asyncio.create_task(Worker(queue.store, executor, claims, timing).run())
-    try:
-        yield claims
-    finally:
-        for each in receivers:
-            each.healed.set()  # what is in flight ends
-        task.cancel()
-        await asyncio.wait({task})
+    claims = continuously(queue, executor, SLOTS, 10)
+    async with delivering(queue, claims, timing):
+        try:
+            yield claims
+        finally:
+            for each in receivers:
+                each.healed.set()  # what is in flight ends
 
 
 async def put(queue: Queue, url: str, organization_id: str, rows: int = 1) -> None:
@@ -106,7 +103,7 @@ async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known:
         def held() -> int:
             return sum(each.open for each in silent)
 
-        async with delivering(executor, queue, PATIENT, silent) as claims:
+        async with beside(executor, queue, PATIENT, silent) as claims:
             await until(lambda: held() == SHARE, seconds=300)
             for number in range(1, 6):
                 await put(queue, healthy.url.rstrip("/"), "fine")
@@ -118,7 +115,7 @@ async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known:
 
 def time_out(executor: Executor, organization_id: str, destination: str) -> None:
     lane = Due(lane_of(organization_id, destination, f"{destination}/"), organization_id, destination)
-    executor.limits.record(lane, Outcome(0, 0, error="timed out after 10 s while connecting"))
+    executor.load.limits.record(lane, Outcome(0, 0, error="timed out after 10 s while connecting"))
 
 
 async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) -> None:
@@ -128,13 +125,13 @@ async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) ->
     async with hanging(1) as (silent,), own_transport() as transport:
         await put(queue, silent.url, "hung", rows=40)
         executor = an_executor(queue, transport, timing=timing)
-        async with delivering(executor, queue, timing, [silent]):
-            await until(lambda: executor.limits.limited() and silent.open <= 1, seconds=300)
+        async with beside(executor, queue, timing, [silent]):
+            await until(lambda: executor.load.limits.limited() and silent.open <= 1, seconds=300)
             silent.most, before = silent.open, silent.given_up
             await until(lambda: silent.given_up >= before + 3, seconds=300)
             assert silent.most == 1
             silent.healed.set()
-            await until(lambda: not executor.limits.limited(), seconds=300)
+            await until(lambda: not executor.load.limits.limited(), seconds=300)
             await until(lambda: _all_tried(queue), seconds=300)
         given_up = silent.given_up
     tried = await queue.queries._read(
@@ -146,11 +143,7 @@ async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) ->
 
 
 async def _all_tried(queue: Queue) -> bool:
-    def untried(connection: object) -> int:
-        statement = "SELECT count(*) FROM flowactions_outbox WHERE status = 'pending'"
-        return int(connection.exec_driver_sql(statement).scalar_one())  # type: ignore[attr-defined]
-
-    return await queue.queries._read(untried) == 0
+    return await queue.count("status = 'pending'") == 0
 
 
 @pytest.mark.ci
@@ -171,9 +164,7 @@ async def test_a_silent_hook_delays_no_other_hook_of_its_host(queue: Queue, orga
         arrived[str(request.url)] += 1
         return httpx.Response(200)
 
-    executor = an_executor(queue, answer, timing=PATIENT)
-    claims = ContinuousClaims(queue.store, executor, slots=50, per_destination=10, timing=PATIENT)
-    task = asyncio.create_task(Worker(queue.store, executor, claims, PATIENT).run())
+    claims = continuously(queue, answer, 50, 10, timing=PATIENT)
 
     async def rows(number: int, url: str, organization_id: str) -> None:
         for _ in range(number):
@@ -186,25 +177,24 @@ async def test_a_silent_hook_delays_no_other_hook_of_its_host(queue: Queue, orga
         await rows(1, f"{elsewhere}/ok", "fine")
         await until(lambda: arrived[f"{elsewhere}/ok"] > before, seconds=300)
 
-    try:
-        await rows(60, f"{host}/silent", "hung")
-        await until(lambda: silent, seconds=300)
-        await control()
-        await rows(20, f"{host}/ok", organization_id)
-        for _ in range(30):
-            if arrived[f"{host}/ok"] < 20:
-                await control()
-        assert (arrived[f"{host}/ok"], arrived[f"{host}/silent"]) == (20, 0)
-    finally:
-        healed.set()
-        task.cancel()
-        await asyncio.wait({task})
+    async with delivering(queue, claims, PATIENT):
+        try:
+            await rows(60, f"{host}/silent", "hung")
+            await until(lambda: silent, seconds=300)
+            await control()
+            await rows(20, f"{host}/ok", organization_id)
+            for _ in range(30):
+                if arrived[f"{host}/ok"] < 20:
+                    await control()
+            assert (arrived[f"{host}/ok"], arrived[f"{host}/silent"]) == (20, 0)
+        finally:
+            healed.set()
 
 
 @pytest.mark.ci
 async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> None:
     """Within seconds, by organizations that are concerned; and when the worker stops, it limits nothing."""
-    executor = an_executor(queue, lambda _request: httpx.Response(200))
+    executor = an_executor(queue, ok)
     queries = Insights(queue.database)
     monitor = Monitor(queue.database, "continuous", SLOTS, None)
     place = "http://hung.example.com:80"
@@ -218,7 +208,7 @@ async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> 
         await monitor.report()
         time_out(executor, "acme", place)
         await monitor.report()
-        assert await limited(None)
+        assert (await limited(None), await limited("acme"), await limited("globex")) == (1, 1, 0)
         found = await queries.delivery(Scope("acme"), row_id)
         assert found is not None
         assert "limited to one delivery at a time since 1970-01-01T00:00:00Z, because attempts" in found.why

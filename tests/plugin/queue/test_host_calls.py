@@ -14,11 +14,9 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, FlowNodeOrigin, Node, OriginGone
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
-from flowactions_plugin.queue.worker import ClaimStrategy, Worker
-from tests.queueing import ORIGIN, Queue, a_schedule
+from tests.queueing import ORIGIN, Queue, a_schedule, continuously, delivering, ok
 from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
@@ -26,10 +24,6 @@ from tests.waiting import until
 SECRET = "whsec_never_seen"
 PATIENT = Timing(lease_seconds=900.0, deadline_seconds=300.0)
 """No attempt times out while a test runs."""
-
-
-def ok(request: httpx.Request) -> httpx.Response:
-    return httpx.Response(200)
 
 
 class ShopHost(SmallHost):
@@ -182,20 +176,14 @@ async def test_a_slow_secret_delays_only_its_own_deliveries(
     for number in range(200):
         changes = {"organization_id": "slow", "origin": slow} if number % 50 == 0 else {}
         await queue.put(**changes)
-    claims: ClaimStrategy = a_schedule(queue, ok, 200, **options)
-    executor = claims._executor  # type: ignore[attr-defined]
-    if mode == "continuous":
-        claims = ContinuousClaims(queue.store, executor, slots=20, per_destination=20, timing=PATIENT)
-    task = asyncio.create_task(Worker(queue.store, executor, claims, PATIENT).run())
-    try:
-        await until(lambda: finished["acme"] == 196, seconds=300)
-        assert finished["slow"] == 0
-        answered.set()
+    make = a_schedule if mode == "scheduled" else continuously
+    async with delivering(queue, make(queue, ok, 200, **options), PATIENT):
+        try:
+            await until(lambda: finished["acme"] == 196, seconds=300)
+            assert finished["slow"] == 0
+        finally:
+            answered.set()
         await until(lambda: finished["slow"] == 4, seconds=300)
-    finally:
-        answered.set()
-        task.cancel()
-        await asyncio.wait({task})
 
 
 async def test_an_origin_that_has_just_failed_is_not_asked_by_every_claim() -> None:

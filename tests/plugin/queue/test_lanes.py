@@ -223,7 +223,7 @@ def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended
     assert queue.lanes.asks() == []
     queue.start()
     queue.end(row)
-    assert len(queue.lanes) == 0
+    assert len(queue.lanes._lanes) == 0
 
 
 def test_a_failed_claim_is_asked_again() -> None:
@@ -240,8 +240,8 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     queue = Queue(slots=2)
     fresh = Due(lane_of("b", "x", "http://x/"), "b", "x")
     assert queue.lanes.reserve(fresh)
-    queue.lanes.unreserve(a_row("1", fresh.lane, "b", "x"))
-    assert len(queue.lanes) == 0
+    queue.lanes.unreserve([a_row("1", fresh.lane, "b", "x")], [])
+    assert len(queue.lanes._lanes) == 0
     due = queue.put("a", "p", 50)
     assert not queue.lanes.reserve(due)
     queue.claim()
@@ -277,7 +277,8 @@ def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> Non
     rows += [a_row("4", 4, "a", "h4", size=SMALL_BYTES + 1), a_row("5", 5, "a", "h5")]
     for row in rows:
         queue.standing.record(row, ANSWER)
-        queue.lanes.insert(row)
+        assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
+    queue.lanes.unreserve(rows, rows)
     first = queue.start()
     assert [row.id for row in first] == ["0", "5"]
     queue.end(first[0])
@@ -294,7 +295,7 @@ def test_what_has_not_begun_can_be_removed() -> None:
     assert (queue.lanes.total.waiting, queue.lanes.total.in_flight) == (0, 2)
     for row in begun:
         queue.end(row)
-    assert len(queue.lanes) == 1  # it gave as many as were asked for
+    assert len(queue.lanes._lanes) == 1  # it gave as many as were asked for
 
 
 def test_a_lane_of_which_rows_were_given_back_is_not_claimed_ahead() -> None:
@@ -316,7 +317,7 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     queue.claim()
     (row,) = queue.start()
     queue.end(row)
-    assert len(queue.lanes) == 0
+    assert len(queue.lanes._lanes) == 0
     assert not queue.lanes.heard_of([due.lane, due.lane + 1])
     assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
     assert queue.lanes.heard_of([due.lane])
@@ -338,6 +339,6 @@ def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
         )
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(lanes) == 100_000
+    assert len(lanes._lanes) == 100_000
     assert after - before < 64 * 2**20
     assert sys.getsizeof(lanes) > 0

@@ -10,15 +10,12 @@ import pytest
 from sqlalchemy import text
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import Return
-from flowactions_plugin.queue.continuous import ContinuousClaims
+from flowactions_plugin.queue.claimed import given_back
 from flowactions_plugin.queue.rules import Timing, Transition, failure_class
-from flowactions_plugin.queue.worker import Worker
-from tests.queueing import Queue, a_schedule, an_executor
+from tests.queueing import Queue, a_schedule, an_executor, continuously, delivering, ok
 from tests.waiting import until
 
 DESTINATION = "http://one.example.com:80"
-SHORT = Timing(lease_seconds=3.0, deadline_seconds=1.0)
 
 
 async def put(queue: Queue, count: int, **changes: Any) -> list[str]:
@@ -37,7 +34,7 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
         assert row.claimed_until - row.updated_at == pytest.approx(30_000, abs=1000)
         assert row.claimed_by == claim.token
         if end == "release":
-            await queue.store.give_back([Return(claim)])
+            await queue.store.complete([given_back(claim)])
         else:
             await queue.complete(claim, Outcome(0, 1, status_code=500), Transition("retrying", 5))
         row = await queue.row(row_id)
@@ -115,7 +112,7 @@ async def test_a_row_knows_its_flow_and_node(queue: Queue) -> None:
     """Operators search by them."""
     row = await queue.row(await queue.put())
     assert (row.flow_id, row.node_id) == ("f", "n")
-    assert (await a_schedule(queue, lambda request: httpx.Response(200)).tick()) == 1
+    assert (await a_schedule(queue, ok).tick()) == 1
 
 
 @pytest.mark.ci
@@ -139,30 +136,23 @@ async def test_what_was_claimed_ahead_is_given_back_when_its_destination_hangs(q
         finally:
             flying -= 1
 
-    executor = an_executor(queue, answer, timing=Timing(lease_seconds=3.0, deadline_seconds=60.0))
+    executor = an_executor(queue, answer, timing=Timing(deadline_seconds=60.0))
     executor._now = lambda: 0.0  # no delivery begins too late for its deadline
-    timing = Timing(lease_seconds=3.0, quarantine_seconds=60.0)
-    claims = ContinuousClaims(queue.store, executor, slots=100, per_destination=10, timing=timing)
-    task = asyncio.create_task(Worker(queue.store, executor, claims, timing).run())
-    try:
+    timing = Timing(quarantine_seconds=60.0)
+    async with delivering(queue, continuously(queue, executor, 100, 10), timing):
         await hangs.wait()
         held = 0
 
         async def only_those_in_flight_are_held() -> bool:
             nonlocal held
-            query = "SELECT count(*) FROM flowactions_outbox WHERE claimed_by IS NOT NULL"
-            async with queue.database.read() as connection:
-                found: int = (await connection.execute(text(query))).scalar_one()
+            found = await queue.count("claimed_by IS NOT NULL")
             held = max(held, found)
             return found == 10
 
-        await until(only_those_in_flight_are_held)
-        assert 10 < held <= 160  # also those of the fifty whose outcome is not written yet
-        assert most == 10
-        async with queue.database.read() as connection:
-            query = "SELECT max(attempts), max(takeovers) FROM flowactions_outbox WHERE status = 'pending'"
-            assert tuple((await connection.execute(text(query))).one()) == (0, 0)
-    finally:
-        end.set()
-        task.cancel()
-        await asyncio.wait({task})
+        try:
+            await until(only_those_in_flight_are_held)
+            assert 10 < held <= 160  # also those of the fifty whose outcome is not written yet
+            assert most == 10
+            assert await queue.count("status = 'pending' AND (attempts > 0 OR takeovers > 0)") == 0
+        finally:
+            end.set()

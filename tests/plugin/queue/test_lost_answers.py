@@ -22,7 +22,7 @@ from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
 from tests.loopback import listening
-from tests.queueing import Queue, a_worker
+from tests.queueing import Queue, a_worker, ok
 from tests.waiting import until
 
 ROWS = 60
@@ -188,7 +188,7 @@ async def test_an_end_without_an_attempt_is_written_and_notified_once(
     ids = [await cut.queue.put() for _ in range(ROWS)]
     worker = a_worker(
         cut.queue,
-        lambda request: httpx.Response(200),
+        ok,
         limit=ROWS,
         signing_secret=gone,
         delivery_finished=finished,
@@ -215,7 +215,7 @@ async def test_what_was_given_back_is_not_given_back_twice(cut: Cut, caplog: pyt
     await cut.queue.run(f"UPDATE flowactions_outbox SET waiting_since = 1 WHERE id = '{ids[0]}'")  # noqa: S608
     worker = a_worker(
         cut.queue,
-        lambda request: httpx.Response(200),
+        ok,
         signing_secret=fail,
         delivery_finished=finished,
     )
@@ -238,7 +238,7 @@ async def test_a_claim_whose_answer_is_lost_ends_no_delivery(cut: Cut) -> None:
     assert {row.takeovers for row in rows} == {QUARANTINE_AFTER}
     await cut.queue.run("UPDATE flowactions_outbox SET claimed_until = 0 WHERE claimed_by IS NOT NULL")
     # Rounds that the process survives follow each other at once: with ten minutes between them, this would not end.
-    worker = a_worker(cut.queue, lambda request: httpx.Response(200), timing=Timing(quarantine_seconds=600))
+    worker = a_worker(cut.queue, ok, timing=Timing(quarantine_seconds=600))
 
     async def all_delivered() -> bool:
         await worker.run_once()

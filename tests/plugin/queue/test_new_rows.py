@@ -13,13 +13,11 @@ from sqlalchemy import text
 from flowactions_hookspecs import UnsignedTestOrigin
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.items import MOST_CLAIMED_BYTES
 from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.rules import HELD_SECONDS, NewDelivery
-from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.schema import pauses
-from tests.queueing import Queue, a_delivery, an_executor
+from tests.queueing import Queue, a_delivery, continuously, delivering
 from tests.waiting import until
 
 DESTINATION = "http://127.0.0.1/"
@@ -34,14 +32,14 @@ class Process:
         woken: what was enqueued and is not claimed.
     """
 
-    def __init__(self, queue: Queue, slots: int, per_destination: int) -> None:
+    def __init__(self, queue: Queue, slots: int, per_destination: int, *, claims_all: bool = True) -> None:
         self.asked: list[bytes] = []
         self.answers = asyncio.Event()
         self.answers.set()
         self.woken: list[NewDelivery] = []
         self.queue = queue
-        self.executor = an_executor(queue, self.answer)
-        self.claims = ContinuousClaims(queue.store, self.executor, slots=slots, per_destination=per_destination)
+        self.claims = continuously(queue, self.answer, slots, per_destination, claims_all=claims_all)
+        self.executor = self.claims._executor
         self.outbox = queue.store._outbox
         self.outbox.claimant = self.claims
         self.outbox.on_commit = self.woken.append
@@ -93,27 +91,33 @@ def makes_no_claim(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process.queue.store, "claim", None)
 
 
+def waiting_transactions(process: Process, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have transactions wait for the event that is returned."""
+    in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
+
+    async def waits(*arguments: Any, **options: Any) -> Any:
+        await may_begin.wait()
+        return await in_transaction(*arguments, **options)
+
+    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    return may_begin
+
+
 async def test_a_host_that_sends_its_own_claims_nothing_else(queue: Queue) -> None:
     """Whatever is due stays for workers; what it cannot send at once does, too."""
-    process = Process(queue, 1, 1)
-    process.claims = ContinuousClaims(
-        queue.store, process.executor, slots=1, per_destination=1, claims_all=False
-    )
-    process.outbox.claimant = process.claims
+    process = Process(queue, 1, 1, claims_all=False)
     other = await queue.put()
-    worker = asyncio.create_task(Worker(queue.store, process.executor, process.claims).run())
-    await until(lambda: process.claims._claiming)
-    process.answers.clear()
-    await process.enqueue(body=b"own")
-    await until(lambda: process.asked)
-    for _ in range(3):
-        await process.enqueue()
-    process.claims.wake()
-    await asyncio.sleep(2 * HELD_SECONDS)
-    process.answers.set()
-    await process.is_done()
-    worker.cancel()
-    await asyncio.wait({worker})
+    async with delivering(queue, process.claims):
+        await until(lambda: process.claims._claiming)
+        process.answers.clear()
+        await process.enqueue(body=b"own")
+        await until(lambda: process.asked)
+        for _ in range(3):
+            await process.enqueue()
+        process.claims.wake()
+        await asyncio.sleep(2 * HELD_SECONDS)
+        process.answers.set()
+        await process.is_done()
     assert (process.asked[0], (await queue.row(other)).claimed_by) == (b"own", None)
     assert [each.body for each in process.woken] != []
 
@@ -269,10 +273,10 @@ async def test_an_enqueue_without_an_answer_leaves_no_claim(
     """Where the commit may have been made, the claim is given back at once: nobody waits for the end of its lease."""
     in_transaction = process.queue.database.in_transaction
 
-    async def loses_the_answer(work: Any, deadline: Any = None) -> Any:
+    async def loses_the_answer(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
         if is_written:
-            await in_transaction(work, deadline)
+            await in_transaction(*arguments, **options)
         error = StorageUnavailable("the connection was lost")
         error.may_be_written = is_written
         raise error
@@ -291,9 +295,9 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     """The worker claims the row again while it is sent, and writes its outcome under that claim."""
     in_transaction, may_answer = process.queue.database.in_transaction, asyncio.Event()
 
-    async def answers_late(work: Any, deadline: Any = None) -> Any:
+    async def answers_late(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(process.queue.database, "in_transaction", in_transaction)
-        done = await in_transaction(work, deadline)
+        done = await in_transaction(*arguments, **options)
         await may_answer.wait()
         return done
 
@@ -303,8 +307,10 @@ async def test_an_answer_after_the_lease_sends_nothing_twice(
     caller = asyncio.create_task(process.enqueue())
     await until(lambda: _is_pending(process))
     await process.queue.expire_claims()
-    for again in process.executor.take(await process.queue.store.claim(10)):
-        process.claims._lanes.insert(again)
+    (again,) = process.executor.take(await process.queue.store.claim(10))
+    lanes = process.claims._lanes
+    assert lanes.reserve(Due(again.lane, again.organization_id, again.destination))
+    lanes.unreserve([again], [again])
     process.claims._start()
     await until(lambda: process.asked)
     may_answer.set()
@@ -323,13 +329,7 @@ async def _is_pending(process: Process) -> bool:
 async def test_a_caller_that_has_gone_keeps_no_slot(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cancelled before its transaction has begun; those that wait for it then get slots of their own."""
     await process.proves(DESTINATION)
-    in_transaction, may_begin = process.queue.database.in_transaction, asyncio.Event()
-
-    async def waits(work: Any, deadline: Any = None) -> Any:
-        await may_begin.wait()
-        return await in_transaction(work, deadline)
-
-    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    may_begin = waiting_transactions(process, monkeypatch)
     callers = [asyncio.create_task(process.enqueue(body=b"%d" % number)) for number in range(3)]
     await until(lambda: process.claims._lanes.total.asked == 1)
     callers[0].cancel()
@@ -348,13 +348,7 @@ async def test_a_worker_that_stops_waits_for_what_it_is_to_send(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise a row that is enqueued meanwhile would wait for the end of a lease."""
-    in_transaction, may_commit = process.queue.database.in_transaction, asyncio.Event()
-
-    async def waits(work: Any, deadline: Any = None) -> Any:
-        await may_commit.wait()
-        return await in_transaction(work, deadline)
-
-    monkeypatch.setattr(process.queue.database, "in_transaction", waits)
+    may_commit = waiting_transactions(process, monkeypatch)
     caller = asyncio.create_task(process.enqueue())
     await until(lambda: process.claims._lanes.total.asked == 1)
     stopping = asyncio.create_task(process.claims.quiesce())

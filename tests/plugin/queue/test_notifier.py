@@ -44,6 +44,13 @@ class Pauses:
         self._end.release()
 
 
+class Sent(list[str]):
+    """Takes what a notifier sends."""
+
+    async def __call__(self, payload: str) -> None:
+        self.append(payload)
+
+
 async def turns() -> None:
     """Let the event loop do what is there to be done."""
     for _ in range(10):
@@ -52,27 +59,22 @@ async def turns() -> None:
 
 async def test_notifications_are_debounced(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first goes out at once; those of a moment go together; the last is never swallowed."""
-    pauses, notified = Pauses(monkeypatch), 0
-
-    async def notify(_payload: str) -> None:
-        nonlocal notified
-        notified += 1
-
-    sending = Notifier(notify)
+    pauses, sent = Pauses(monkeypatch), Sent()
+    sending = Notifier(sent)
     async with sending:
         for round_ in (1, 2, 3):
             for _ in range(100):
                 sending.notify(1)
                 await turns()
             # The first round's first notification, and then one for all that came during each pause.
-            assert (notified, pauses.begun) == (round_, round_)
+            assert (len(sent), pauses.begun) == (round_, round_)
             await pauses.end(round_)
-            await until(lambda round_=round_: notified == round_ + 1)  # type: ignore[misc]
+            await until(lambda round_=round_: len(sent) == round_ + 1)  # type: ignore[misc]
         await pauses.end(4)
         await turns()
-        assert notified == 4
+        assert len(sent) == 4
         sending.notify(1)
-        await until(lambda: notified == 5)
+        await until(lambda: len(sent) == 5)
         await pauses.end(5)
 
 
@@ -96,37 +98,28 @@ async def test_a_notification_that_fails_is_ignored(monkeypatch: pytest.MonkeyPa
 
 async def test_after_its_end_it_does_not_notify() -> None:
     """A commit that is notified of too late opens no connection that nobody would close."""
-    notified = 0
-
-    async def notify(_payload: str) -> None:
-        nonlocal notified
-        notified += 1
-
-    sending = Notifier(notify)
+    sent = Sent()
+    sending = Notifier(sent)
     sending.notify(1)
     async with sending:
         pass
     sending.notify(1)
     await turns()
-    assert notified == 0
+    assert sent == []
     async with sending:
         sending.notify(1)
-        await until(lambda: notified)
+        await until(lambda: sent)
 
 
 async def test_what_was_enqueued_last_is_notified_of() -> None:
     """A process that enqueues and ends leaves no row for a poll to find."""
-    payloads: list[str] = []
-
-    async def notify(payload: str) -> None:
-        payloads.append(payload)
-
-    sending = Notifier(notify)
+    sent = Sent()
+    sending = Notifier(sent)
     async with sending:
         sending.notify(1)
-        await until(lambda: payloads)
+        await until(lambda: sent)
         sending.notify(-2)
-    assert [lanes_in(payload) for payload in payloads] == [[1], [-2]]
+    assert [*map(lanes_in, sent)] == [[1], [-2]]
 
 
 async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
@@ -146,12 +139,8 @@ async def test_a_database_that_does_not_answer_keeps_no_process_from_its_end(
 
 async def test_a_notification_names_the_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of those of a moment once; the next notification names others only."""
-    pauses, payloads = Pauses(monkeypatch), list[str]()
-
-    async def notify(payload: str) -> None:
-        payloads.append(payload)
-
-    sending = Notifier(notify)
+    pauses, sent = Pauses(monkeypatch), Sent()
+    sending = Notifier(sent)
     async with sending:
         sending.notify(1)
         await until(lambda: pauses.begun == 1)
@@ -159,7 +148,7 @@ async def test_a_notification_names_the_lanes(monkeypatch: pytest.MonkeyPatch) -
             sending.notify(each)
         await pauses.end(1)
         await pauses.end(2)
-    assert [set(lanes_in(payload) or ()) for payload in payloads] == [{1}, {2, -3}]
+    assert [set(lanes_in(payload) or ()) for payload in sent] == [{1}, {2, -3}]
 
 
 @given(st.sets(st.integers(-(1 << 63), (1 << 63) - 1), max_size=800))

@@ -18,7 +18,7 @@ from flowactions_hookspecs import (
     hookimpl,
 )
 from flowactions_plugin.egress.signature import sign
-from tests.owning import HOST_ORIGIN, CrmPlugin, OwningHost, keys_and_rows, own_webhook, owning, plugin_origin
+from tests.owning import HOST_ORIGIN, CrmPlugin, keys_and_rows, own_webhook, owning, plugin_origin
 from tests.recorder import Recorder, Request, recorder
 from tests.rings import sampled
 from tests.support import SmallHost, development
@@ -208,46 +208,6 @@ async def test_a_delivery_waits_for_a_process_that_has_its_plugin(
             await connection.execute(text("UPDATE flowactions_outbox SET next_attempt_at = 0"))
         await until(lambda: len(host.finished) == 3)
     assert {each.status for each in host.finished} == {"delivered"}
-
-
-async def test_a_kind_of_origin_of_later_contracts_waits(
-    database_url: str, receiver: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
-    """JSON with a kind that is unknown waits, logged once; what is no origin at all ends dead."""
-    async with owning(database_url) as (actions, host):
-        for _ in range(3):
-            await actions.enqueue(own_webhook(url=receiver.url))
-        async with host.engine.begin() as connection:
-            await connection.execute(
-                text("UPDATE flowactions_outbox SET origin = :origin"),
-                {"origin": '{"kind": "planet", "organizationId": "acme"}'},
-            )
-    async with owning(database_url, **WORKS) as (_, host):
-
-        async def wait() -> Any:
-            rows = (await keys_and_rows(host))[1]
-            return (
-                rows if all(row.waiting_since is not None and row.claimed_by is None for row in rows) else None
-            )
-
-        rows = await until(wait)
-        assert {(row.status, row.attempts) for row in rows} == {("pending", 0)}
-        assert all("'planet'" in row.last_error for row in rows)
-        assert len([each for each in caplog.records if "'planet'" in each.getMessage()]) == 1
-        async with host.engine.begin() as connection:
-            await connection.execute(
-                text("UPDATE flowactions_outbox SET origin = :origin, next_attempt_at = 0"),
-                {"origin": '{"kind": "host"}'},
-            )
-        await until(dead_rows(host))
-    assert receiver.requests == []
-
-
-def dead_rows(host: OwningHost) -> Callable[[], Any]:
-    async def all_dead() -> bool:
-        return {row.status for row in (await keys_and_rows(host))[1]} == {"dead"}
-
-    return all_dead
 
 
 async def test_a_plugin_without_secrets_sends_unsigned(database_url: str, receiver: Recorder) -> None:

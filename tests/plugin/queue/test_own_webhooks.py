@@ -319,7 +319,7 @@ class TestKeys:
             last = await actions.enqueue(own_webhook(idempotency_key="k"))
             assert last.status == expected
         assert last.delivery_id != first.delivery_id
-        keys = actions.plugin_state(Services)._keys
+        keys = actions.plugin_state(Services)._outbox.keys
         assert await keys.prune(10) == 0
         async with host.engine.begin() as connection:
             await connection.execute(text(older.format(24)))

@@ -20,7 +20,7 @@ from flowactions_plugin.operations.bulk import Selection
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operations.store import ActionStore
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.queue.claimed import Completion, End, Return
+from flowactions_plugin.queue.claimed import Completion, End, given_back
 from flowactions_plugin.queue.rules import Transition
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage import schema
@@ -50,7 +50,7 @@ def deferred(store: OutboxStore) -> DeferredStore:
 
 async def give_back_one(store: OutboxStore) -> None:
     (claimed,) = await store.claim(1)
-    ends = await store.give_back([Return(claimed, waits_for="the host")])
+    ends = await store.complete([given_back(claimed, waits_for="the host")])
     assert ends == {claimed.id: End("written", "pending")}
 
 
@@ -115,7 +115,7 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "lease of a step that waits for another process": lambda store: deferred(store).lease(
         Step("acme", "run-5", "f", "")
     ),
-    "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", ""), "token"),
+    "release of a step": lambda store: deferred(store).release(Step("acme", "run-7", "f", "")),
     "end of a lease": lambda store: deferred(store).find(Step("acme", "run-9", "f", ""), None),
     "end of a run": forget_one,
     "prune of inbound events": pruning(inbound_events.c.received_at),

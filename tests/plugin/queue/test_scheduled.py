@@ -6,7 +6,6 @@ from typing import Any
 import httpx
 import pytest
 
-from flowactions_hookspecs import FlowNodeOrigin
 from tests.queueing import Queue, a_schedule
 
 
@@ -17,16 +16,6 @@ class TestWorker:
             await queue.put()
         claims = a_schedule(queue, lambda request: httpx.Response(204), limit=2)
         assert [await claims.tick() for _ in range(4)] == [2, 2, 1, 0]
-
-    async def test_a_stored_row_that_cannot_be_read_ends_and_delays_no_other(self, queue: Queue) -> None:
-        """Garbage in a row makes that row dead; its neighbours are delivered."""
-        broken, healthy = await queue.put(), await queue.put()
-        await queue.run(f"UPDATE flowactions_outbox SET origin = 'garbage' WHERE id = '{broken}'")  # noqa: S608
-        await a_schedule(queue, lambda request: httpx.Response(200)).tick()
-        row = await queue.row(broken)
-        assert row.status == "dead"
-        assert "cannot be read" in row.last_error
-        assert (await queue.row(healthy)).status == "delivered"
 
     @pytest.mark.parametrize(
         ("error", "said"),
@@ -62,24 +51,6 @@ class TestWorker:
         row = await queue.row(row_id)
         assert (row.status, row.attempts, sent) == ("dead", 1, [])
         assert "user name" in row.last_error
-
-    async def test_a_signing_secret_that_hangs_delays_its_delivery_only(
-        self, queue: Queue, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A signing secret that never comes lets its delivery wait, and the others go."""
-        monkeypatch.setattr("flowactions_plugin.queue.host_calls.HOST_SECONDS", 0.05)
-        other = FlowNodeOrigin(organization_id="acme", agent_id="a", flow_id="f", node_id="hangs")
-        waiting, healthy = await queue.put(origin=other), await queue.put()
-
-        async def secret(origin: object) -> str:
-            if origin == other:
-                await asyncio.Event().wait()
-            return "s"
-
-        await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=secret).tick()
-        assert (await queue.row(healthy)).status == "delivered"
-        row = await queue.row(waiting)
-        assert (row.status, row.attempts, row.claimed_by) == ("pending", 0, None)
 
     async def test_large_bodies_delay_no_small_ones_of_their_tick(self, queue: Queue) -> None:
         """Whatever a claim leaves for the next because it is large: small rows behind it come with the first (§8)."""

@@ -21,9 +21,9 @@ from flowactions_hookspecs import (
     Header,
     LogicAction,
     Node,
+    OutboundWebhook,
 )
 from flowactions_plugin.errors import BodyTooLarge, HeadersTooLarge
-from flowactions_plugin.queue.enqueue import Webhook
 from flowactions_plugin.queue.rules import MAX_HEADER_VALUE_BYTES, MAX_HEADERS_BYTES, delivery_headers
 from tests.queueing import ORIGIN
 from tests.recorder import Recorder, recorder
@@ -153,9 +153,9 @@ class TestLogicAction:
 
 class TestOutbox:
     @staticmethod
-    def webhook(url: str, **changes: Any) -> Webhook:
+    def webhook(url: str, **changes: Any) -> OutboundWebhook:
         values: dict[str, Any] = {"body": b"x" * LIMIT, **changes}
-        return Webhook(
+        return OutboundWebhook(
             organization_id="acme", agent_id="a", origin=ORIGIN, event_type="t", entity="e", url=url, **values
         )
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 
 from flowactions_plugin.egress.attempt import Outcome
-from flowactions_plugin.queue.claimed import Return
+from flowactions_plugin.queue.claimed import given_back
 from flowactions_plugin.queue.lanes import Due, lane_of
 from flowactions_plugin.queue.rules import Transition
 from tests.queueing import Queue
@@ -45,7 +45,7 @@ class TestClaims:
         (second,) = await queue.store.claim(1)
         assert (second.id, second.attempts, second.reclaims) == (row_id, 0, 1)
         assert not await queue.complete(late, OK, Transition("delivered"))
-        assert (await queue.store.give_back([Return(late)]))[row_id].kind == "reclaimed"
+        assert (await queue.store.complete([given_back(late)]))[row_id].kind == "reclaimed"
         assert not await queue.mark_dead(late, "late")
         assert (await queue.row(row_id)).status == "pending"
         assert await queue.complete(second, FAILED, Transition("retrying", 5))
@@ -72,8 +72,8 @@ class TestClaims:
         await queue.expire_claims()
         holder = await queue.store.claim_quarantined()
         assert holder is not None
-        assert not await queue.store.begin_quarantined(alone)  # it woke too late: the other one sends it
-        assert await queue.store.begin_quarantined(holder)
+        assert await queue.store.begin_quarantined(alone) is None  # it woke too late: the other one sends it
+        assert await queue.store.begin_quarantined(holder) == holder
         assert (await queue.row(row_id)).quarantine_rounds == 1
 
     async def test_a_finished_row_is_never_claimed(self, queue: Queue) -> None:

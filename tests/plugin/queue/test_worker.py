@@ -9,10 +9,9 @@ import pytest
 
 from flowactions_hookspecs import FlowActions, Node, OriginGone
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.claims import Contact
 from flowactions_plugin.storage.outages import OutageLog, outage_delay
 from tests.outages import Outage
-from tests.queueing import Queue, a_schedule, a_worker
+from tests.queueing import Queue, a_schedule, a_worker, ok
 from tests.sending import SlowAnswer
 from tests.support import SmallHost, a_walk, development, transport_of
 from tests.waiting import until
@@ -32,59 +31,15 @@ async def test_a_stop_finishes_what_is_in_flight(queue: Queue) -> None:
     assert (await queue.row(row_id)).status == "delivered"
 
 
-async def test_a_worker_that_claims_writes_nothing_else_to_see_whether_it_can(
-    queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Claims write to the queue; only when none has for a while, a probe does (decision 54)."""
-    now, touches = [0.0], list[float]()
-
-    async def touch() -> None:
-        touches.append(now[0])
-        contact.succeeded(now[0])
-
-    contact = Contact(30, lambda: now[0])
-    monkeypatch.setattr(queue.store, "contact", contact)
-    monkeypatch.setattr(queue.store, "touch", touch)
-    assert await queue.store.keep_in_contact() is None  # nothing was written before
-    for _ in range(10):
-        now[0] += contact.seconds / 2
-        assert await queue.store.keep_in_contact() == pytest.approx(contact.seconds / 2)
-        contact.succeeded(now[0])
-    assert touches == [0.0]
-    now[0] += contact.seconds
-    assert await queue.store.keep_in_contact() is None
-    assert touches == [0.0, now[0]]
-
-
 async def test_a_worker_knows_that_it_could_not_write(queue: Queue) -> None:
     """Then leases of others that ended since its last success are in doubt (decision 54)."""
-    await queue.store.keep_in_contact()
+    await queue.store.touch()
     assert queue.store.contact.grace() == 0
     await queue.run("ALTER TABLE flowactions_outbox RENAME TO away")
     with pytest.raises(StorageUnavailable):
         await queue.store.touch()
     assert queue.store.contact.grace() > 0
     await queue.run("ALTER TABLE away RENAME TO flowactions_outbox")
-
-
-@pytest.mark.ci
-async def test_an_outage_is_logged_once_and_overcome(queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    """While the queue is away the worker says so once, keeps trying, and goes on by itself."""
-    caplog.set_level(logging.INFO)
-    row_id = await queue.put()
-    database = queue.database
-    opened = database._engines.current, database._engines.thread
-    database._engines.current = database._engines.thread = None
-    running = asyncio.create_task(a_worker(queue, lambda request: httpx.Response(200)).run())
-    await until(lambda: "out of reach" in caplog.text)
-    database._engines.current, database._engines.thread = opened
-    await until(lambda: "reachable again" in caplog.text)
-    assert (await queue.row(row_id)).status == "delivered"
-    running.cancel()
-    await asyncio.wait({running})
-    messages = [record.getMessage() for record in caplog.records]
-    assert sum("out of reach" in message for message in messages) == 1
-    assert sum("reachable again" in message for message in messages) == 1
 
 
 async def test_a_stop_gives_back_what_has_not_begun(queue: Queue) -> None:
@@ -133,7 +88,7 @@ async def test_a_reason_that_no_database_could_store_is_stored(queue: Queue) -> 
     async def gone(origin: object) -> None:
         raise OriginGone("bad \x00 header \ud800" + "x" * 10_000)
 
-    await a_schedule(queue, lambda request: httpx.Response(200), signing_secret=gone).tick()
+    await a_schedule(queue, ok, signing_secret=gone).tick()
     row = await queue.row(row_id)
     assert row.status == "dead"
     assert row.last_error.startswith("bad   header ?xxx")

@@ -22,9 +22,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from flowactions_hookspecs import FlowActions, HostInvalid, Node, SettingsInvalid, StartFailed
 from flowactions_plugin.errors import SchemaOutdated, StorageUnavailable
-from flowactions_plugin.storage import outages
 from flowactions_plugin.storage.database import Database
-from flowactions_plugin.storage.outages import OutageLog, Outages, is_outage
+from flowactions_plugin.storage.outages import OutageLog, is_outage
 from flowactions_plugin.storage.sqlite import Deadline
 from flowactions_plugin.watch.fleet import Fleet
 from tests.commanding import running
@@ -140,15 +139,13 @@ class TestTranslation:
             (TimeoutError(), "it did not answer in time"),
         ],
     )
-    def test_an_error_of_the_drivers_own_state_is_put_in_our_words(
+    async def test_an_error_of_the_drivers_own_state_is_put_in_our_words(
         self, error: Exception, message: str
     ) -> None:
         """Without the name of a class."""
-        with (
-            pytest.raises(StorageUnavailable) as raised,
-            Outages(make_url("postgresql://x")).translated(),
-        ):
-            raise error
+        with pytest.raises(StorageUnavailable) as raised:
+            async with a_database("postgresql://x")._outages.translated():
+                raise error
         assert str(raised.value) == f"the database failed: {message}"
 
     async def test_a_wrong_value_is_not_an_outage(self, database: Database) -> None:
@@ -165,26 +162,25 @@ class TestTranslation:
     @pytest.mark.parametrize(
         "code", ["SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR", "SQLITE_BUSY", "SQLITE_NOTADB"]
     )
-    def test_an_sqlite_error_is_named(self, code: str) -> None:
+    async def test_an_sqlite_error_is_named(self, code: str) -> None:
         """With SQLite's message, on one line."""
         error = sqlite3.OperationalError("it is\nso")
         error.sqlite_errorname = code
-        with (
-            pytest.raises(StorageUnavailable, match="it is so") as raised,
-            Outages(make_url("sqlite:///x")).translated(),
-        ):
-            raise error
+        with pytest.raises(StorageUnavailable, match="it is so") as raised:
+            async with a_database("sqlite:///x")._outages.translated():
+                raise error
         assert raised.value.code == code
 
     @pytest.mark.parametrize("secret", [PASSWORD, "hunter2", "x"])
-    def test_no_message_holds_a_secret_part_of_the_url(self, secret: str) -> None:
+    async def test_no_message_holds_a_secret_part_of_the_url(self, secret: str) -> None:
         """Neither password, user name nor query, in any quoted form, nor in the chain of causes."""
         url = URL.create(
             "postgresql", secret, f"{secret}-2", "db.example", database="d", query={"options": f"{secret}-3"}
         )
         error = OSError(f"{url.render_as_string(hide_password=False)} {secret!r} '{secret}-2' {secret}-3")
-        with pytest.raises(StorageUnavailable) as raised, Outages(url).translated():
-            raise error
+        with pytest.raises(StorageUnavailable) as raised:
+            async with Database(url.render_as_string(hide_password=False))._outages.translated():
+                raise error
         shown = str(raised.value).replace("example", "").replace("fix", "")
         assert secret not in shown
         assert raised.value.__cause__ is None
@@ -316,11 +312,6 @@ async def test_restored_rights_end_the_outage(postgres_url: str) -> None:
         await execute(postgres_url, f'GRANT INSERT ON flowactions_oauth_states TO "{role}"')
         async with database.write() as connection:
             await connection.execute(text(ROW.format("a")))
-
-
-def test_each_code_of_an_outage_has_an_advice() -> None:
-    """An operator reads what to do beside what has failed."""
-    assert set(outages.OUTAGES) <= set(outages.ADVICE)
 
 
 def test_an_outage_is_logged_once_by_whoever_notices_first(caplog: pytest.LogCaptureFixture) -> None:
@@ -555,7 +546,7 @@ class TestWaiting:
                     async with engine.begin() as transaction, database.write(transaction):
                         fail()
                 else:
-                    async with database.write(deadline=Deadline(seconds / 2)):
+                    async with database.write():
                         fail()
 
             if how == "cancelled":

@@ -102,8 +102,8 @@ async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> Non
     status = Insights(services_of(SmallHost(development(database_url)))._database)
 
     class Limits(Standing):
-        def limited(self) -> dict[str, int]:
-            return {"http://a:80": 1, "http://b:80": 1}
+        def limited(self) -> dict[str, dict[str, int]]:
+            return {"acme": {"http://a:80": 1, "http://b:80": 1}}
 
     readings = Gauges(Meters(), status, lambda: Load(limits=Limits())).readings()
     assert [each.value for each in readings if each.metric is names.LIMITED] == [2]

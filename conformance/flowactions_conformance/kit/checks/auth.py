@@ -68,11 +68,11 @@ async def everybody_gets_what_they_may(trial: Trial) -> None:
             await _refused(trial, route, credentials["api"], "with a backend's credential")
         if route.signed_in or route.changes:
             answer = await _send(trial, route, credentials["dashboard"])
-            trial.expect(
+            trial.answers(
+                answer,
                 (answer.status_code == FORBIDDEN) == route.changes,
                 f"{route.method} {route.path}, by a person who may only look, is answered {answer.status_code}",
-                expected="403" if route.changes else "an answer as for everybody",
-                actual=f"{answer.status_code} {answer.text[:500]}",
+                "403" if route.changes else "an answer as for everybody",
             )
 
 
@@ -150,12 +150,12 @@ async def rights_end_when_they_are_taken_away(trial: Trial) -> None:
             if not (route.changes and route.signed_in):
                 continue
             answer = await _send(trial, route, await trial.call("headers", who))
-            trial.expect(
+            trial.answers(
+                answer,
                 answer.status_code not in REFUSED if may else answer.status_code == FORBIDDEN,
                 f"a right that {'a person has does not work' if may else 'was taken away still works'}:"
                 f" {route.method} {route.path} is answered {answer.status_code}",
-                expected="an answer to the request" if may else "403: the person may not change anything now",
-                actual=f"{answer.status_code} {answer.text[:500]}",
+                "an answer to the request" if may else "403: the person may not change anything now",
             )
 
 
@@ -189,23 +189,19 @@ async def backends_keep_to_their_agents(trial: Trial) -> None:
             answer = await _send(trial, _logic(trial.of_host(agent)), headers)
             # Past the agent; the body of this request is empty.
             gets_in = agent in allowed
-            trial.expect(
+            trial.answers(
+                answer,
                 answer.status_code in ({400} if gets_in else REFUSED | {404}),
                 f"a backend that may address {', '.join(sorted(allowed)) or 'no agent'} now was answered {answer.status_code}"
                 f" for the agent {agent}, {'as if it might not' if gets_in else 'as if it might address it'}",
-                expected="400: the request has no fields" if gets_in else "404, or a refusal of the host's own",
-                actual=f"{answer.status_code} {answer.text[:500]}",
+                "400: the request has no fields" if gets_in else "404, or a refusal of the host's own",
             )
 
 
 async def _refused(trial: Trial, route: Route, headers: Mapping[str, str], how: str) -> None:
     answer = await _send(trial, route, headers)
-    trial.expect(
-        answer.status_code in REFUSED,
-        f"{route.method} {route.path} {how} is answered {answer.status_code}",
-        expected="401",
-        actual=f"{answer.status_code} {answer.headers.get('location', '')} {answer.text[:500]}",
-    )
+    said = f"{route.method} {route.path} {how} is answered {answer.status_code}"
+    trial.answers(answer, answer.status_code in REFUSED, said, 401)
 
 
 async def _send(trial: Trial, route: Route, headers: Mapping[str, str]) -> httpx.Response:

@@ -102,7 +102,6 @@ async def rolls_back_with_the_host(trial: Trial) -> None:
     trial.expect(
         "committed" in arrived[-1].body,
         "after a failed commit, the webhook of the next run was not sent",
-        expected="the webhook of the run that was committed",
         actual=arrived[-1].body,
     )
 
@@ -208,7 +207,6 @@ async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str)
     trial.expect(
         turn.step_id is not None and turn.step_id not in seen,
         f"an end user's run is not where it was after {what}: next from its third step did not lead to the fourth",
-        expected="a step that was not shown before",
         actual=f"{turn}; shown before: {', '.join(seen)}",
         causes=(
             "where a run is is kept in memory, or written now and then: write it before next answers",
@@ -218,7 +216,6 @@ async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str)
     await trial.until(
         lambda: trial.arrivals("recorded"),
         f"a deferred node that was recorded is lost after {what}",
-        expected="it runs when the user gets to its step",
     )
     await client.go_to(4)
     for name, when in (("early", "before"), ("last", "after")):
@@ -239,12 +236,7 @@ async def _survives(trial: Trial, end: Callable[[], Awaitable[None]], what: str)
     await trial.seed()
     answer = await trial.request("GET", CONNECTION, who=trial.author)
     card: dict[str, Any] = (answer.json().get("data") if answer.status_code == 200 else None) or {}
-    trial.expect(
-        card,
-        f"the chat connection is lost after {what}",
-        expected="the card of the connection",
-        actual=f"{answer.status_code} {answer.text}",
-    )
+    trial.answers(answer, card, f"the chat connection is lost after {what}", "the card of the connection")
     trial.equal(
         (card["workspace"]["name"], card["status"]),
         (workspace.name, "active"),

@@ -118,23 +118,12 @@ async def makes_a_run_of_each_opening(trial: Trial) -> None:
     count = 2 + AT_ONCE
     runs = [event.data["walk"]["runId"] for event in trial.reached("node")]
     trial.equal(len(runs), count, f"the node was not reached once in each of {count} runs")
-    trial.expect(
-        len(set(runs)) == count,
-        "two runs of a flow have the same run_id",
-        expected=f"{count} run ids",
-        actual=runs,
-    )
-    trial.expect(
-        trial.of_host(flow.id) not in runs,
-        "run_id is the flow's id",
-        expected="an id that is new for every run",
-        actual=runs,
-    )
+    trial.expect(len(set(runs)) == count, "two runs of a flow have the same run_id", actual=runs)
+    trial.expect(trial.of_host(flow.id) not in runs, "run_id is the flow's id", actual=runs)
     events = [arrival.event_id for arrival in await trial.until_arrived("order", count)]
     trial.expect(
         len(set(events)) == count,
         "the webhooks of two runs have the same event id, so receivers drop the second one",
-        expected=f"{count} event ids",
         actual=events,
     )
 

@@ -80,13 +80,11 @@ async def stops_at_a_halt(trial: Trial) -> None:
             trial.expect(
                 not trial.reached(second),
                 f"a node was reached behind one that halts (its status is {status})",
-                expected="nothing is reached behind it",
                 actual=trial.ran(),
             )
             trial.expect(
                 turn.done or turn.halted,
                 f"the run continues after a node that halts (its status is {status})",
-                expected="done or halted",
                 actual=turn,
             )
             trial.equal(

@@ -38,6 +38,7 @@ from flowactions_conformance.kit.trial import Trial
 ECHO: Final = f"{ROUTES}/echo"
 ANSWER: Final = f"{ROUTES}/answer"
 EVENTS: Final = "/integrations/chat/events"
+FROM_PLUGIN: Final = "200 from the plugin"
 
 PASSING: Final = (
     "a middleware of the host reads or rewrites requests: leave those below /integrations, /v1 and /webhooks alone",
@@ -76,13 +77,7 @@ async def _echo(
         if what
         else f"{method} {ECHO}, a route of the probe plugin, does not answer"
     )
-    trial.expect(
-        answer.status_code == 200 and json_object(answer),
-        told,
-        expected="200 from the plugin",
-        actual=f"{answer.status_code} {answer.text[:500]}",
-        causes=causes,
-    )
+    trial.answers(answer, answer.status_code == 200 and json_object(answer), told, FROM_PLUGIN, causes)
     seen: Mapping[str, Any] = answer.json()
     return seen
 
@@ -130,12 +125,8 @@ async def pickers_answer_where_the_palette_says(trial: Trial) -> None:
         entry = await evidence.shown(trial, name)
         for field, path in (entry.get("pickers") or {}).items():
             answer = await trial.request("GET", f"{trial.host.url}{path}", who=trial.author)
-            trial.expect(
-                answer.status_code in expected,
-                f"the picker of {name}.{field} does not answer at {path}, where the palette has it",
-                expected=f"{' or '.join(map(str, sorted(expected)))} from the plugin",
-                actual=f"{answer.status_code} {answer.text[:300]}",
-            )
+            said = f"the picker of {name}.{field} does not answer at {path}, where the palette has it"
+            trial.answers(answer, answer.status_code in expected, said, sorted(expected))
 
 
 @check(
@@ -289,36 +280,32 @@ async def open_routes_stay_open(trial: Trial) -> None:
         "x-slack-signature": signature(SIGNING_SECRET, stamp, body),
     }
     answer = await trial.request("POST", EVENTS, content=body, headers=signed)
-    trial.expect(
+    trial.answers(
+        answer,
         answer.status_code == 200 and json_object(answer).get("challenge") == trial.token,
         f"a signed POST {EVENTS}, as the chat provider sends it, did not get the plugin's answer",
-        expected="200 with the challenge",
-        actual=f"{answer.status_code} {answer.text[:500]}",
+        "200 with the challenge",
     )
     answer = await trial.request("POST", "/webhooks/auth", json={})
-    trial.expect(
-        answer.status_code in {401, 503}
-        and json_object(answer).get("code") in {"unauthorized", "not_configured"},
+    code = json_object(answer).get("code")
+    trial.answers(
+        answer,
+        answer.status_code in {401, 503} and code in {"unauthorized", "not_configured"},
         "an unsigned POST /webhooks/auth did not get the plugin's answer",
-        expected="the plugin's problem unauthorized, or not_configured without a secret",
-        actual=f"{answer.status_code} {answer.text[:500]}",
+        "the plugin's problem unauthorized, or not_configured without a secret",
     )
     for media_type in ("application/json", "application/x-www-form-urlencoded", "text/plain"):
         for method in ("POST", "PUT", "DELETE"):
             answer = await trial.request(method, ECHO, content=b"a=1", headers={"content-type": media_type})
-            trial.expect(
-                answer.status_code == 200 and json_object(answer).get("method") == method,
-                f"{method} {ECHO} as {media_type}, which asks for no credential, did not get the plugin's answer",
-                expected="200 from the plugin",
-                actual=f"{answer.status_code} {answer.text[:500]}",
-            )
+            said = f"{method} {ECHO} as {media_type}, which asks for no credential, did not get the plugin's answer"
+            passed = answer.status_code == 200 and json_object(answer).get("method") == method
+            trial.answers(answer, passed, said, FROM_PLUGIN)
     answer = await trial.request("GET", "/integrations/chat/callback?state=none&code=none")
-    where = answer.headers.get("location", "")
-    trial.expect(
-        answer.status_code == 303 and "chat=error" in where,
+    trial.answers(
+        answer,
+        answer.status_code == 303 and "chat=error" in answer.headers.get("location", ""),
         "the page to which the chat provider sends the browser did not answer without a session",
-        expected="303 to the dashboard with chat=error",
-        actual=f"{answer.status_code} {where}",
+        "303 to the dashboard with chat=error",
     )
 
 
@@ -367,11 +354,9 @@ async def redirects_and_cookies_pass(trial: Trial) -> None:
     answer = await trial.request("GET", INSTALL, who=trial.author)
     where = urlsplit(answer.headers.get("location", ""))
     provider = trial.host.running.env.settings["CHAT_AUTHORIZE_URL"]
-    trial.expect(
-        answer.status_code == 302 and f"{where.scheme}://{where.netloc}{where.path}" == provider,
-        f"GET {INSTALL} does not send the browser to the chat provider",
-        expected=f"302 to {provider}",
-        actual=f"{answer.status_code} {answer.headers.get('location')}",
+    sent = answer.status_code == 302 and f"{where.scheme}://{where.netloc}{where.path}" == provider
+    trial.answers(
+        answer, sent, f"GET {INSTALL} does not send the browser to the chat provider", f"302 to {provider}"
     )
 
 
@@ -395,12 +380,8 @@ async def unknown_paths_are_not_errors(trial: Trial) -> None:
     ]
     for method, path, who in (*asked, ("PUT", "/v1/webhooks/outbox", trial.author)):
         answer = await trial.request(method, path, who=who)
-        trial.expect(
-            answer.status_code < 500,
-            f"{method} {path}, which nobody has, is a server error",
-            expected="404, or the host's own answer",
-            actual=f"{answer.status_code} {answer.text[:500]}",
-        )
+        said = f"{method} {path}, which nobody has, is a server error"
+        trial.answers(answer, answer.status_code < 500, said, "404, or the host's own answer")
 
 
 @check(

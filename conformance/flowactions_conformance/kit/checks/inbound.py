@@ -38,12 +38,7 @@ async def handles_an_event_once(trial: Trial) -> None:
     event = trial.id("event")
     for number in (1, 2):
         answer = await send_event(trial, event)
-        trial.expect(
-            answer.status_code == 200,
-            "an authentic event of the auth provider was refused",
-            expected=f"200 from the plugin at the {number}. time",
-            actual=f"{answer.status_code} {answer.text}",
-        )
+        trial.answers(answer, 200, f"an authentic event of the auth provider was refused at the {number}. time")
         trial.equal(
             _acknowledged(answer),
             {"received": True, "duplicate": number == 2},
@@ -76,11 +71,11 @@ async def is_sent_again_after_a_failure(trial: Trial) -> None:
             "fail_auth_event() has no effect: the event was acknowledged and handled. If the work did fail, auth_event has"
             " swallowed the error: the provider will not send it again"
         )
-    trial.expect(
+    trial.answers(
+        answer,
         answer.status_code >= 500,
         "an event that the host failed to handle was acknowledged: the provider will not send it again",
-        expected="500, because auth_event raised",
-        actual=f"{answer.status_code} {answer.text}",
+        "500, because auth_event raised",
     )
     answer = await send_event(trial, event)
     trial.equal(
@@ -113,9 +108,7 @@ async def refuses_what_is_not_authentic(trial: Trial) -> None:
     ):
         event = trial.id(name.replace(" ", "-"))
         answer = await send_event(trial, event, **options)
-        trial.equal(
-            answer.status_code, 401, f"an event of the auth provider that is {name} was not refused with 401"
-        )
+        trial.answers(answer, 401, f"an event of the auth provider that is {name} was not refused with 401")
         handled = await trial.call("handled", event)
         trial.equal(handled, 0, f"an event of the auth provider that is {name} was handled")
 
@@ -139,11 +132,8 @@ async def removes_the_connection_with_its_organization(trial: Trial) -> None:
     await chat.connect(trial, trial.author)
     event = trial.id("deleted")
     answer = await send_event(trial, event, kind="organization.deleted", id=trial.of_host(trial.organization))
-    trial.equal(
-        answer.status_code,
-        200,
-        "the event organization.deleted was refused",
-        causes=(*trial.check.causes, *INTACT),
+    trial.answers(
+        answer, 200, "the event organization.deleted was refused", causes=(*trial.check.causes, *INTACT)
     )
     # The host may have deleted the organization, and its people with it.
     await trial.seed()

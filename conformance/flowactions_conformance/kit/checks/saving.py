@@ -92,14 +92,7 @@ async def runs_what_was_saved(trial: Trial) -> None:
         }
         names = [item.config["name"] for item in items if isinstance(item, Action)]
         trial.equal(list(reached), names, "the saved flow did not run its nodes")
-        got = reached["second"]["config"]
-        changed = difference(new.config, got, "config")
-        trial.expect(
-            changed is None,
-            f"what was saved does not run as it was saved: {changed}",
-            expected=new.config,
-            actual=got,
-        )
+        trial.same(reached["second"]["config"], new.config, "what was saved does not run as it was saved")
         found = [reached[name]["id"] for name in ("first", "second")]
         ids = ids or found
         trial.equal(found, ids, f"{how} has other node ids than before, of nodes that were not changed")
@@ -193,7 +186,7 @@ async def _checked(trial: Trial, node: Action) -> list[dict[str, Any]]:
         "node": {"type": node.type, "id": node.id, "config": node.config},
     }
     answer = await trial.request("POST", "/integrations/nodes/check", who=trial.author, json=body)
-    trial.equal(answer.status_code, 200, "the plugin does not check a node")
+    trial.answers(answer, 200, "the plugin does not check a node")
     found: list[dict[str, Any]] = answer.json()["data"]
     trial.expect(found, "the plugin finds nothing wrong with a node that has no URL, or a body that is no JSON")
     return found

@@ -92,7 +92,6 @@ async def runs_a_node_once(trial: Trial) -> None:
         await trial.until(
             lambda: trial.reached("node"),
             "when two processes were asked for a step, its node was not reached in either",
-            expected="one of them runs it",
         )
         # A host may also let the second caller wait until the first has ended.
         done, _ = await asyncio.wait(racing, timeout=ANSWER_SECONDS)
@@ -201,7 +200,6 @@ async def _kill_at_work(trial: Trial, first: Host) -> None:
     await trial.until(
         lambda: expected == {str(json.loads(arrival.body)["entity"]) for arrival in trial.arrivals("row")},
         "what a process had queued before it was killed was not sent by the others",
-        expected=f"{len(expected)} webhooks",
         at_least=LEASE_SECONDS,
     )
     await trial.until(
@@ -238,7 +236,7 @@ async def _several_answer(trial: Trial) -> None:
     for _ in range(ROUNDS):
         asked = (trial.request("GET", f"{ROUTES}/echo") for _ in range(RACING))
         for answer in await asyncio.gather(*asked):
-            trial.equal(answer.status_code, 200, "the probe's echo route is not answered by the probe")
+            trial.answers(answer, 200, "the probe's echo route is not answered by the probe")
             answering.add(answer.json()["pid"])
         if len(answering) > 1:
             return

@@ -48,7 +48,6 @@ async def is_open_before_the_first_request(trial: Trial) -> None:
     trial.expect(
         min(opened) <= host.reports_at_start,
         "the lifespan of the plugins is opened only after the app has started to serve",
-        expected="it is open when the app's own lifespan has started",
         actual="the probe's was opened later",
     )
     await _runs_once(trial, host)
@@ -77,7 +76,7 @@ async def survives_a_crash(trial: Trial) -> None:
     flow = trial.flow(trial.webhook("after"))
     await trial.seed(flow)
     answer = await trial.request("POST", f"{ROUTES}/crash")
-    trial.equal(answer.status_code, 200, "the probe's route for crashing its task is not answered by the probe")
+    trial.answers(answer, 200, "the probe's route for crashing its task is not answered by the probe")
     if trial.is_served and not answer.json()["ok"]:
         raise NotTried("the process that was asked to have a task crash runs no tasks")
     await trial.until(
@@ -120,7 +119,6 @@ async def stops_and_starts_again(trial: Trial) -> None:
         trial.expect(
             trial.reports("opened"),
             f"the lifespan of the plugins was not opened{again}",
-            expected="flowactions_lifespan of every plugin is entered while the app starts",
             actual="the probe's was not",
             causes=(LIFESPAN,),
         )
@@ -243,7 +241,6 @@ async def _runs_once(trial: Trial, host: Host) -> None:
     await trial.until(
         lambda: trial.reports("task_started", host),
         "no background task of a plugin is started",
-        expected="the probe's task runs when the app has started",
         causes=(LIFESPAN, "the lifespan is opened with tasks=False in the process that serves"),
     )
     for started, ended, what in (

@@ -89,7 +89,7 @@ async def deliveries_are_their_organizations(trial: Trial) -> None:
     shown = {}
     for who, flow in flows.items():
         answer = await trial.request("GET", OUTBOX, who=who)
-        trial.equal(answer.status_code, 200, "a signed-in person is refused")
+        trial.answers(answer, 200, "a signed-in person is refused")
         rows = answer.json()["data"]
         trial.equal(
             [row["agentId"] for row in rows],
@@ -114,17 +114,17 @@ async def a_connection_is_its_organizations(trial: Trial) -> None:
     pair = Pair(trial)
     await trial.seed(world=pair.world())
     begun = await trial.request("GET", INSTALL, who=trial.author)
-    trial.equal(begun.status_code, 302, "the install of chat does not begin")
+    trial.answers(begun, 302, "the install of chat does not begin")
     back = await allow(begun.headers["location"], trial.session.workspace())
     path = back.removeprefix(f"{trial.host.url}{trial.host.prefix}")
     cookies = await with_cookies(trial, pair.stranger, begun.headers.get_list("set-cookie"))
     ended = await trial.request("GET", path, headers=cookies)
     where = ended.headers.get("location", "")
-    trial.expect(
+    trial.answers(
+        ended,
         "chat=error" in where and "wrong_organization" in where,
         "an install that was begun in another organization was not refused",
-        expected="the dashboard's page with chat=error and reason=wrong_organization",
-        actual=f"{ended.status_code} {where}",
+        "the dashboard's page with chat=error and reason=wrong_organization",
     )
     for who in (trial.author, pair.stranger):
         trial.equal(await _card(trial, who), None, f"the install has connected {who.organization} nevertheless")
@@ -299,7 +299,7 @@ async def actions_are_their_organizations(trial: Trial) -> None:
 
 async def _card(trial: Trial, who: Login) -> Mapping[str, Any] | None:
     answer = await trial.request("GET", CARD, who=who)
-    trial.equal(answer.status_code, 200, f"{who.id} cannot see the connection card")
+    trial.answers(answer, 200, f"{who.id} cannot see the connection card")
     card: Mapping[str, Any] | None = answer.json()["data"]
     return card
 
@@ -314,12 +314,8 @@ async def _answers(
     **sending: Any,
 ) -> None:
     answer = await trial.request(method, path, who=who, **sending)
-    trial.expect(
-        answer.status_code in expected,
-        f"{method} {path} by {who.id}, of {of}, is answered {answer.status_code}",
-        expected=" or ".join(map(str, sorted(expected))),
-        actual=f"{answer.status_code} {answer.text[:500]}",
-    )
+    said = f"{method} {path} by {who.id}, of {of}, is answered {answer.status_code}"
+    trial.answers(answer, answer.status_code in expected, said, sorted(expected))
 
 
 def _logic(trial: Trial, agent: str, experience: str = "nothing") -> str:

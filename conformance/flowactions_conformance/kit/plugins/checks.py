@@ -5,44 +5,32 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
 from flowactions_conformance.kit.plugins.tried import STEP, Tried, _read, expect
+from flowactions_conformance.kit.registry import Check, Run
 from flowactions_conformance.receiver.verify import verify
 from flowactions_hookspecs import Deferred, InTransaction, PluginOrigin
 
 ODD: Final[Sequence[Any]] = (None, "", 0, False, [], {}, -1, 1.5, "x" * 10_000, ["x"], {"x": "y"})
 """What an author, an import or an older version may leave in a field."""
 SECRET_NAME: Final = re.compile(r"secret|token|password|api_?key|credential", re.IGNORECASE)
+UNWRITTEN: Final = "it says queued, and no delivery was written"
 SAYS_WHERE: Final = "what the plugin raised is in the lines that were logged"
 
 
-class PluginCheck(NamedTuple):
-    """A check of a node type.
-
-    Attributes:
-        title: what holds of a node type that passes.
-        sentence: of the contract.
-        causes: what usually makes it fail.
-    """
-
-    id: str
-    title: str
-    sentence: str
-    causes: tuple[str, ...]
-    run: Callable[[Tried], Awaitable[None]]
+CHECKS: Final[list[Check]] = []
 
 
-CHECKS: Final[list[PluginCheck]] = []
+def _check(sentence: str, *causes: str) -> Callable[[Run], None]:
+    """Add a check, which follows from a sentence of the contract."""
 
-
-def _check(sentence: str, *causes: str) -> Callable[[Callable[[Tried], Awaitable[None]]], None]:
-    def add(run: Callable[[Tried], Awaitable[None]]) -> None:
-        title = (run.__doc__ or "").partition("\n")[0]
-        CHECKS.append(PluginCheck(f"PLUGIN-{len(CHECKS) + 1}", title, sentence, causes, run))
+    def add(run: Run) -> None:
+        title, id_ = str(run.__doc__).partition("\n")[0], f"PLUGIN-{len(CHECKS) + 1}"
+        CHECKS.append(Check(id_, "", title, f"contract: {sentence}", causes, run))
 
     return add
 
@@ -57,12 +45,7 @@ async def _is_described(tried: Tried) -> None:
     node_type = tried.node_type
     described = node_type.describe()
     for name in ("title", "description"):
-        expect(
-            described[name].strip(),
-            f"{node_type.name} has no {name}: its author sees an empty line",
-            "text",
-            "",
-        )
+        expect(described[name].strip(), f"{node_type.name} has no {name}: its author sees an empty line")
     msgspec.json.encode(described)
     fields = set(node_type.config_schema.get("properties", {}))
     unknown = sorted(set(node_type.secret_fields) - fields) if fields else []
@@ -141,13 +124,7 @@ async def _ignores_the_pacing(tried: Tried) -> None:
         eager,
         deferred,
     )
-    if eager.status == "queued":
-        expect(
-            len(tried.rows()) > before,
-            "it says queued, and no delivery was written",
-            "a delivery",
-            "none",
-        )
+    expect(len(tried.rows()) > before or eager.status != "queued", UNWRITTEN)
 
 
 @_check(
@@ -169,16 +146,11 @@ async def _events_are_apart(tried: Tried) -> None:
         now = {row.event_id for row in tried.rows()}
         if result.status != "queued":
             return  # its effect is not a delivery
-        expect(
-            now - known,
-            f"{name} has an event id that was used before",
-            "an event id of its own",
-            max(now),
-        )
+        expect(now - known, f"{name} has an event id that was used before")
         known = now
     await tried.actions.reach(first, tried.node())
     again = {row.event_id for row in tried.rows()} - known
-    expect(not again, "the same walk, repeated, has another event id", "the same event id", sorted(again))
+    expect(not again, "the same walk, repeated, has another event id", actual=sorted(again))
 
 
 @_check(
@@ -259,9 +231,7 @@ async def _asks_without_effect(tried: Tried) -> None:
     expect(not errors, "check finds errors in the config with which the node runs", "none", errors)
     after = await tried.ended()
     expect(len(after) == len(before), "check or preview has written a delivery", "none", after[-1:])
-    expect(
-        len(tried.receiver.arrivals) == arrived, "check or preview has sent a request", "none", "one arrived"
-    )
+    expect(len(tried.receiver.arrivals) == arrived, "check or preview has sent a request")
 
 
 @_check(
@@ -284,20 +254,12 @@ async def _keeps_secrets(tried: Tried) -> None:
     config = {**tried.config, **dict.fromkeys(tried.node_type.secret_fields, marker)}
     preview = await tried.actions.preview(tried.draft(config), tried.walk())
     expect(
-        marker not in msgspec.json.encode(preview).decode(),
-        "the preview shows a secret field",
-        "it is masked",
-        preview,
+        marker not in msgspec.json.encode(preview).decode(), "the preview shows a secret field", actual=preview
     )
     walk = tried.walk(pacing=Deferred(STEP))
     await tried.actions.reach(walk, tried.node(config))
     records = _read(tried.hosts[0][1], "SELECT node FROM flowactions_deferred")
-    expect(
-        not any(marker in str(row[0]) for row in records),
-        "a record holds a secret field",
-        "it is left out",
-        "it is there",
-    )
+    expect(not any(marker in str(row[0]) for row in records), "a record holds a secret field")
 
 
 @_check(
@@ -308,19 +270,8 @@ async def _hosts_are_apart(tried: Tried) -> None:
     """Two hosts in one process share nothing: each has its own deliveries."""
     first, second = len(tried.rows(0)), len(tried.rows(1))
     result = await tried.hosts[1][0].actions.reach(tried.walk(), tried.node())
-    expect(
-        len(tried.rows(0)) == first,
-        "a node of one host has written a delivery into another one",
-        "none",
-        "one",
-    )
-    if result.status == "queued":
-        expect(
-            len(tried.rows(1)) > second,
-            "it says queued, and no delivery was written",
-            "a delivery",
-            "none",
-        )
+    expect(len(tried.rows(0)) == first, "a node of one host has written a delivery into another one")
+    expect(len(tried.rows(1)) > second or result.status != "queued", UNWRITTEN)
 
 
 def _shown(config: Mapping[str, Any]) -> str:

@@ -18,9 +18,10 @@ import msgspec
 
 from flowactions_conformance.kit.hosts.output import LogLines, Output
 from flowactions_conformance.kit.outcomes import CheckFailed, CheckResult, Finding, Status
-from flowactions_conformance.kit.plugins.checks import CHECKS, PluginCheck
+from flowactions_conformance.kit.plugins.checks import CHECKS
 from flowactions_conformance.kit.plugins.tried import AGENT, ORGANIZATION, Tried
 from flowactions_conformance.kit.probing.installed import INSTALLED
+from flowactions_conformance.kit.registry import Check
 from flowactions_conformance.receiver import Receiver
 from flowactions_conformance.reference_host import create_app
 from flowactions_conformance.reference_host import store as tables
@@ -134,7 +135,7 @@ async def check_plugin(
     return results
 
 
-async def _judged(check: PluginCheck, tried: Tried, output: Output) -> CheckResult:
+async def _judged(check: Check, tried: Tried, output: Output) -> CheckResult:
     logged: list[str] = []
     stop = output.listen(logged.extend)
     finding = None
@@ -146,15 +147,10 @@ async def _judged(check: PluginCheck, tried: Tried, output: Output) -> CheckResu
         finding = Finding(message=f"{type(exc).__name__}: {exc}")
     finally:
         stop()
-    if finding is not None:
-        lines = [line for line in logged if line][-20:]
-        finding = msgspec.structs.replace(finding, causes=check.causes, logged=tuple(lines))
-    return CheckResult(
-        id=check.id,
-        profile=tried.node_type.name,
-        title=check.title,
-        clause=f"contract: {check.sentence}",
-        since="1.0",
-        status=Status.PASS if finding is None else Status.FAIL,
-        finding=finding,
+    check = check._replace(profile=tried.node_type.name)
+    if finding is None:
+        return check.result(Status.PASS)
+    lines = tuple(line for line in logged if line)[-20:]
+    return check.result(
+        Status.FAIL, finding=msgspec.structs.replace(finding, causes=check.causes, logged=lines)
     )

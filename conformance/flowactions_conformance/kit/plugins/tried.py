@@ -66,6 +66,7 @@ class Tried:
         self.config = config
         self.hosts = hosts
         self.receiver = receiver
+        self._patience = DELIVERED_SECONDS
 
     @property
     def actions(self) -> FlowActions:
@@ -106,13 +107,14 @@ class Tried:
         ]
 
     async def ended(self) -> list[Row]:
-        """Return the deliveries of the first host, once none of them is to be sent any more."""
-        until = time.monotonic() + DELIVERED_SECONDS
-        while True:
-            rows = self.rows()
-            if time.monotonic() > until or not any(row.status in {"pending", "retrying"} for row in rows):
-                return rows
+        """Return the deliveries of the first host, once none of them is to be sent any more; what does not end is awaited once."""
+        until = time.monotonic() + self._patience
+        while any(row.status in {"pending", "retrying"} for row in self.rows()):
+            if time.monotonic() > until:
+                self._patience = 0.0
+                break
             await asyncio.sleep(0.05)
+        return self.rows()
 
 
 def _read(path: Path, statement: str) -> Sequence[Any]:
@@ -120,7 +122,7 @@ def _read(path: Path, statement: str) -> Sequence[Any]:
         return connection.execute(statement).fetchall()
 
 
-def expect(holds: object, message: str, expected: object, actual: object) -> None:
+def expect(holds: object, message: str, expected: object = "", actual: object = "") -> None:
     """Fail the check unless something holds.
 
     Raises:

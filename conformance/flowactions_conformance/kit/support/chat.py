@@ -32,7 +32,7 @@ async def connect(trial: Trial, who: Login) -> Workspace:
     """
     workspace = trial.session.workspace()
     begun = await trial.request("GET", INSTALL, who=who)
-    trial.equal(begun.status_code, 302, "the install of chat does not begin", CAUSES)
+    trial.answers(begun, 302, "the install of chat does not begin", causes=CAUSES)
     if "set-cookie" not in begun.headers:
         raise CommonCause(
             "the cookie that the plugin sets when an install of chat begins does not reach the browser",
@@ -56,13 +56,12 @@ async def connect(trial: Trial, who: Login) -> Workspace:
         back.removeprefix(below),
         headers=await with_cookies(trial, who, begun.headers.get_list("set-cookie")),
     )
-    where = ended.headers.get("location", "")
-    trial.expect(
-        ended.status_code == 303 and "chat=connected" in where,
+    trial.answers(
+        ended,
+        ended.status_code == 303 and "chat=connected" in ended.headers.get("location", ""),
         "the install of chat does not end in a connection",
-        expected="303 to the dashboard's page with chat=connected",
-        actual=f"{ended.status_code} {where}",
-        causes=CAUSES,
+        "303 to the dashboard's page with chat=connected",
+        CAUSES,
     )
     return workspace
 

@@ -34,7 +34,7 @@ async def sent_again(trial: Trial, dead: dict[str, Any], name: str) -> dict[str,
         CheckFailed: it did not end, or could not be retried.
     """
     answer = await trial.request("POST", f"{LIST}/{dead['id']}/retry", who=trial.author)
-    trial.equal(answer.status_code, 200, f"the author could not retry a dead delivery: {answer.text[:300]}")
+    trial.answers(answer, 200, "the author could not retry a dead delivery")
     return await _until(trial, name, {"dead", "delivered"})
 
 
@@ -43,7 +43,7 @@ async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
 
     async def has_ended() -> bool:
         answer = await trial.request("GET", LIST, who=trial.author)
-        trial.equal(answer.status_code, 200, "the organization's deliveries could not be listed")
+        trial.answers(answer, 200, "the organization's deliveries could not be listed")
         found = [each for each in answer.json()["data"] if each["url"].endswith(f"/{trial.token}/{name}")]
         trial.expect(found, f"the delivery {name!r} is not in the list of its organization")
         seen.update(found[0])

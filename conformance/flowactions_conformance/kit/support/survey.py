@@ -95,11 +95,7 @@ class Survey:
             CheckFailed: it was not.
         """
         answer = await self.fire(trigger, index, **fields)
-        self.trial.equal(
-            answer.status_code,
-            202,
-            f"the logic webhook was not taken: {answer.status_code} {answer.text[:300]}",
-        )
+        self.trial.answers(answer, 202, "the logic webhook was not taken")
         data: dict[str, Any] = answer.json()["data"]
         return data
 
@@ -109,9 +105,6 @@ class Survey:
         Raises:
             CheckFailed: it is not.
         """
-        self.trial.expect(
-            answer.status_code == 400 and json_object(answer).get("code") == code,
-            f"a call for {what} was not refused as it should be",
-            expected=f"400 with the code {code}",
-            actual=f"{answer.status_code} {answer.text[:500]}",
-        )
+        refused = answer.status_code == 400 and json_object(answer).get("code") == code
+        said = f"a call for {what} was not refused as it should be"
+        self.trial.answers(answer, refused, said, f"400 with the code {code}")

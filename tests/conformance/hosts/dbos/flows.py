@@ -21,7 +21,7 @@ from glue import ActionNodes, Halted
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Walk
-from tests.conformance.hosts.dbos.small import outbox, small_host, walk_of, webhook
+from tests.conformance.hosts.dbos.small import opened_host, outbox, walk_of, webhook
 
 RUN = "run-1"
 PATIENCE_SECONDS = 300.0
@@ -141,7 +141,7 @@ async def run_to_its_end(answers: list[Any]) -> None:
 async def run(folder: Path, name: str) -> dict[str, list[tuple[str, str, str]]]:
     """Run a workflow to its end, and again from its first step."""
     register, given, answers = FLOWS[name]
-    async with small_host(str(folder), register) as (engine, workflow):
+    async with opened_host(str(folder), register) as (engine, workflow):
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
             await connection.execute(sa.insert(stock).values(item="tea", left=10))

@@ -23,7 +23,7 @@ from dbos import DBOS, SetWorkflowID
 from glue import ActionNodes
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from tests.conformance.hosts.dbos.small import outbox, small_host, walk_of, webhook
+from tests.conformance.hosts.dbos.small import opened_host, outbox, walk_of, webhook
 
 POINTS = ("before the node", "before the commit", "behind the commit")
 """The last: the transaction is committed, and DBOS has not recorded the step."""
@@ -98,7 +98,7 @@ def register(point: Point) -> Callable[[ActionNodes], Any]:
 
 async def work(place: str, workflows: int, point: Point) -> None:
     """Run all workflows that have not run; those that were begun are recovered by DBOS."""
-    async with small_host(place, register(point)) as (engine, order):
+    async with opened_host(place, register(point)) as (engine, order):
         async with engine.begin() as connection:
             await connection.run_sync(metadata.create_all)
         point.watch(engine)
@@ -116,7 +116,7 @@ async def work(place: str, workflows: int, point: Point) -> None:
 
 async def rows(place: str) -> dict[str, tuple[int, int]]:
     """Count the rows of the host's table and of the outbox, and the workflows that they are of."""
-    async with small_host(place, lambda _: None) as (engine, _):
+    async with opened_host(place, lambda _: None) as (engine, _):
         async with engine.connect() as connection:
             names = list(await connection.scalars(sa.select(orders.c.name)))
         sent = await outbox(engine)

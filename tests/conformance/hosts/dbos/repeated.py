@@ -17,7 +17,7 @@ from dbos import DBOS, SetWorkflowID
 from glue import ActionNodes
 
 from flowactions_hookspecs import Node, Walk
-from tests.conformance.hosts.dbos.small import outbox, small_host, walk_of, webhook
+from tests.conformance.hosts.dbos.small import opened_host, outbox, walk_of, webhook
 
 RUN = "run-1"
 KILLED = 9
@@ -67,7 +67,7 @@ async def answer(run_id: str) -> None:
 
 async def go(place: str, *, killed: bool) -> list[tuple[str, str, str]]:
     """Run the workflow: to its second node, or to its end, again, and as a fork."""
-    async with small_host(place, register, Killing if killed else ActionNodes) as (engine, everything):
+    async with opened_host(place, register, Killing if killed else ActionNodes) as (engine, everything):
         if killed:
             with SetWorkflowID(RUN):
                 await DBOS.start_workflow_async(everything)

@@ -13,29 +13,24 @@ from glue import ActionNodes
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from flowactions_hookspecs import DashboardPrincipal, FlowActions, Host, Node, Request, Walk
+from flowactions_hookspecs import FlowActions, Node, Walk
+from tests.conformance.hosts import small_host
+from tests.conformance.hosts.small_host import WEBHOOK, walk
 
-WEBHOOK = {"webhookUrl": "https://hooks.example.com/x", "webhookBody": '{"said": {{content}}}'}
 POLLING_SECONDS = 0.02
 
 
-class SmallHost(Host):
-    """A host whose webhooks are unsigned, and are not sent."""
+class SmallHost(small_host.SmallHost):
+    """It has a database, which the plugin shares."""
 
     settings = {"FLOWACTIONS_HOST_WORKER": "off"}  # noqa: RUF012  as guides write it
 
     def __init__(self, database: AsyncEngine) -> None:
         self.database = database
 
-    async def dashboard_principal(self, request: Request) -> DashboardPrincipal | None:
-        """Nobody signs in."""
-
-    async def node(self, organization_id: str, flow_id: str, node_id: str) -> Node | None:
-        """Nothing is delivered here."""
-
 
 @asynccontextmanager
-async def small_host(
+async def opened_host(
     place: str, register: Callable[[ActionNodes], Any], kind: type[ActionNodes] = ActionNodes
 ) -> AsyncIterator[tuple[AsyncEngine, Any]]:
     """Have a host there, with its workflows.
@@ -68,7 +63,7 @@ async def small_host(
 def walk_of(run_id: str | None, content: str = "") -> Walk:
     """Make the walk of a workflow."""
     assert run_id is not None
-    return Walk(organization_id="acme", agent_id="agent", flow_id="welcome", run_id=run_id, content=content)
+    return walk(run_id, content)
 
 
 def webhook(name: str) -> Node:

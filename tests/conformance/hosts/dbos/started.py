@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from tests.conformance.hosts.dbos.small import small_host
+from tests.conformance.hosts.dbos.small import opened_host
 
 
 async def start(place: str) -> None:
@@ -29,7 +29,7 @@ async def start(place: str) -> None:
 
     transaction = asyncio.create_task(beside())
     await begun.wait()
-    async with small_host(place, lambda _: None):
+    async with opened_host(place, lambda _: None):
         sys.stdout.write("started\n")
     await transaction
     await engine.dispose()

@@ -8,14 +8,9 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from flowactions_hookspecs import Walk
+from tests.conformance.hosts.small_host import walk
 
 
 def walk_of(state: Mapping[str, Any], config: RunnableConfig) -> Walk:
     """Make the walk of a thread."""
-    return Walk(
-        organization_id="acme",
-        agent_id="agent",
-        flow_id="welcome",
-        run_id=config["configurable"]["thread_id"],
-        content=state.get("said", ""),
-    )
+    return walk(config["configurable"]["thread_id"], state.get("said", ""))

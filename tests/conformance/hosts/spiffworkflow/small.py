@@ -12,7 +12,7 @@ from SpiffWorkflow.spiff.parser.process import SpiffBpmnParser
 from SpiffWorkflow.task import Task
 
 from flowactions_hookspecs import FlowActions, Walk
-from tests.conformance.hosts.small_host import WEBHOOK
+from tests.conformance.hosts.small_host import WEBHOOK, walk
 
 FOLDER = Path(__file__).parent / "bpmn"
 
@@ -32,10 +32,4 @@ def engine_of(actions: FlowActions, transaction: Any = None) -> ActionEngine:
 
 def walk_of(task: Task) -> Walk:
     """Make the walk of the only run."""
-    return Walk(
-        organization_id="acme",
-        agent_id="agent",
-        flow_id="welcome",
-        run_id="run-1",
-        content=task.data.get("said", ""),
-    )
+    return walk("run-1", task.data.get("said", ""))
