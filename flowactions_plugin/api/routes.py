@@ -399,7 +399,7 @@ async def _begin(
     once = _once(ports.keys, principal.organization_id, key, f"{kind}:")
     try:
         preview = await ports.operations.preview(scope, kind, wanted, rate=data.rate)
-        if not preview.count:
+        if not preview.chosen.count:
             return BegunAnswer(Begun(None, 0, preview.delivered))
         action = await ports.operations.change(
             scope,

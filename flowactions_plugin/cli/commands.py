@@ -45,6 +45,7 @@ RESET: Final = option(
     "Give each delivery all its attempts again; without it, one more attempt.",
     is_flag=True,
 )
+ALL: Final = option("--all everything", "Without any filter: all of them.", is_flag=True)
 
 
 def group(name: str, commands: Sequence[click.Command], text: str, *params: click.Option) -> click.Group:
@@ -67,12 +68,9 @@ def changing(kind: str, text: str, *own: click.Option) -> Command:
         text,
         click.Argument(["ids"], nargs=-1, metavar="[ID]..."),
         *own,
-        *filter_options("status", "id"),
-        option("--all everything", "Without any filter: all of them.", is_flag=True),
+        *filter_options("status"),
         REASON,
-        option("--dry-run", "Change nothing; show the number and the destinations.", is_flag=True),
         YES,
-        document="cli.changing:Outcome",
         exits={
             DONE: "done; or ordered, where no worker is alive; or nothing meets the filter",
             FAILED: "it failed; the action was stopped; or a single delivery was not in a state for it",
@@ -87,7 +85,7 @@ OUTBOX: Final = (
         "list",
         "outbox:list_deliveries",
         "List deliveries, newest first.",
-        *filter_options("id"),
+        *filter_options(),
         LIMIT,
         option(
             "--cursor",
@@ -112,8 +110,9 @@ OUTBOX: Final = (
         """Retry dead deliveries: those with these ids now, or those that match a filter, ten seconds later.
 
         Workers retry those of a filter, so it continues if this command or a worker is killed. To see the progress, use
-        'outbox actions'. To stop it, use 'outbox actions --stop': before it has begun, nothing is changed.
+        'flowactions status'. To stop it, use 'outbox stop': before it has begun, nothing is changed.
         """,
+        ALL,
         RESET,
         RATE,
         CANARY,
@@ -135,26 +134,25 @@ OUTBOX: Final = (
         They are then dead; 'outbox retry --reset' sends them after all. A delivery that is being sent is delivered if its
         receiver answers so, and is not tried again otherwise.
         """,
+        ALL,
     ),
     changing(
         "delete",
         """Delete dead deliveries with their attempts: those with these ids, or those that match a filter.
 
-        Those of a filter are deleted ten seconds later, unless 'outbox actions --stop' stops it. They cannot be restored.
+        Those of a filter are deleted ten seconds later, unless 'outbox stop' stops it. They cannot be restored.
         """,
+        ALL,
     ),
     command(
-        "actions",
-        "changing:actions",
-        """List bulk actions, the latest first; or stop one.
+        "stop",
+        "changing:stop",
+        """Stop a bulk action. 'flowactions status' lists them.
 
-        Deliveries that a stopped action has already changed stay changed. Before it has begun, it changes none.
+        Deliveries that it has already changed stay changed. Before it has begun, it has changed none.
         """,
-        organization_option("Of this organization."),
-        LIMIT,
-        option("--stop", "Stop this bulk action, and show it.", type=WORDS, metavar="ID"),
-        document="cli.changing:ActionList",
-        exits={FAILED: "with --stop: no action has this id, or it has ended; or it failed"},
+        click.Argument(["action_id"], type=WORDS, metavar="ID"),
+        exits={FAILED: "no bulk action has this id, or it has ended; or it failed"},
         opens=True,
     ),
 )
@@ -235,11 +233,9 @@ COMMANDS: Final = (
         Run it after you have put a new key before the others in FLOWACTIONS_ENCRYPTION_KEYS. Then you can remove the older
         keys. Hosts continue to work meanwhile.
         """,
-        option("--check", "Change nothing; exit 1 if tokens must be encrypted again.", is_flag=True),
         exits={
             DONE: "every token is sealed with the newest key",
-            FAILED: "no key opens some token, and the message names its organization; or, with --check, something is to be "
-            "done; or it failed",
+            FAILED: "no key opens some token, and the message names its organization; or it failed",
         },
         opens=True,
     ),
@@ -273,7 +269,7 @@ COMMANDS: Final = (
     command(
         "status",
         "outbox:show_status",
-        """Show how deliveries stand: what is due, rates, workers, findings, and what fails most.
+        """Show how deliveries stand: what is due, rates, workers, findings, bulk actions, and what fails most.
 
         Workers are the processes that deliver: 'flowactions worker', and hosts that deliver themselves.
         """,
@@ -300,16 +296,14 @@ COMMANDS: Final = (
         stays: it has the person and the numbers. If the command was interrupted, run it again.
         """,
         click.Argument(["organization"], type=WORDS),
-        option("--dry-run", "Count only.", is_flag=True),
         YES,
-        document="cli.maintenance:Purge",
         exits={FAILED: "it failed, or nobody said yes; what was removed before stays removed"},
         opens=True,
     ),
     command(
         "send-test",
         "trial:send_test",
-        """Send one delivery to a URL, and time each phase of it.
+        """Send a small test event to a URL, and time each phase of it.
 
         This process sends it, with the egress rules, the proxy and the certificates of the settings. If a secret is given,
         the request is signed. The command writes nothing to a database, and does not retry.
@@ -317,13 +311,6 @@ COMMANDS: Final = (
         click.Argument(["url"]),
         host_option(),
         SECRET,
-        option(
-            "--body-file",
-            "A file with the body; '-': standard input. Without it, a small test event.",
-            type=click.File("rb"),
-            metavar="FILE",
-        ),
-        document="cli.trial:Sent",
         exits={
             DONE: "the receiver answered with 2xx",
             FAILED: "it did not, or nothing could be sent; the line says why",
@@ -351,32 +338,12 @@ COMMANDS: Final = (
             "Send each request on to this URL as it came, and answer with the status that it gives.",
             metavar="URL",
         ),
-        option("--count", "End after this many requests.", type=click.IntRange(min=1)),
         option("--headers show_headers", "Print the headers and the body, too.", is_flag=True),
         document="cli.receiver:Received",
         exits={
-            DONE: "stopped by Ctrl+C or SIGTERM; or, with --count, this many requests arrived and all of them were verified",
-            FAILED: "with --count: not all of them were verified",
+            DONE: "stopped by Ctrl+C or SIGTERM",
             2: "the address cannot be used, or an option is wrong",
         },
-    ),
-    command(
-        "chat-manifest",
-        "app_manifest:chat_manifest",
-        """Write the app manifest of the chat provider for this host, as JSON.
-
-        It has the scopes, events and URLs that this release uses. Paste it where the provider makes an app 'from a
-        manifest'; you may change its name. It contains no secret. The command sends nothing and opens no database. The next
-        steps are written to standard error.
-        """,
-        host_option(),
-        option(
-            "--url",
-            "The URL at which browsers and the provider reach this host's routes, with the prefix of FlowActions.load, "
-            "if it has one. Without it, BACKEND_PUBLIC_URL.",
-            type=WORDS,
-            metavar="URL",
-        ),
     ),
     command(
         "keygen",

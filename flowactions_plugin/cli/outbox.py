@@ -17,6 +17,7 @@ from flowactions_plugin.insights.results import Attempt, Bucket, Delivery, Faili
 from flowactions_plugin.insights.verdict import clock_offset
 from flowactions_plugin.log_text import plural, span
 from flowactions_plugin.operators.scope import Scope
+from flowactions_plugin.storage.retention import DAY_MS
 
 
 async def list_deliveries(
@@ -184,6 +185,22 @@ async def show_status(context: CommandContext, organization: str | None) -> tupl
             "seen": lambda each: moment(each.last_seen_at),
             "clock": lambda each: clock_offset(each.clock_ahead_ms),
             "claimed": lambda each: moment(each.last_claim_at),
+        },
+    )
+    actions = await context.insights.actions(Scope(organization))
+    since = int(context.database.clock() * 1000) - DAY_MS
+    _titled(
+        [each for each in actions if each.finished_at is None or each.finished_at >= since],
+        {
+            "bulk action": lambda each: each.id,
+            "kind": lambda each: each.kind,
+            "state": lambda each: each.state,
+            "done>": lambda each: f"{each.done:,}",
+            "of>": lambda each: f"{each.counted:,}",
+            "organization": lambda each: each.organization_id or "all",
+            "began": lambda each: moment(each.created_at),
+            "by": lambda each: each.actor_name,
+            "reason": lambda each: each.state_reason or each.reason,
         },
     )
     _titled(overview.worst, columns("most failures, last hour"))

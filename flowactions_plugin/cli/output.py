@@ -100,7 +100,7 @@ def confirmed(question: str, *, yes: bool) -> bool:
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise click.UsageError("Nobody can be asked here: add --yes to do it, or --dry-run to look.")
+        raise click.UsageError("Nobody can be asked here: add --yes to do it.")
     answer = click.confirm(escaped(question), err=True)
     if not answer:
         status("nothing was done")

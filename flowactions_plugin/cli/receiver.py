@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
-from flowactions_plugin.cli.frame import DONE, FAILED
+from flowactions_plugin.cli.frame import DONE
 from flowactions_plugin.cli.options import read_secret
 from flowactions_plugin.cli.output import block, line, status, wants_json, write_json
 from flowactions_plugin.clock import system_clock, to_iso
@@ -81,10 +81,9 @@ def listen(
     secret_file: BinaryIO | None,
     answer: int,
     forward_to: str | None,
-    count: int | None,
     show_headers: bool,
 ) -> int:
-    """Receive until Ctrl+C, SIGTERM, or so many requests."""
+    """Receive until Ctrl+C or SIGTERM."""
     as_json = wants_json()  # which no other thread knows
 
     def show(received: Received) -> None:
@@ -109,7 +108,7 @@ def listen(
         status(f"signing secret of this run: {secret}")
     if forward_to is not None and not forward_to.startswith(("http://", "https://")):
         raise click.UsageError("--forward-to must be a URL that begins with http:// or https://.")
-    with Receiver((bind, port), secret, answer, forward_to, show, count) as receiver:
+    with Receiver((bind, port), secret, answer, forward_to, show) as receiver:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         address, bound = receiver.socket.getsockname()[:2]
         try:
@@ -117,7 +116,7 @@ def listen(
             receiver.serve_forever(poll_interval=0.05)
         except KeyboardInterrupt:
             pass
-    return FAILED if count is not None and not receiver.all_verified else DONE
+    return DONE
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, now: float) -> str:
@@ -147,13 +146,11 @@ class Receiver(ThreadingTCPServer):
         answer: int,
         forward_to: str | None,
         show: Callable[[Received], None],
-        count: int | None,
     ) -> None:
         self.secret, self.answer, self.forward_to = secret, answer, forward_to
-        self._show, self._left = show, count
+        self._show = show
         self._seen: set[str | None] = set()
         self._lock = threading.Lock()
-        self.all_verified = True
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         try:
             super().__init__(address, _Connection)
@@ -167,18 +164,11 @@ class Receiver(ThreadingTCPServer):
             super().handle_error(request, client_address)
 
     def record(self, received: Received) -> None:
-        """Show a request that was answered, and end with the last one."""
+        """Show a request that was answered."""
         with self._lock:
-            if self._left == 0:
-                return
             received.repeated = received.event_id is not None and received.event_id in self._seen
             self._seen.add(received.event_id)
-            self.all_verified &= received.verified == "verified"
             self._show(received)
-            if self._left is not None:
-                self._left -= 1
-                if self._left == 0:
-                    self.shutdown()
 
 
 class _Connection(BaseHTTPRequestHandler):
@@ -213,7 +203,6 @@ class _Connection(BaseHTTPRequestHandler):
         if code not in {204, 304}:
             self.send_header("content-length", "0")
         self.end_headers()
-        # Answered before it is counted: the process may end with the last one.
         self.server.record(
             Received(
                 received_at=to_iso(int(now * 1000)),

@@ -59,21 +59,18 @@ class Selection(msgspec.Struct, frozen=True):
     organization_id: str | None = None
 
 
-class Share(msgspec.Struct, rename="camel", frozen=True):
+class Share(NamedTuple):
     """How many rows of a set belong to a destination or to an organization."""
 
     name: str
     number: int
 
 
-class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
+class Preview(NamedTuple):
     """The set of rows that an action would be done to.
 
     Attributes:
-        kind: what would be done.
-        filter: the filter.
-        count: the exact number of rows.
-        as_of: the time at which they were counted, Unix milliseconds.
+        chosen: the set, with the exact number of its rows; `Operations.change` is given it.
         destinations: the destinations with the most rows.
         organizations: the organizations with the most rows.
         seconds_to_drain: about how long workers take to send them, by the rate and by what they delivered within the last
@@ -82,19 +79,11 @@ class Preview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
             actions.
     """
 
-    kind: Kind
-    filter: Filter
-    count: int
-    as_of: int
+    chosen: Selection
     destinations: Sequence[Share]
     organizations: Sequence[Share]
     seconds_to_drain: float | None
-    delivered: Counted | None = None
-
-    @property
-    def chosen(self) -> Selection:
-        """What `Operations.change` is given to do it."""
-        return Selection(self.kind, self.filter, self.as_of, self.count)
+    delivered: Counted | None
 
 
 def once_id(selection: Selection) -> str:
@@ -166,18 +155,6 @@ class Pace(NamedTuple):
     done: int = 0
 
 
-class Judgement(NamedTuple):
-    """What the outcomes of a canary say.
-
-    Attributes:
-        verdict: ``continue``; ``wait`` for outcomes; ``stop``.
-        reason: why it waits or stops, for people.
-    """
-
-    verdict: Literal["continue", "wait", "stop"]
-    reason: str = ""
-
-
 def allowed(rate: float | None, pace: Pace | None, now: int, most: int) -> tuple[int, Pace]:
     """Return how many rows may be done now, and the pace to count them in.
 
@@ -204,8 +181,8 @@ def wait_seconds(rate: float, pace: Pace, now: int) -> float:
     return max(0.0, (pace.since + (pace.done + 1) / rate * 1000 - now) / 1000)
 
 
-def judge(size: int, results: Sequence[Result]) -> Judgement:
-    """Return whether an action continues: it stops as soon as its canary cannot pass any more.
+def judge(size: int, results: Sequence[Result]) -> tuple[Literal["continue", "wait", "stop"], str]:
+    """Return whether an action continues, and why it waits or stops: it stops as soon as its canary cannot pass any more.
 
     Args:
         size: how many rows the canary has.
@@ -214,11 +191,7 @@ def judge(size: int, results: Sequence[Result]) -> Judgement:
     failed, unknown = results.count("failed"), results.count("open")
     expected = size - results.count("gone")
     if failed > expected * FAILING_SHARE:
-        return Judgement(
-            "stop", f"{failed} of {expected} first attempts failed in a canary of {plural(size, 'row')}"
-        )
+        return "stop", f"{failed} of {expected} first attempts failed in a canary of {plural(size, 'row')}"
     if unknown and len(results) == size:
-        return Judgement(
-            "wait", f"waits for {unknown} of {expected} first attempts in a canary of {plural(size, 'row')}"
-        )
-    return Judgement("continue")
+        return "wait", f"waits for {unknown} of {expected} first attempts in a canary of {plural(size, 'row')}"
+    return "continue", ""

@@ -167,15 +167,15 @@ class _Step:
         if row.done < row.canary or row.canary_ids:
             first = msgspec.json.decode(row.canary_ids or "[]", type=list[str])
             found = self._store.results(self._connection, first, row.id) if first else {}
-            judged = judge(row.canary, [found.get(each, "gone") for each in first])
-            if judged.verdict == "stop":
-                self._stop(judged.reason)
+            verdict, reason = judge(row.canary, [found.get(each, "gone") for each in first])
+            if verdict == "stop":
+                self._stop(reason)
                 return None
-            if judged.verdict == "wait":
+            if verdict == "wait":
                 # The rate counts anew when it goes on.
                 paused = {
                     "state": "running",
-                    "state_reason": judged.reason,
+                    "state_reason": reason,
                     "paced_from": None,
                     "paced_done": 0,
                 }

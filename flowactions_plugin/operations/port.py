@@ -30,7 +30,7 @@ from flowactions_plugin.insights.results import Action, Kind
 from flowactions_plugin.insights.views import action_of
 from flowactions_plugin.log_text import storable
 from flowactions_plugin.operations import bulk
-from flowactions_plugin.operations.bulk import Preview, Selection, Share
+from flowactions_plugin.operations.bulk import Preview, Selection
 from flowactions_plugin.operations.changes import change_one
 from flowactions_plugin.operations.engine import Engine
 from flowactions_plugin.operations.resend import send_one_again
@@ -117,9 +117,10 @@ class Operations:
         """
         bulk.check_rate(rate)
         bulk.check_filter(wanted, kind)
-        as_of = await self._store.now()
+        as_of = round(await self._database.time() * 1000)
         selection = Selection(kind, wanted, as_of, organization_id=scope.organization_id)
         count = await self._store.count(selection)
+        selection = replace(selection, count=count)
         if kind == "resend" and count > bulk.MOST_RESENT:
             raise ActionInvalid(
                 f"More than {bulk.MOST_RESENT:,} delivered rows meet the filter. Send them again in parts, by time or destination."
@@ -130,12 +131,9 @@ class Operations:
             seconds = count / min(rates) if rates else None
         may_leave_out = kind == "retry" and wanted.status in {None, "delivered"}
         return Preview(
-            kind=kind,
-            filter=wanted,
-            count=count,
-            as_of=as_of,
-            destinations=[Share(*each) for each in await self._store.shares(selection, "destination")],
-            organizations=[Share(*each) for each in await self._store.shares(selection, "organization_id")],
+            selection,
+            destinations=await self._store.shares(selection, "destination"),
+            organizations=await self._store.shares(selection, "organization_id"),
             seconds_to_drain=seconds,
             delivered=await self._store.delivered(scope, wanted) if may_leave_out else None,
         )
@@ -341,7 +339,7 @@ class Operations:
 
     async def _check_set(self, selection: Selection) -> Aged:
         """Check that a set is the one that was shown, and return what retention may remove of it."""
-        now = await self._store.now()
+        now = round(await self._database.time() * 1000)
         if selection.as_of > now:
             raise ActionInvalid("The preview is of a time to come: look at the rows again.")
         if not selection.count:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
 import msgspec
@@ -42,7 +42,7 @@ from flowactions_plugin.storage.waiting import repeated
 
 log = logging.getLogger("flowactions.actions")
 
-Disconnect: TypeAlias = Callable[[str], Awaitable[None]]
+Disconnect: TypeAlias = Callable[[str], Awaitable[object]]
 """Removes an organization's chat connection, and revokes its token (`Connections.disconnect`)."""
 
 BATCH: Final = 500
@@ -61,51 +61,8 @@ _REST: Final = {
 }
 
 
-class Purged(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Number of rows of each kind that exist, or that were deleted.
-
-    Attributes:
-        deliveries: rows of the outbox.
-        attempts: attempts of these in the log.
-        records: nodes that wait for a step.
-        halted_runs: runs that a node has halted.
-        idempotency_keys: stored keys.
-        rates: counted calls of agents.
-        statistics: intervals.
-        destinations: health of destinations.
-        pauses: paused destinations.
-        actions: bulk actions.
-        audit: lines of the audit.
-        alerts: alerts to operators that name the organization, sent ones among them.
-        installs: started installs of a chat workspace.
-        chat_connection: number of chat connections, 0 or 1; when it is deleted, its token is revoked.
-    """
-
-    deliveries: int = 0
-    attempts: int = 0
-    records: int = 0
-    halted_runs: int = 0
-    idempotency_keys: int = 0
-    rates: int = 0
-    statistics: int = 0
-    destinations: int = 0
-    pauses: int = 0
-    actions: int = 0
-    audit: int = 0
-    alerts: int = 0
-    installs: int = 0
-    chat_connection: int = 0
-
-
-async def purge(
-    database: Database,
-    organization_id: str,
-    actor: Actor,
-    *,
-    dry: bool,
-    disconnect: Disconnect | None = None,
-) -> Purged:
-    """Remove all that is kept of an organization, in small batches; it can be repeated when it was interrupted.
+class Purge:
+    """Removes all that is kept of an organization, in small batches; it can be repeated when it was interrupted.
 
     One line of the audit stays: who purged, and the numbers. What workers have counted in memory is not written any more, and
     of rows that are being sent, the host is told that they are ``purged``. What is enqueued after the purge has begun is
@@ -114,46 +71,14 @@ async def purge(
     Args:
         database: where it is.
         organization_id: the tenant.
-        actor: who does it.
-        dry: count only.
-        disconnect: ``None``: chat is not configured, so that a connection is removed and its token cannot be revoked.
 
     Raises:
         ActionInvalid: no organization is named.
-        StorageUnavailable: the database failed; what was removed before stays removed.
-    """
-    if not organization_id or "\0" in organization_id:
-        raise ActionInvalid("Name the organization whose data is to be removed.")
-    store = PurgeStore(database, organization_id)
-    if dry:
-        return Purged(**await store.count())
-    line_id = await store.begin(actor)
-    connections = ConnectionStore(database)
-    connected = await connections.get(organization_id) is not None
-    if connected and disconnect is not None:
-        await disconnect(organization_id)
-    elif connected:
-        await connections.pop(organization_id)
-    removed = {**await store.remove(), "chat_connection": int(connected)}
-    await store.finish(line_id, removed)
-    log.info(
-        "organization %s is purged: %s rows",
-        printable(organization_id),
-        sum(removed.values()),
-        extra={"event": "organization.purged"},
-    )
-    return Purged(**removed)
-
-
-class PurgeStore:
-    """What one database keeps of one organization.
-
-    Args:
-        database: where it is.
-        organization_id: the tenant.
     """
 
     def __init__(self, database: Database, organization_id: str) -> None:
+        if not organization_id or "\0" in organization_id:
+            raise ActionInvalid("Name the organization whose data is to be removed.")
         self._database = database
         self._organization_id = organization_id
         self._was_claimed = False
@@ -170,8 +95,36 @@ class PurgeStore:
             found = {name: (await connection.execute(query)).scalar_one() for name, query in queries.items()}
         return {**found, "alerts": len(await self._alerts())}
 
+    async def run(self, who: Actor, disconnect: Disconnect | None = None) -> dict[str, int]:
+        """Remove everything, and return how many rows of each kind that were.
+
+        Args:
+            who: does it.
+            disconnect: ``None``: chat is not configured, so that a connection is removed and its token cannot be revoked.
+
+        Raises:
+            StorageUnavailable: the database failed; what was removed before stays removed.
+        """
+        line_id = await self.begin(who)
+        connections = ConnectionStore(self._database)
+        connected = await connections.get(self._organization_id) is not None
+        if connected:
+            await (disconnect or connections.pop)(self._organization_id)
+        removed = {**await self.remove(), "chat_connection": int(connected)}
+        number = sum(removed.values())
+        values = {"number": number, "before": msgspec.json.encode(removed).decode()}
+        written = update(audit).where(audit.c.id == line_id).values(values)
+        await self._database.in_transaction(lambda connection: connection.execute(written))
+        log.info(
+            "organization %s is purged: %s rows",
+            printable(self._organization_id),
+            number,
+            extra={"event": "organization.purged"},
+        )
+        return removed
+
     async def begin(self, who: Actor) -> str:
-        """Write the line of the audit that stays, and return its id; see `finish`.
+        """Write the line of the audit that stays, and return its id.
 
         From then on no process writes statistics that it has counted before (`add_counts`).
         """
@@ -222,12 +175,6 @@ class PurgeStore:
         """Wait until the processes have written that have not seen that the purge began, and may have added statistics."""
         async with self._database.write() as connection:
             await self._database.lock_table(connection, statistics, "SHARE")
-
-    async def finish(self, line_id: str, removed: Mapping[str, int]) -> None:
-        """Write what was removed to the line of `begin`."""
-        numbers = {"number": sum(removed.values()), "before": msgspec.json.encode(removed).decode()}
-        written = update(audit).where(audit.c.id == line_id).values(numbers)
-        await self._database.in_transaction(lambda connection: connection.execute(written))
 
     def _of(self, table: Table) -> list[ColumnElement[bool]]:
         conditions = [table.c.organization_id == self._organization_id]

@@ -16,7 +16,7 @@ from flowactions_plugin.insights.results import Counted
 from flowactions_plugin.insights.search import conditions as conditions_of
 from flowactions_plugin.insights.search import counted, id_bounds
 from flowactions_plugin.insights.standing import of_scope, top
-from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, names_rows
+from flowactions_plugin.operations.bulk import KINDS, MOST_RESENT, Result, Selection, Share, names_rows
 from flowactions_plugin.operations.changes import changeable, deleting, ending, requeueing
 from flowactions_plugin.operations.resend import DELIVERED, send_again
 from flowactions_plugin.operators.audit import Entry, recording
@@ -86,11 +86,6 @@ class ActionStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def now(self) -> int:
-        """Return the time of the database, Unix milliseconds."""
-        async with self._database.read() as connection:
-            return await connection.run_sync(self._database.time_on)
-
     async def count(self, selection: Selection) -> int:
         """Return how many rows a set has now. For a resend, it counts to one more than are allowed."""
         rows = select(outbox.c.id).where(*_of_set(selection))
@@ -109,12 +104,12 @@ class ActionStore:
         async with self._database.read() as connection:
             return Aged(query, (await connection.execute(query)).scalar_one())
 
-    async def shares(self, selection: Selection, name: str) -> list[tuple[str, int]]:
+    async def shares(self, selection: Selection, name: str) -> list[Share]:
         """Return the destinations or organizations with the most rows of a set, and how many those are."""
         query = top(select(outbox.c[name]).where(*_of_set(selection)), (name,))
         query = query.order_by(desc("number"), name).limit(MOST_SHARES)
         async with self._database.read() as connection:
-            return [(row[0], row.number) for row in (await connection.execute(query)).all()]
+            return [Share(row[0], row.number) for row in (await connection.execute(query)).all()]
 
     async def delivered(self, scope: Scope, wanted: Filter) -> Counted:
         """Count the delivered rows that meet a filter, as a search counts them."""

@@ -127,7 +127,7 @@ async def _preview(
         "action_new.html",
         status=200 if changed is None else 409,
         preview=preview,
-        phrase=_phrase(kind, preview.count),
+        phrase=_phrase(kind, preview.chosen.count),
         explained=EXPLAINED[kind],
         filter=to_query(wanted),
         may_resend=wanted.created_from is not None or names_rows(wanted),

@@ -13,6 +13,8 @@ from flowactions_plugin.clock import moment
 _LAID_OUT: Final = "\n\t\u200c\u200d\u00a0\u2002\u2003\u2007\u2009\u200a\u202f\u3000"
 """Line breaks, tabs, the joiners of scripts and emoji, and spaces of other widths: a browser lays them out."""
 
+_BREAKS: Final = re.compile(r"[/.]+(?=[^/.])")
+
 NOTHING: Final = "\u2013"
 """Stands where there is no value."""
 
@@ -45,6 +47,11 @@ def place(url: str) -> str:
     host, slash, path = rest.partition("?")[0].partition("/")
     shown = host.removesuffix(":443" if scheme == "https" else ":80") + slash + path
     return shown if scheme == "https" else f"{scheme}://{shown}" if rest else url
+
+
+def breakable(place: str) -> Markup:
+    """Return a place that a narrow column breaks behind ``/`` and ``.``, as long as its parts fit."""
+    return Markup(_BREAKS.sub(r"\g<0><wbr>", str(escape(plain(place)))))  # noqa: S704  escaped
 
 
 def timed(text: str) -> Markup:

@@ -139,9 +139,14 @@ def page_guard(find: Find, origins: Collection[str], is_running: Callable[[], bo
         if viewer is None:
             raise SignInNeeded
         cast("dict[str, Any]", request.scope)[_VIEWER] = viewer
-        if not viewer.may_change and _is_for_changers(method, handler):
+        is_reading = method in _READING
+        if is_reading:
+            is_open = not handler.opt.get("flowactions_for_changers")
+        else:
+            is_open = bool(handler.opt.get("flowactions_for_everybody"))
+        if not viewer.may_change and not is_open:
             raise Problem("forbidden", "You may look at this, and not change it.")
-        if method not in _READING:
+        if not is_reading:
             _check_form(request, own)
 
     return check
@@ -158,12 +163,6 @@ def _check_form(request: ASGIRequest, own: Collection[str]) -> None:
     kinds = [kind.partition(";")[0].strip().lower() for kind in request.headers.getall("content-type", [])]
     if kinds != [FORM]:
         raise Problem("unsupported_media_type", f"Send the form as {FORM}.")
-
-
-def _is_for_changers(method: Any, handler: BaseRouteHandler) -> bool:
-    if method in _READING:
-        return bool(handler.opt.get("flowactions_for_changers"))
-    return not handler.opt.get("flowactions_for_everybody")
 
 
 def must_run(is_running: Callable[[], bool]) -> Guard:

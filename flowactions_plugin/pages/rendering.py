@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -53,13 +53,6 @@ _FOLDER: Final = Path(__file__).parent
 _KINDS: Final = {".css": "text/css", ".js": "text/javascript"}
 
 
-class StaticFile(NamedTuple):
-    """A file that the pages use."""
-
-    content: bytes
-    media_type: str
-
-
 class Renderer:
     """The templates and the files that they use; both are read at the first page (§7.3).
 
@@ -71,14 +64,14 @@ class Renderer:
         self._home = home
 
     @cached_property
-    def files(self) -> dict[str, StaticFile]:
-        """Name → file; a name changes with the content."""
+    def files(self) -> dict[str, tuple[bytes, str]]:
+        """Name → content and media type of a file; a name changes with the content."""
         found = {}
         for path in sorted((_FOLDER / "static").iterdir()):
             if path.suffix in _KINDS:
                 content = path.read_bytes()
                 digest = hashlib.sha256(content).hexdigest()[:16]
-                found[f"{path.stem}.{digest}{path.suffix}"] = StaticFile(content, _KINDS[path.suffix])
+                found[f"{path.stem}.{digest}{path.suffix}"] = content, _KINDS[path.suffix]
         return found
 
     @cached_property
@@ -101,6 +94,7 @@ class Renderer:
             "timed": formats.timed,
             "number": formats.number,
             "place": formats.place,
+            "breakable": formats.breakable,
             "plural": plural,
             "clock_offset": clock_offset,
             "exact": escape,

@@ -100,10 +100,11 @@ async def static_file(
     file = context.renderer.files.get(name)
     if file is None:
         raise Problem("not_found", "No file has this name.")
+    content, media_type = file
     headers = {"Cache-Control": FOREVER, "ETag": f'"{name}"', "X-Content-Type-Options": "nosniff"}
     if request.headers.get("if-none-match") == headers["ETag"]:
-        return Response(b"", status_code=304, media_type=file.media_type, headers=headers)
-    return Response(file.content, media_type=file.media_type, headers=headers)
+        return Response(b"", status_code=304, media_type=media_type, headers=headers)
+    return Response(content, media_type=media_type, headers=headers)
 
 
 PAGES = (

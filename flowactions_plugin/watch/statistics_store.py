@@ -57,7 +57,7 @@ async def add_counts(
         StorageUnavailable: the database failed; nothing was written.
     """
     async with database.write() as transaction:
-        # Locked first: a purge that this does not see yet waits for it (`PurgeStore.remove`).
+        # Locked first: a purge that this does not see yet waits for it (`Purge.remove`).
         await database.lock_table(transaction, statistics, "ROW EXCLUSIVE")
         purged = set((await transaction.execute(purged_since(int(since * 1000)))).scalars())
         kept = {key: counts for key, counts in counted.items() if key[0] not in purged}

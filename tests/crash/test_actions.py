@@ -95,7 +95,7 @@ async def test_a_replay_that_is_killed_three_times_replays_each_row_once(
         )
         actions = Operations(database)
         preview = await actions.preview(Scope(None), "retry", Filter(organization_id="acme"))
-        assert preview.count == rows
+        assert preview.chosen.count == rows
         action = await actions.change(
             Scope(None), preview.chosen, OPERATOR, "receiver is back", rate=rate, delay_seconds=0
         )

@@ -39,7 +39,6 @@ SHORT = {
 FILTER = frozenset(
     [
         "--organization",
-        "--agent",
         "--destination",
         "--type",
         "--event-id",
@@ -50,8 +49,6 @@ FILTER = frozenset(
         "--code",
         "--from",
         "--before",
-        "--ended-from",
-        "--ended-before",
     ]
 )
 """Options that all commands on many deliveries have."""

@@ -18,7 +18,7 @@ from flowactions_plugin.alerts.events import KINDS, DestinationRecovered
 from flowactions_plugin.alerts.watch import WINDOW_MS, AlertWatch
 from flowactions_plugin.egress.attempt import Message, Outcome
 from flowactions_plugin.operations.port import Operations
-from flowactions_plugin.operations.purge import purge
+from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import NewDelivery, event_id
 from flowactions_plugin.settings.model import read_settings
@@ -230,8 +230,8 @@ async def test_a_purge_removes_the_alerts_that_name_the_organization(queue: Queu
             await alerts.of_destinations(transaction, [failing])
     await dead(queue, 1)
     await Watched(queue.database).look()
-    assert (await purge(queue.database, "acme", OPERATOR, dry=True)).alerts == 2
-    assert (await purge(queue.database, "acme", OPERATOR, dry=False)).alerts == 2
+    assert (await Purge(queue.database, "acme").count())["alerts"] == 2
+    assert (await Purge(queue.database, "acme").run(OPERATOR))["alerts"] == 2
     assert [each["data"]["organizationId"] for each in await bodies(queue.database)] == ["acme2", 'a"c']
 
 

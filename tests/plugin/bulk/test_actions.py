@@ -111,13 +111,14 @@ async def test_rows_that_come_later_are_not_in_the_set(queue: Queue) -> None:
     actions = Operations(queue.database)
     preview = await actions.preview(ACME, "retry", EVERYTHING)
     (late,) = await put_dead(queue, 1)
-    await queue.run(f"UPDATE flowactions_outbox SET finished_at = {preview.as_of + 60_000} WHERE id = '{late}'")  # noqa: S608
+    at = preview.chosen.as_of + 60_000
+    await queue.run(f"UPDATE flowactions_outbox SET finished_at = {at} WHERE id = '{late}'")  # noqa: S608
     action = await actions.change(ACME, preview.chosen, MAYA, "", delay_seconds=0)
     await run_step(queue, action.id)
     assert (await queue.row(late)).status == "dead"
     assert (await queue.row(ids[0])).status == "pending"
     preview = await actions.preview(ACME, "retry", Filter(ids=tuple(ids[:1])))
-    assert preview.count == 0
+    assert preview.chosen.count == 0
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,8 @@ async def test_a_cancellation_ends_its_rows_at_once(queue: Queue) -> None:
     actions = Operations(queue.database)
     preview = await actions.preview(ACME, "cancel", EVERYTHING)
     late = await queue.put()
-    await queue.run(f"UPDATE flowactions_outbox SET created_at = {preview.as_of + 1} WHERE id = '{late}'")  # noqa: S608
+    at = preview.chosen.as_of + 1
+    await queue.run(f"UPDATE flowactions_outbox SET created_at = {at} WHERE id = '{late}'")  # noqa: S608
     action = await actions.change(ACME, preview.chosen, MAYA, "wrong customer")
     assert (action.state, action.counted, action.done) == ("done", 5, 5)
     ended = [row for row in await rows(queue) if row.status == "dead"]

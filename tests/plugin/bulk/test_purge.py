@@ -16,7 +16,7 @@ from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.errors import ActionInvalid, StorageUnavailable
 from flowactions_plugin.operations import purge as purging
 from flowactions_plugin.operations.changes import WITHDRAWN_SECONDS
-from flowactions_plugin.operations.purge import Purged, PurgeStore, purge
+from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.rules import HELD_SECONDS
 from flowactions_plugin.settings.model import read_settings
@@ -92,11 +92,9 @@ async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pyt
     await fill(queue, "globex", 3)
     others = await kept(queue)
     await fill(queue, "acme", 5)
-    counted = await purge(queue.database, "acme", OPERATOR, dry=True)
-    assert msgspec.structs.asdict(counted) == dict.fromkeys(Purged.__struct_fields__, 5) | {
-        "chat_connection": 1,
-        "alerts": 0,  # tests/plugin/alerts
-    }
+    counted = await Purge(queue.database, "acme").count()
+    assert len(counted) == 14
+    assert counted == dict.fromkeys(counted, 5) | {"chat_connection": 1, "alerts": 0}  # tests/plugin/alerts
     disconnected: list[str] = []
 
     async def disconnect(organization_id: str) -> None:
@@ -105,7 +103,7 @@ async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pyt
         disconnected.append(organization_id)
         await ConnectionStore(queue.database).pop(organization_id)
 
-    removed = await purge(queue.database, "acme", OPERATOR, dry=False, disconnect=disconnect)
+    removed = await Purge(queue.database, "acme").run(OPERATOR, disconnect)
     assert removed == counted
     assert disconnected == ["acme"]
     left = await kept(queue)
@@ -115,8 +113,8 @@ async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pyt
     assert (line.action, line.actor_id, line.number) == ("purge", "root", 61)
     assert set(msgspec.json.decode(line.before).values()) == {0, 1, 5}
     # Again, there is nothing, and both lines stay.
-    again = await purge(queue.database, "acme", OPERATOR, dry=False, disconnect=disconnect)
-    assert again == Purged()
+    again = await Purge(queue.database, "acme").run(OPERATOR, disconnect)
+    assert again == dict.fromkeys(counted, 0)
     assert disconnected == ["acme"]
     assert len((await kept(queue))["flowactions_audit"]) == 5
 
@@ -124,8 +122,8 @@ async def test_nothing_of_an_organization_is_left(queue: Queue, monkeypatch: pyt
 async def test_a_connection_goes_even_when_chat_is_not_configured(queue: Queue) -> None:
     """Its token cannot be revoked then."""
     await fill(queue, "acme", 1)
-    removed = await purge(queue.database, "acme", OPERATOR, dry=False)
-    assert removed.chat_connection == 1
+    removed = await Purge(queue.database, "acme").run(OPERATOR)
+    assert removed["chat_connection"] == 1
     assert not (await kept(queue))["flowactions_chat_connections"]
 
 
@@ -133,7 +131,7 @@ async def test_a_connection_goes_even_when_chat_is_not_configured(queue: Queue) 
 async def test_an_organization_has_to_be_named(queue: Queue, name: str) -> None:
     """No name stands for all of them."""
     with pytest.raises(ActionInvalid):
-        await purge(queue.database, name, OPERATOR, dry=False)
+        await Purge(queue.database, name).run(OPERATOR)
 
 
 class SlowReceiver(httpx.AsyncBaseTransport):
@@ -171,8 +169,8 @@ async def test_nothing_comes_back_from_a_worker_that_delivers(database_url: str,
                 await reach("answered", organization_id)
             await reach("held")
             await until(lambda: receiver.held == 1 and len(host.finished) == 2)
-            removed = await purge(elsewhere, "acme", OPERATOR, dry=False)
-            assert removed.deliveries == 2
+            removed = await Purge(elsewhere, "acme").run(OPERATOR)
+            assert removed["deliveries"] == 2
             receiver.may_answer.set()
             (gone,) = await until(lambda: [each for each in host.finished if each.url.endswith("held")])
             assert (gone.status, gone.error, gone.status_code, gone.attempts) == ("dead", "purged", 200, 1)
@@ -226,7 +224,7 @@ async def test_a_worker_begins_nothing_of_it_after_the_purge(
     assert claims._lanes.total.waiting == 2
     with monkeypatch.context() as patched:
         patched.setattr("flowactions_plugin.operations.purge.asyncio", SimpleNamespace(sleep=wait))
-        await purge(queue.database, "acme", OPERATOR, dry=False)
+        await Purge(queue.database, "acme").run(OPERATOR)
     assert waited == [WITHDRAWN_SECONDS]
     assert WITHDRAWN_SECONDS >= 2 * HELD_SECONDS
     assert claims._lanes.total.waiting == 0
@@ -264,14 +262,14 @@ async def test_no_table_has_its_id_or_its_destinations(queue: Queue) -> None:
     await fill(queue, "acme", 2)
     await queue.put(url=f"{place}/hook", destination=place)
     assert "flowactions_workers" in await found()
-    await purge(queue.database, "acme", OPERATOR, dry=False)
+    await Purge(queue.database, "acme").run(OPERATOR)
     assert not await found()
     for _ in range(2):
         await beat()
         assert not await found()
     assert executor.load.limits.limited() == {}
     # One that limits nothing forgets once, too.
-    await purge(queue.database, "acme", OPERATOR, dry=False)
+    await Purge(queue.database, "acme").run(OPERATOR)
     await beat()
     assert [row.limited for row in (await kept(queue))["flowactions_workers"]] == [None]
 
@@ -289,7 +287,7 @@ async def test_what_a_worker_sent_when_it_was_purged_leaves_no_limit(queue: Queu
     (claim,) = await queue.store.claim(1)
     sending = asyncio.create_task(executor.execute(claim))
     await queue.run("DELETE FROM flowactions_outbox")
-    await PurgeStore(queue.database, "acme").begin(OPERATOR)
+    await Purge(queue.database, "acme").begin(OPERATOR)
     answering.set()
     await sending
     executor.load.limits.record(claim, Outcome(0, 0, error="timed out after 10 s"))
@@ -304,7 +302,7 @@ async def test_statistics_that_could_not_be_written_are_dropped_all_the_same(que
     monitor = Monitor(queue.database, "scheduled", 1, None)
     monitor._clock = lambda: now - 600
     monitor.record([completion(), completion(organization_id="globex")])
-    await purge(queue.database, "acme", OPERATOR, dry=False)
+    await Purge(queue.database, "acme").run(OPERATOR)
     await queue.run("ALTER TABLE flowactions_statistics RENAME TO away")
     with pytest.raises(StorageUnavailable):
         await monitor.write()
@@ -336,7 +334,7 @@ async def test_statistics_that_are_being_written_are_waited_for(postgres_url: st
             await blocking.execute(text("LOCK TABLE flowactions_destinations IN SHARE MODE"))
             writing = asyncio.create_task(monitor.write())
             await until(lambda: waits_for("flowactions_destinations"))
-            purging = asyncio.create_task(purge(database, "acme", OPERATOR, dry=False))
+            purging = asyncio.create_task(Purge(database, "acme").run(OPERATOR))
             await until(lambda: purging.done() or waits_for("flowactions_statistics"))
         await asyncio.gather(writing, purging)
         left = await kept(Queue(database))

@@ -138,8 +138,8 @@ async def test_what_was_delivered_is_not_sent_again_without_a_bound(
         await actions.preview(ACME, "resend", LATELY)
     selection = Selection(kind="resend", organization_id="acme", filter=LATELY, as_of=1 << 50)
     assert await stores.ActionStore(queue.database).count(selection) == 3
-    assert (await actions.preview(ACME, "resend", Filter(ids=tuple(ids[:2])))).count == 2
-    assert (await actions.preview(Scope("globex"), "resend", Filter(ids=tuple(ids)))).count == 0
+    assert (await actions.preview(ACME, "resend", Filter(ids=tuple(ids[:2])))).chosen.count == 2
+    assert (await actions.preview(Scope("globex"), "resend", Filter(ids=tuple(ids)))).chosen.count == 0
 
 
 @pytest.mark.ci
@@ -189,7 +189,7 @@ async def test_a_replay_says_how_many_delivered_rows_it_leaves_out(queue: Queue)
     for wanted, number in ((Filter(), 3), (Filter(agent_id="b"), 1), (Filter(status="delivered"), 3)):
         preview = await actions.preview(ACME, "retry", wanted)
         assert preview.delivered is not None
-        assert (preview.count, preview.delivered.number, preview.delivered.exact) == (0, number, True)
+        assert (preview.chosen.count, preview.delivered.number, preview.delivered.exact) == (0, number, True)
     assert (await actions.preview(ACME, "retry", Filter(status="dead"))).delivered is None
     assert (await actions.preview(ACME, "delete", Filter())).delivered is None
 

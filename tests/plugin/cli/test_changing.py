@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -103,9 +104,9 @@ async def site(queue: Queue, database_url: str, tmp_path: Path) -> AsyncIterator
 async def test_a_retry_is_carried_out_by_workers_and_survives_its_command(site: Site) -> None:
     """Killed in the middle, the command takes nothing with it; another one shows that it has ended."""
     await site.put_dead(24)
-    await site.put_dead(3, agent_id="b")
+    await site.put_dead(3, event_type="b")
     async with site.worker():
-        retry = ("outbox", "retry", "--agent", "a", "--yes", "--rate", "4", "--canary", "1")
+        retry = ("outbox", "retry", "--type", "t", "--yes", "--rate", "4", "--canary", "1")
         async with site.started(*retry) as process:
             await until(lambda: len(site.receiver.requests) >= 2)
             process.kill()
@@ -121,8 +122,8 @@ async def test_a_retry_is_carried_out_by_workers_and_survives_its_command(site: 
             return [each.state for each in await site.actions()] == ["done"]
 
         await until(is_done)
-    (shown,) = (await site.run("outbox", "actions", "--json")).document["data"]
-    assert (shown["state"], shown["done"]) == ("done", 24)
+    shown = await site.run("status")
+    assert re.search(rf"^{action.id}  retry  done +24  24  ", shown.out, re.MULTILINE)
     assert await site.states() == {"delivered": 24, "dead": 3}
     assert len(site.receiver.requests) == 24
 
@@ -132,38 +133,36 @@ async def test_a_canary_that_fails_stops_the_retry(site: Site) -> None:
     await site.put_dead(30)
     site.receiver.answer = lambda _: status(500)
     async with site.worker():
-        ended = await site.run(*("outbox", "retry", "--all", "--canary", "1", "--yes", "--json"))
-    assert ended.code == 1
-    assert ended.document["action"]["state"] == "stopped"
-    assert ended.document["action"]["stateReason"]
-    assert ended.document["action"]["done"] == 1
-    assert "stopped: " in ended.err
+        ended = await site.run(*("outbox", "retry", "--all", "--canary", "1", "--yes"))
+    (action,) = await site.actions()
+    assert (ended.code, action.state, action.done) == (1, "stopped", 1)
+    assert f"stopped: {action.state_reason}; 1 of 30 due now" in ended.err
 
 
 async def test_an_action_is_stopped_before_it_begins(site: Site) -> None:
     """Nothing was changed then."""
     await site.put_dead(5)
-    begun = await site.run("outbox", "delete", "--all", "--yes", "--json")
-    assert begun.code == 0
-    action = begun.document["action"]
-    assert action["startsAt"] - action["createdAt"] == 10_000
-    assert f"to stop it: flowactions outbox actions --stop {action['id']}" in begun.err
+    begun = await site.run("outbox", "delete", "--all", "--yes")
+    (action,) = await site.actions()
+    assert (begun.code, action.starts_at - action.created_at) == (0, 10_000)
+    assert f"to stop it: flowactions outbox stop {action.id}" in begun.err
     assert "no worker is alive: the action waits until one runs" in begun.err
     await site.queue.run("UPDATE flowactions_actions SET starts_at = starts_at + 600000")
-    ended = await site.run("outbox", "actions", "--stop", action["id"], "--json")
-    (stopped,) = ended.document["data"]
-    assert (ended.code, stopped["state"], stopped["done"]) == (0, "stopped", 0)
+    ended = await site.run("outbox", "stop", action.id)
+    (stopped,) = await site.actions()
+    assert (ended.code, stopped.state, stopped.done) == (0, "stopped", 0)
     assert "stopped: stopped by" in ended.err
     assert await site.states() == {"dead": 5}
-    assert (await site.run("outbox", "actions", "--stop", "nonsense")).code == 1
+    assert (await site.run("outbox", "stop", "nonsense")).code == 1
 
 
 async def test_a_cancellation_needs_no_worker(site: Site) -> None:
     """The command itself does it."""
     for _ in range(3):
         await site.queue.put()
-    done = await site.run("outbox", "cancel", "--all", "--yes", "--json")
-    assert (done.code, done.document["action"]["state"], done.document["action"]["done"]) == (0, "done", 3)
+    done = await site.run("outbox", "cancel", "--all", "--yes")
+    (action,) = await site.actions()
+    assert (done.code, action.state, action.done) == (0, "done", 3)
     assert "done; 3 of 3 cancelled" in done.err
     assert await site.states() == {"dead": 3}
 
@@ -188,48 +187,47 @@ async def test_an_interrupted_command_says_how_it_goes_on(site: Site) -> None:
             said += await process.stderr.read()
             assert await process.wait() == 130
     shown = said.decode()
-    assert "the action continues; to see how far it is: flowactions outbox actions" in shown
-    assert "to stop it: flowactions outbox actions --stop " in shown
+    assert "the action continues; to see how far it is: flowactions status" in shown
+    assert "to stop it: flowactions outbox stop " in shown
     assert "Traceback" not in shown
-    (action,) = (await site.run("outbox", "actions", "--json")).document["data"]
-    assert action["state"] != "stopped"
+    (action,) = await site.actions()
+    assert action.state != "stopped"
 
 
 async def test_what_would_be_changed_is_shown_first(site: Site) -> None:
-    """A dry run and a question that nobody can answer change nothing."""
+    """A question that nobody can answer changes nothing."""
     ids = await site.put_dead(4)
-    dry = await site.run("outbox", "retry", "--status", "dead", "--dry-run")
-    assert dry.code == 2  # that they are dead is understood
-    dry = await site.run("outbox", "retry", "--error", "http_5xx", "--rate", "2", "--dry-run", "--json")
-    assert (dry.code, dry.document["preview"]["count"], dry.document["action"]) == (0, 4, None)
-    assert [each["number"] for each in dry.document["preview"]["destinations"]] == [4]
-    assert dry.document["preview"]["secondsToDrain"] == 2
+    assert (await site.run("outbox", "retry", "--status", "dead")).code == 2  # that they are dead is understood
+    asked = await site.run("outbox", "retry", "--error", "http_5xx", "--rate", "2")
+    assert (asked.code, "Nobody can be asked here: add --yes" in asked.err) == (2, True)
+    head, pace, *shares = asked.out.splitlines()
+    assert (head.startswith("4 deliveries at "), pace) == (True, "about 2.0 s to send them")
+    assert shares[-1].split() == [site.receiver.url.removesuffix("/hook"), "4"]
     for arguments, code, told in (
         (("retry", "--all"), 2, "Nobody can be asked here: add --yes"),
         (("retry",), 2, "which ones?"),
-        (("retry", "--all", "--agent", "a", "--yes"), 2, "--all is for no filter at all"),
-        (("retry", ids[0], "--agent", "a"), 2, "give ids, or a filter, and not both"),
+        (("retry", "--all", "--type", "a", "--yes"), 2, "--all is for no filter at all"),
+        (("retry", ids[0], "--type", "a"), 2, "give ids, or a filter, and not both"),
         (("retry", "nonsense"), 2, "one of the ids is none"),
         (("retry", "--from", "last week", "--yes"), 2, "--from: must be a date and time"),
         (("delete", ids[0]), 2, "Nobody can be asked here"),
-        (("resend", ids[0], "--rate", "1"), 2, "--rate is for a filter"),
-        (("resend", ids[0], "--canary", "1"), 2, "--canary is for a filter"),
-        (("retry", ids[0], "--dry-run"), 2, "--dry-run is for a filter"),
+        (("resend", ids[0], "--rate", "1"), 2, "--rate and --canary are for a filter"),
+        (("resend", ids[0], "--canary", "1"), 2, "--rate and --canary are for a filter"),
     ):
         ended = await site.run("outbox", *arguments)
         assert ended.code == code, arguments
         assert told in ended.err
         assert ended.err.count("\n") == 1
     assert await site.states() == {"dead": 4}
-    none = await site.run("outbox", "cancel", "--all", "--yes", "--json")
-    assert (none.code, none.document["preview"]["count"]) == (0, 0)
+    none = await site.run("outbox", "cancel", "--all", "--yes")
+    assert (none.code, none.out.startswith("0 deliveries at ")) == (0, True)
 
 
 async def test_single_deliveries_are_changed_at_once(site: Site) -> None:
     """Each says whether it was changed; the audit says who did it and why."""
     first, second, third = await site.put_dead(3)
-    retried = await site.run("outbox", "retry", first, "--reason", "mended", "--json")
-    assert (retried.code, retried.document["deliveries"]) == (0, [{"id": first, "changed": True}])
+    retried = await site.run("outbox", "retry", first, "--reason", "mended")
+    assert (retried.code, retried.out) == (0, "1 of 1 due now\n")
     again = await site.run("outbox", "retry", first, second)
     assert again.code == 1
     assert f"{first}: no delivery has this id, or its state does not allow this" in again.err
@@ -253,27 +251,26 @@ async def test_delivered_webhooks_are_sent_again_by_id_and_by_filter(site: Site)
     await site.queue.run(
         update(schema.outbox).where(schema.outbox.c.id == first).values(status="delivered", error_class=None)
     )
-    resent = await site.run("outbox", "resend", first, second, "--reason", "lost", "--json")
-    assert resent.code == 1
-    one, other = resent.document["deliveries"]
-    assert (one["changed"], other) == (True, {"id": second, "changed": False})
+    resent = await site.run("outbox", "resend", first, second, "--reason", "lost")
+    said, number = resent.out.splitlines()
+    assert (resent.code, number) == (1, "1 of 2 queued again")
+    made = said.removeprefix(f"{first}: sent again as ")
     assert await site.states() == {"delivered": 1, "dead": 1, "pending": 1}
     shown = await site.run("outbox", "show", first)
-    assert f"resent as     {one['resentAs']}" in shown.out
-    assert f"resent from   {first}" in (await site.run("outbox", "show", one["resentAs"])).out
+    assert f"resent as     {made}" in shown.out
+    assert f"resent from   {first}" in (await site.run("outbox", "show", made)).out
     told = await site.run("outbox", "resend", second)
     assert "not delivered, or retention or a purge has removed it" in told.err
-    unbounded = await site.run("outbox", "resend", "--agent", "a", "--yes")
+    unbounded = await site.run("outbox", "resend", "--type", "t", "--yes")
     assert (unbounded.code, "time from which they were enqueued" in unbounded.err) == (2, True)
-    dry = await site.run("outbox", "resend", "--from", "1d", "--dry-run")
-    assert (dry.code, dry.out.startswith("1 delivery at ")) == (0, True)
-    assert "left out: 1 that are delivered" in (await site.run("outbox", "retry", "--all", "--dry-run")).out
+    assert (await site.run("outbox", "resend", "--from", "1d")).out.startswith("1 delivery at ")
+    assert "left out: 1 that are delivered" in (await site.run("outbox", "retry", "--all")).out
 
     async def has_arrived() -> bool:
         return await site.states() == {"delivered": 2, "dead": 1}
 
     async with site.worker():
         await until(has_arrived)
-        done = await site.run("outbox", "resend", "--from", "1d", "--yes", "--json")
-        assert (done.code, done.document["action"]["done"]) == (0, 2)
+        done = await site.run("outbox", "resend", "--from", "1d", "--yes")
+        assert (done.code, [each.done for each in await site.actions()]) == (0, [2])
         await until(lambda: len(site.receiver.requests) == 3)

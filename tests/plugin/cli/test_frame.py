@@ -109,8 +109,8 @@ def test_a_made_key_is_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_completion_reads_no_file_that_an_option_names(tmp_path: Path) -> None:
     """Standard input is the terminal's then, and reading it would stop the shell."""
-    asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_CWORD": "6"}
-    asked["COMP_WORDS"] = "flowactions send-test --secret-file - --body-file - --ho"
+    asked = {"_FLOWACTIONS_COMPLETE": "bash_complete", "COMP_CWORD": "4"}
+    asked["COMP_WORDS"] = "flowactions send-test --secret-file - --ho"
     read, write = os.pipe()
     try:
         done = subprocess.run(

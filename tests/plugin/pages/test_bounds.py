@@ -124,7 +124,6 @@ async def test_every_list_has_a_bound(site: Site, tmp_path: Path) -> None:
     assert len(answer["data"]) == 100
     documents = {
         ("outbox", "list"): (("rows", 50),),
-        ("outbox", "actions"): (("data", 50),),
         ("destinations", "list"): (("data", 50), ("pauses", 50)),
     }
     for words, lists in documents.items():

@@ -214,7 +214,7 @@ async def test_pauses_have_pages_and_a_limit(site: Site, monkeypatch: pytest.Mon
     more = re.search(r'href="[^"]*(/destinations\?paused-after=[^"]*)"', first)
     assert more is not None
     second = (await site.get(html.unescape(more[1]))).text
-    assert re.findall(r">(h\d+)\.example <", second) == ["h50", "h51"]
+    assert re.findall(r">(h\d+)\.<wbr>example <", second) == ["h50", "h51"]
     answer = await site.post("/destinations/pause", {"destination": "https://new.example"})
     assert (answer.status_code, "Too many destinations are paused" in answer.text) == (409, True)
     assert await site.execute("SELECT 1 FROM flowactions_pauses WHERE destination LIKE '%new%'") == []

@@ -156,3 +156,8 @@ class TestSteps:
     def test_what_is_not_known_is_left_out(self) -> None:
         """Corrupt rows have no times."""
         assert steps(None, [an_attempt(1, None)])[0].waited is None
+
+
+def test_a_place_breaks_behind_its_parts() -> None:
+    """In a narrow column, and not within its port."""
+    assert formats.breakable("http://a.b:8443/c<") == "http://<wbr>a.<wbr>b:8443/<wbr>c&lt;"

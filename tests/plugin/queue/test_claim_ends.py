@@ -13,7 +13,7 @@ from flowactions_plugin.clock import lease_clock
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.operations.purge import PurgeStore
+from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Actor
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery, Completion, End, given_back
 from flowactions_plugin.queue.completer import Completer
@@ -215,7 +215,7 @@ class TestLost:
             await queue.expire_claims()
             await queue.store.claim(1)
         elif how == "purged":
-            store = PurgeStore(queue.database, "acme")
+            store = Purge(queue.database, "acme")
             await store.begin(Actor("ada", "Ada", "operator"))
             await store.remove()
         else:
