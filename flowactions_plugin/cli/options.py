@@ -34,9 +34,6 @@ class Words(click.ParamType):  # type: ignore[type-arg]  # generic for a checker
 
 WORDS: Final = Words()
 
-NO_OPTIONS: Final = frozenset({"agent", "ended-from", "ended-before", "id"})
-"""Fields of a filter that are no options."""
-
 
 def option(names: str, text: str, **more: Any) -> click.Option:
     """Return an option, by its names and its help; a default is shown if it is not empty."""
@@ -70,7 +67,7 @@ def filter_options(*without: str) -> list[click.Option]:
     return [
         click.Option([f"--{field.name}", _variable(field.name)], metavar=field.metavar, help=field.help)
         for field in FIELDS
-        if field.name not in {*NO_OPTIONS, *without}
+        if field.name not in {"id", *without}
     ]
 
 

@@ -39,6 +39,7 @@ SHORT = {
 FILTER = frozenset(
     [
         "--organization",
+        "--agent",
         "--destination",
         "--type",
         "--event-id",
@@ -49,6 +50,8 @@ FILTER = frozenset(
         "--code",
         "--from",
         "--before",
+        "--ended-from",
+        "--ended-before",
     ]
 )
 """Options that all commands on many deliveries have."""
