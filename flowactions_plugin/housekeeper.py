@@ -1,7 +1,7 @@
-"""The housekeeper: all that a worker does now and then, beside delivering.
+"""The housekeeper: one loop for all that a worker does now and then, beside delivering.
 
-Each entry has a task of its own, so a slow one delays no other. While the database is away none begins: one of them tries
-whether it is back.
+Each entry runs as a short task of its own, never twice at once, so a slow one delays no other. While the database is away none
+begins: the housekeeper alone tries whether it is back.
 """
 
 from __future__ import annotations
@@ -63,25 +63,34 @@ class Housekeeper:
         self._chance = chance
         self._failures: Counter[str] = Counter()
         self._is_away = False
-        self._trying = asyncio.Lock()  # by one for all
 
     async def run(self) -> None:
         """Do everything at once, and then what is due, until cancelled; what is being done then is cancelled and waited for."""
+        clock = asyncio.get_running_loop().time
+        due = dict.fromkeys(self._entries, clock())
+        doing: dict[asyncio.Task[float], Entry] = {}
         try:
-            async with asyncio.TaskGroup() as keeping:
-                for entry in self._entries:
-                    keeping.create_task(self._keep(entry), name=f"flowactions {entry.name}")
+            while True:
+                if self._is_away:
+                    await self._wait_for_database()
+                for entry in [each for each, at in due.items() if at <= clock()]:
+                    del due[entry]
+                    doing[asyncio.create_task(self._do(entry), name=f"flowactions {entry.name}")] = entry
+                pause = max(0.0, min(due.values()) - clock()) if due else None
+                if doing:
+                    done, _ = await asyncio.wait(doing, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+                    for task in done:
+                        wait = task.result() * (1 + JITTER * self._chance())
+                        due[doing.pop(task)] = clock() + together(wait)
+                else:
+                    await asyncio.sleep(pause or 0.0)
         finally:
+            for task in doing:
+                task.cancel()
+            if doing:
+                await asyncio.wait(doing)
             for entry in self._entries:
                 self._outage_log.ended(entry.name)
-
-    async def _keep(self, entry: Entry) -> None:
-        """Do an entry again and again, while the database is there."""
-        while True:
-            async with self._trying:
-                await self._wait_for_database()
-            wait = await self._do(entry) * (1 + JITTER * self._chance())
-            await asyncio.sleep(together(wait))
 
     async def _wait_for_database(self) -> None:
         failures = 0

@@ -227,7 +227,7 @@ async def test_a_conflict_in_a_hosts_transaction_is_the_hosts(postgres_url: str,
 
 def test_every_own_transaction_is_repeated() -> None:
     """A function of the plugin that may begin one with `Database.write` is `repeated`, or only joins the caller's."""
-    joining = {"Outbox.write", "Outbox.together"}
+    joining = {"Outbox._join", "Outbox.together"}
     found = {
         f"{path.stem}.{name}": any("repeated" in ast.unparse(each) for each in function.decorator_list)
         for path in Path(flowactions_plugin.__file__).parent.rglob("*.py")
