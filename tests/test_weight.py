@@ -68,7 +68,7 @@ TEXTS: Final = {"words of docs": 79206, "decisions": 25, "lines of the changelog
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 12, "functions": 230, "files": 46, "records": 14}
+PASSAGE: Final = {"insert_stops": 12, "functions": 236, "files": 46, "records": 14}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."

@@ -63,7 +63,7 @@ class Pages:
         """Open a page; give what is in its main part."""
         answer = await self.get(path)
         main = answer.text.partition("<main ")[2].partition(">")[2]
-        words = html.unescape(" ".join(re.sub(r"<[^>]*>", " ", main).split()))
+        words = html.unescape(" ".join(re.sub(r"<[^>]*>", " ", main.replace("<wbr>", "")).split()))
         links = re.findall(r'<a [^>]*href="([^"]+)"', main)
         return Page(words, [urljoin(str(answer.url), html.unescape(each)) for each in links])
 
