@@ -152,7 +152,7 @@ OUTBOX: Final = (
         Deliveries that it has already changed stay changed. Before it has begun, it has changed none.
         """,
         click.Argument(["action_id"], type=WORDS, metavar="ID"),
-        exits={FAILED: "no bulk action has this id, or it has ended; or it failed"},
+        exits={FAILED: "no bulk action has this id, or it is done; or it failed"},
         opens=True,
     ),
 )
