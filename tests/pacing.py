@@ -60,7 +60,7 @@ class Paced:
         await self.run("UPDATE flowactions_deferred SET held_until = 1 WHERE held_until IS NOT NULL")
 
     def killed(self) -> DeferredStore:
-        """Make the store of a process that is gone after what a test has it do."""
+        """Return the store of another process, which does nothing after the test's calls, as if it was killed."""
         return another(self.pacing)._store
 
     def offering(self, *types: str) -> Pacing:

@@ -32,7 +32,7 @@ class _Message(NamedTuple):
 
 
 def send_test(url: str, host: str | None, secret_file: BinaryIO | None) -> int:
-    """Send a test event, and print what came of it."""
+    """Send a test event, and print the result."""
     secret = read_secret(secret_file)  # before the event loop runs: in it, Ctrl+C ends no read of the terminal
     sent = asyncio.run(_send(url, host, secret))
     phases = {name: seconds * 1000 for name, seconds in (sent.phases or {}).items()}

@@ -274,7 +274,7 @@ class Insights:
         return [action_of(row, scope) for row in await self._rows(query, limit)]
 
     async def pauses(self, scope: Scope, after: tuple[str, str] | None = None, limit: int = 50) -> list[Pause]:
-        """Return what is paused, by organization and destination: of an organization what concerns it, also of what is paused for all."""
+        """Return what is paused, by organization and destination; for one organization, as `standing.pauses_of` says."""
         target = (pauses.c.organization_id, pauses.c.destination)
         query = select(pauses).where(*standing.pauses_of(scope)).order_by(*target)
         if after is not None:

@@ -90,7 +90,7 @@ def interpolate_json(text: str, variables: Variables, limit: int = DEFAULT_MAX_B
     keys are left alone. A value can never change the body's syntax.
 
     Raises:
-        BodyInvalid: the body is no JSON, whatever the values.
+        BodyInvalid: the body is not JSON, with any values of the variables.
         BodyTooLarge: the template is larger than ``limit`` bytes (UTF-8), or the result would be; it is not built.
     """
     if len(text) > limit or len(text.encode()) > limit:
@@ -123,8 +123,8 @@ class JsonTemplate(NamedTuple):
     """A JSON body, split at its tokens.
 
     Attributes:
-        plain: JSON of the same length, valid exactly when the body is, whatever the values: bare tokens are strings of their
-            own length, and tokens within strings are text anyhow. So a syntax error is found where its author has it.
+        plain: text of the same length, which is JSON if the body is: a bare token is a string of its own length, and a token
+            within a string is part of it. So a syntax error has the place that it has in the author's text.
         parts: text whose tokens are all in string values, and the key behind it, in which none is substituted.
         in_keys: the tokens in keys: name → offset of the first, in characters.
     """

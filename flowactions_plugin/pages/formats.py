@@ -50,7 +50,7 @@ def place(url: str) -> str:
 
 
 def breakable(place: str) -> Markup:
-    """Return a place that a narrow column breaks behind ``/`` and ``.``, as long as its parts fit."""
+    """Return a place that breaks after ``/`` and ``.`` in a narrow column, and elsewhere only if a part is too long."""
     return Markup(_BREAKS.sub(r"\g<0><wbr>", str(escape(plain(place)))))  # noqa: S704  escaped
 
 

@@ -237,7 +237,7 @@ class Contact:
         return min(now - self._began() + LATE_SECONDS, LONGEST_GRACE_SECONDS)
 
     def _began(self) -> float:
-        """Return when the outage began that goes on, or is over for less than a lease; or one that begins now."""
+        """Return when this outage began, or the last one, if it ended less than a lease ago. A new one begins with the last success."""
         return min(self._since, self._last) if self.clock() < self._until else self._last
 
     def _is_late(self) -> bool:

@@ -416,7 +416,7 @@ class Lanes:
             self._answered(self._lanes[row.lane], 1, [row] if row.id in ids else ())
 
     def _answered(self, lane: Lane, asked: int, rows: Sequence[ClaimedDelivery] = ()) -> None:
-        """Have those of the rows wait that came of what was asked for; the lane is due again, or forgotten if nothing is left of it."""
+        """Record the answer to a claim or a reservation: the rows wait, and the lane is due again, or forgotten if it is empty."""
         if rows:
             if lane.rows is None:
                 lane.rows = deque()

@@ -108,11 +108,11 @@ class Database:
         self.dialect, self.now = self.sql.name, self.sql.now
         self._built: dict[tuple[Any, ...], Any] = {}
         pool = None if engine is None else engine.sync_engine.pool
-        if isinstance(pool, AssertionPool | StaticPool) or (is_sqlite and is_in_memory(self._url)):
-            raise HostInvalid(
-                f"Host.database has a {type(pool).__name__}, whose only connection all would have to share: make the engine "
-                "without poolclass, and not of an SQLite database in memory"
-            )
+        in_memory = is_sqlite and is_in_memory(self._url)
+        if in_memory or isinstance(pool, AssertionPool | StaticPool):
+            what = "is an SQLite database in memory" if in_memory else f"has a {type(pool).__name__}"
+            advice = "give it a file" if in_memory else "make the engine without poolclass"
+            raise HostInvalid(f"Host.database {what}, whose only connection all would have to share: {advice}")
         self._engines = Engines(self._url, engine)
         self._outages = Outages(self._url, self._engines.connect)
         self.transactions = Transactions(self._engines, self.sql)

@@ -272,7 +272,7 @@ def test_flows_of_its_kind_run_with_action_nodes(
 
 @pytest.mark.ci
 def test_its_connector_proxy_offers_each_node_type(store: Path, tmp_path: Path) -> None:
-    """As commands whose parameters are the fields of the type; their ids are the same again if the proxy is told of the call."""
+    """Each is a command whose parameters are the type's fields. If the proxy is given the call's id, a repeated call has the same ids."""
     done = run(
         python_of("spiffworkflow", store),
         f"{HOSTS}.spiffworkflow.proxy",

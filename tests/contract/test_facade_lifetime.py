@@ -300,7 +300,7 @@ class TestWhatIsReadWhenItOpens:
         host = SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}"))
         actions = FlowActions.load(host)
         host.database = create_async_engine("sqlite+aiosqlite://")
-        with pytest.raises((HostInvalid, StartFailed), match=r"Host\.database has a StaticPool.*in memory"):
+        with pytest.raises((HostInvalid, StartFailed), match=r"Host\.database is an SQLite database in memory"):
             async with actions.lifespan():
                 pass
         host.database = None

@@ -121,7 +121,7 @@ class TestStates:
         assert len(events) == 3
 
     async def test_nodes_run_with_the_walk_as_recorded(self, run: Paced) -> None:
-        """Agent, user, content and visit are those of the recording, also what UTF-8 cannot hold, whatever the advancing walk says."""
+        """Agent, user, content and visit are those of the reach, and not of the walk that advances; also what UTF-8 cannot hold."""
         walk = a_walk(agent_id="then", user_id="u then", content="c then \ud800", visit="7")
         pacing = run.offering("fax")
         recorded = replace(walk, pacing=Deferred(None))
