@@ -25,9 +25,15 @@ killed leaves as many until their leases end."""
 MOST_LANES: Final = 200
 """How many lanes a claim asks at the most."""
 
+MOST_OF_A_LANE: Final = 1000
+"""How many rows a claim asks of a lane at the most: as many as a tick claims at the most."""
+
 SINCE_MARGIN_MS: Final = 1000
 """So far before the oldest row of its last claim a lane is searched: rows are committed a while after their due time was written.
 PostgreSQL keeps the index entries of rows that have ended until it vacuums; a claim from the oldest entry on would read all."""
+
+EVER: Final = -(1 << 63)
+"""The earliest due time: somebody may have written a negative one, to have a row sent at once."""
 
 MOST_EXAMINED: Final = 1000
 """How many lanes are examined at the most to find some whose turn it is: most of them may be at a limit."""
@@ -73,7 +79,7 @@ class Due(NamedTuple):
     lane: int
     organization_id: str
     destination: str
-    since: int = 0
+    since: int = EVER
     rows: int = 1
 
 
@@ -348,7 +354,8 @@ class Lanes:
         for lane in islice(wanting.take(self._is_wanted), room):
             asked[lane] = asked.get(lane, 0) + 1
             self._count(lane, asked=1)
-            wanting.add(lane)
+            if asked[lane] < MOST_OF_A_LANE:
+                wanting.add(lane)
         for lane in reversed(lanes):
             if lane in asked:
                 lane.is_due = lane.due_again = False

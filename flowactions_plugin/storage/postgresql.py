@@ -130,6 +130,8 @@ def own_engine(url: URL, statement_seconds: float | None, connections: int) -> A
         pool_size=min(connections, 5),
         max_overflow=max(0, connections - 5),
     )
+    if arguments.get("statement_cache_size") != 0:
+        event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "checkin", mark_used)
     event.listen(engine.sync_engine, "checkout", partial(_pre_ping, engine.sync_engine.dialect))
     return engine
@@ -164,6 +166,16 @@ def is_fresh(connection: Any) -> bool:
     """Return whether a connection is open and was used a moment ago, so that it needs no test before its next use."""
     is_closed = connection.connection.driver_connection.is_closed()
     return not is_closed and time.monotonic() - connection.info["used_at"] <= IDLE_SECONDS
+
+
+def _set_up(connection: Any, _record: object) -> None:
+    """Turn JIT off, which compiles short statements for longer than they run.
+
+    Not as a parameter of the start, which poolers refuse, and not where URLs say that a pooler gives each transaction another
+    connection (`statement_cache_size=0`): it would be set for others. There, the estimates of the statements have to do.
+    """
+    setting = "SELECT set_config('jit', 'off', false) WHERE current_setting('jit', true) IS NOT NULL"
+    connection.run_async(lambda driver: driver.execute(setting))
 
 
 def _pre_ping(dialect: Any, connection: Any, record: Any, _proxy: object) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, Standing, lane_of
+from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, MOST_OF_A_LANE, Due, Lanes, Standing, lane_of
 from tests.queueing import claimed
 
 ANSWER = Outcome(0, 0, status_code=500)
@@ -208,6 +208,13 @@ def test_a_worker_holds_twice_as_many_rows_as_it_has_slots() -> None:
     assert queue.lanes.total.in_flight == 10
     assert queue.lanes.total.in_flight + queue.lanes.total.waiting == AHEAD * 10
     assert queue.lanes.is_full
+
+
+def test_a_claim_asks_a_lane_for_a_thousand_rows_at_the_most() -> None:
+    """A statement returns no more, and a lane that gave less than was asked for would be forgotten."""
+    queue = Queue(slots=1000, per_destination=1000)
+    queue.put("a", "p", 3000)
+    assert [due.rows for due in queue.lanes.asks()] == [MOST_OF_A_LANE]
 
 
 def test_a_lane_that_gave_less_than_was_asked_for_is_forgotten_when_it_has_ended() -> None:

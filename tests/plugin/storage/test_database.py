@@ -370,3 +370,18 @@ async def test_a_close_beside_a_forced_stop_ends(sqlite_url: str) -> None:
         await until(busy.done)
         with suppress(Exception):
             busy.result()
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+async def test_nothing_is_compiled_on_own_connections(postgres_url: str, pooled: bool) -> None:
+    """JIT is off, by a statement; but not behind a pooler in transaction mode, which would have it off for others."""
+    url = make_url(postgres_url)
+    if pooled:
+        url = url.update_query_dict({"statement_cache_size": "0", "prepared_statement_cache_size": "0"})
+    given = url.render_as_string(hide_password=False)
+    async with a_database(given) as database, AsyncExitStack() as stack:
+        own = [await stack.enter_async_context(database.read()) for _ in range(3)]
+        own.append(await stack.enter_async_context(database._engines.autocommit()))
+        query = text("SELECT source, setting FROM pg_settings WHERE name = 'jit'")
+        found = {tuple((await each.execute(query)).one()) for each in own}
+        assert found == {("session", "off")} or (pooled and {source for source, _ in found} == {"default"})
