@@ -225,20 +225,25 @@ class Contact:
         self._since = math.inf
         self._until = -math.inf
 
+    @property
+    def is_new(self) -> bool:
+        """Whether this worker has not written to the queue yet: it knows of no outage before a write tells."""
+        return self._last == -math.inf
+
     def failed(self) -> None:
         """Record that the queue could not be written."""
         self._since, self._until = self._began(), math.inf
 
     def succeeded(self, began: float) -> None:
         """Record that the queue was written to, by a statement that began then: until then a lease may have ended unnoticed."""
-        if self._until == math.inf or self._is_late():
+        if self._until == math.inf or self._is_late() or self._is_long(self.clock() - began):
             self._since, self._until = self._began(), self.clock() + self.lease_seconds
         self._last = max(began, self._last)
 
     def grace(self) -> float:
         """Return how many seconds later than it does a lease of another worker counts as expired."""
         now = self.clock()
-        if now >= self._until and not self._is_late():
+        if now >= self._until and not self.is_new and not self._is_late():
             return 0.0
         return min(now - self._began(), LONGEST_GRACE_SECONDS)
 
@@ -247,8 +252,11 @@ class Contact:
         return min(self._since, self._last) if self.clock() < self._until else self._last
 
     def _is_late(self) -> bool:
+        return not self.is_new and self._is_long(self.clock() - self._last)
+
+    def _is_long(self, seconds: float) -> bool:
         # No lease can end in a shorter outage with its row sent and its outcome not written.
-        return self.lease_seconds / 6 < self.clock() - self._last < math.inf
+        return seconds > self.lease_seconds / 6
 
 
 def token_prefix(worker_id: str) -> str:
@@ -351,11 +359,11 @@ class ClaimStore:
         return await self._lanes(LOOK, milliseconds=int(silence * 1000) + OVERLAP_MS)
 
     async def _lanes(self, written: str, **given: int) -> list[Due]:
-        began, asked = time.monotonic(), self.contact.clock()
+        if self.contact.is_new:
+            await self.touch()
+        began = time.monotonic()
         rows = self.found(await self._rows(written, **self.free(), **given))
         self._looked_at = began
-        if self.contact.clock() - asked > self.contact.lease_seconds / 6:
-            self.contact.failed()  # a process that has just started knows of no outage
         return [
             Due(row.lane, row.organization_id, row.destination, max(EVER, row.since - SINCE_MARGIN_MS))
             for row in rows
