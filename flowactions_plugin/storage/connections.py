@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.engine import Connection as SyncConnection
 from sqlalchemy.exc import DBAPIError
@@ -21,6 +21,8 @@ from flowactions_plugin.storage.outages import ADVICE, code_of
 from flowactions_plugin.storage.sqlite import Deadline, limit_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
+log = logging.getLogger("flowactions.storage")
+
 T = TypeVar("T")
 
 OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
@@ -29,6 +31,8 @@ OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
 MOST_KEPT: Final = 4
 """How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest, at
 least one for LISTEN and one for transactions."""
+
+_SET_PATH: Final = text("SELECT set_config('search_path', :path, true)")
 
 TOO_MANY: Final = "53300"
 """SQLSTATE: the server, or the role, has no connection to spare."""
@@ -47,6 +51,8 @@ class Engines:
         own_options: execution options of the plugin's own transactions, for whose isolation its statements are written.
         thread: runs short transactions on the plugin's own SQLite database; ``None`` elsewhere.
         unlisten: set when LISTEN has to give its connection up.
+        search_path: of the connection on which the tables were found; ``None``: not known.
+        sets_path: whether own transactions set it.
     """
 
     def __init__(self, url: URL, shared: AsyncEngine | None) -> None:
@@ -59,6 +65,8 @@ class Engines:
         self.current: AsyncEngine | None = shared
         self.thread: SQLiteThread | None = None
         self.unlisten = asyncio.Event()
+        self.search_path: str | None = None
+        self.sets_path = False
         # In autocommit mode: to check one out of the pool and back in costs more than a small statement.
         self._kept: list[AsyncConnection] = []
         self._most_kept = 0  # none while the database is closed
@@ -70,6 +78,29 @@ class Engines:
         """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
         known = getattr(self.current and self.current.dialect, "default_isolation_level", None)
         return known in {None, "READ COMMITTED"}
+
+    @property
+    def may_be_single(self) -> bool:
+        """Whether a statement of the plugin's own may run in autocommit mode, without a transaction around it."""
+        return self.reads_committed and not self.sets_path
+
+    def lacks_tables(self) -> bool:
+        """Have own transactions set the search_path from now on; return whether one that found no tables may then find them.
+
+        Somebody gives connections back, to the host's pool or to a pooler, with another one.
+        """
+        if self.search_path is not None and not self.sets_path:
+            self.sets_path = True
+            log.warning(
+                "connections are given back with another search_path: each transaction sets it from now on",
+                extra={"event": "database.search_path_set"},
+            )
+        return self.sets_path
+
+    async def set_path(self, connection: AsyncConnection) -> None:
+        """Set the search_path of an own transaction, until it ends, if that is needed."""
+        if self.sets_path:
+            await connection.execute(_SET_PATH, {"path": self.search_path})
 
     def open(self, statement_seconds: float | None, connections: int) -> None:
         """Create the engines. No connection is opened yet.

@@ -114,7 +114,7 @@ class Database:
             advice = "give it a file" if in_memory else "make the engine without poolclass"
             raise HostInvalid(f"Host.database {what}, whose only connection all would have to share: {advice}")
         self._engines = Engines(self._url, engine)
-        self._outages = Outages(self._url, self._engines.connect)
+        self._outages = Outages(self._url, self._engines.connect, self._engines.lacks_tables)
         self.transactions = Transactions(self._engines, self.sql)
         self._prepared = False
         self.made_tables = False
@@ -216,9 +216,10 @@ class Database:
             async with self.write(transaction) as joined:
                 yield joined
             return
-        async with self._outages.translated():
+        async with self._outages.translated(is_own=True):
             await self._prepare(Deadline())
             async with answering(self._limit(TRANSACTION_SECONDS)), self._engines.connect() as connection:
+                await self._engines.set_path(connection)
                 yield connection
 
     @asynccontextmanager
@@ -268,7 +269,7 @@ class Database:
                 async with self.transactions.turn(deadline):
                     return await self._engines.thread.run(work, deadline)
             async with answering(self._limit(STATEMENT_SECONDS)):
-                if several or not self.sql.is_server or not self._engines.reads_committed:
+                if several or not self.sql.is_server or not self._engines.may_be_single:
                     async with self.transactions.begin(deadline) as transaction:
                         return await transaction.run_sync(work)
                 async with self._engines.autocommit() as connection:
@@ -420,4 +421,8 @@ class Database:
         if self._engines.thread is not None:
             await asyncio.to_thread(sqlite.switch_to_wal, self._url, deadline)
         async with self.transactions.begin(deadline) as transaction:
-            return await prepare_tables(transaction, by_host=by_host, dry=dry)
+            before = await prepare_tables(transaction, by_host=by_host, dry=dry)
+            if self.sql.is_server:
+                found = await transaction.exec_driver_sql("SHOW search_path")
+                self._engines.search_path = found.scalar_one()
+            return before

@@ -92,6 +92,9 @@ ADVICE: Final = {
 UNUSABLE_URL: Final = "URL"
 """The code of an option of a URL with which asyncpg does not connect."""
 
+NO_TABLES: Final = ("3F", "42P01")
+"""SQLSTATEs: the search_path leads to no schema, or to none with the tables."""
+
 STATE_OF_ASYNCPG: Final = (
     "ConnectionDoesNotExistError",
     "InterfaceError",
@@ -130,13 +133,20 @@ class Outages:
     Args:
         url: the database's. No message holds its user name, password or query.
         connect: opens a connection to it, with which it is asked in which schemas it looks.
+        lacks_tables: called when an own transaction has found no tables; returns whether it may find them next time.
 
     Attributes:
         refused: the last write that was refused; ``None``: none was.
     """
 
-    def __init__(self, url: URL, connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]]) -> None:
+    def __init__(
+        self,
+        url: URL,
+        connect: Callable[[], AbstractAsyncContextManager[AsyncConnection]],
+        lacks_tables: Callable[[], bool],
+    ) -> None:
         self._connect = connect
+        self._lacks_tables = lacks_tables
         self._path = sqlite_path(url)
         self._secret = re.compile("|".join(map(_pattern, secrets_of(url)))) if secrets_of(url) else None
         self.refused: Refused | None = None
@@ -165,7 +175,10 @@ class Outages:
             message = str(_reason(exc))
             redacted = message if self._secret is None else self._secret.sub("…", message)
             unavailable = await self._unavailable(exc, redacted, transaction)
-            unavailable.repeatable = is_own and unavailable.code in CONFLICTS
+            is_lost = (
+                transaction is None and (unavailable.code or "").startswith(NO_TABLES) and self._lacks_tables()
+            )
+            unavailable.repeatable = is_own and (is_lost or unavailable.code in CONFLICTS)
             # The original error is kept as the cause, unless its message holds a secret.
             raise unavailable from (exc if message == redacted else None)
 
@@ -176,7 +189,7 @@ class Outages:
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
-        if (code or "").startswith(("3F", "42501", "42P01")):
+        if (code or "").startswith((*NO_TABLES, "42501")):
             # On another connection than an own transaction's, whose rollback has undone what the host had set on it.
             opening = self._connect() if transaction is None else nullcontext(transaction)
             with suppress(Exception):  # the connection was lost meanwhile

@@ -184,7 +184,7 @@ async def test_a_claim_that_waits_takes_nothing_whose_outcome_waits_as_well(
             async def have_expired(since_ms: int) -> bool:
                 past = await locking.run_sync(third.time_on) - since_ms
                 query = text("SELECT count(*) FROM flowactions_outbox WHERE claimed_until > :past")
-                return (await locking.execute(query, {"past": past})).scalar_one() == 0
+                return not (await locking.execute(query, {"past": past})).scalar_one()
 
             if is_new:
                 await until(lambda: have_expired(0))
