@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from typing import Final
 
 from msgspec.structs import replace
 
 from flowactions_hookspecs import Advanced, Deferred, Host, Node, NodeResult, NodeType, Walk, provides
 from flowactions_hookspecs.nodes import AdvancedState, plugin_failed
-from flowactions_plugin.clock import timer
 from flowactions_plugin.errors import HostFailed, LeaseLost, StorageUnavailable
 from flowactions_plugin.host_answers import ask
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.running import NodeRunner
 from flowactions_plugin.nodes.store import LEASE_SECONDS, RENEW_SECONDS, DeferredStore, Lease, Step, step_of
 from flowactions_plugin.storage.database import Database, Transaction
+from flowactions_plugin.storage.leases import renewing
 from flowactions_plugin.storage.outages import answer_to, reason_of
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.spans import note_result
@@ -251,12 +251,16 @@ class Pacing:
         state: AdvancedState = "unavailable"
         retries = counts = False
         try:
-            running = self._run_in_order(lease, transaction, results)
-            # A host's transaction keeps the lease by itself.
-            complete = await (running if transaction is not None else self._keeping(step, running))
-            counts = retries = not complete
-            if complete:
-                state = lease.state
+            try:
+                # A host's transaction keeps the lease by itself.
+                async with nullcontext() if transaction is not None else self._renewing(step):
+                    complete = await self._run_in_order(lease, transaction, results)
+                counts = retries = not complete
+                if complete:
+                    state = lease.state
+            except LeaseLost:
+                # Another process runs them now, has run them, or has removed them.
+                state = await self._store.state(step, transaction)
         except (StorageUnavailable, HostFailed) as exc:
             run = printable(step.run_id)
             log.error("run %s: deferred nodes wait: %s", run, exc, extra={"event": "deferred.waits"})  # noqa: TRY400
@@ -267,8 +271,6 @@ class Pacing:
             if transaction is None:
                 self._repeat_later(step)
             raise
-        except LeaseLost:
-            state = "running"  # the next call is told how that ends
         if results and results[-1].halt:
             state = "halted"
         elif retries:
@@ -278,24 +280,8 @@ class Pacing:
                     await self._store.release(step, transaction, counts=counts)
         return Advanced(state=state, results=tuple(results))
 
-    async def _keeping(self, step: Step, work: Coroutine[Any, Any, bool]) -> bool:
-        """Return what work returns, and renew a lease meanwhile; end the work with the error when it cannot be kept."""
-        running = asyncio.create_task(work)
-        end = timer() + LEASE_SECONDS - RENEW_SECONDS
-        try:
-            while not (await asyncio.wait({running}, timeout=RENEW_SECONDS))[0]:
-                now = timer()
-                try:
-                    await self._store.renew(step)
-                    end = now + LEASE_SECONDS
-                except (StorageUnavailable, LeaseLost) as exc:
-                    # What has begun is not interrupted while nobody else can begin it.
-                    if isinstance(exc, LeaseLost) or timer() >= end:
-                        raise
-            return running.result()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+    def _renewing(self, step: Step) -> AbstractAsyncContextManager[None]:
+        return renewing(lambda: self._store.renew(step), LEASE_SECONDS, RENEW_SECONDS)
 
     async def _run_in_order(
         self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]
