@@ -34,6 +34,9 @@ HOST_SECONDS: Final = 5.0
 REPEAT_SECONDS: Final = 2.0
 """After which steps are tried again that the database did not let this process read, run or release."""
 
+MOST_PENDING: Final = 100_000
+"""How many steps are kept: an hour without the database and thirty users a second are as many. Then the oldest is forgotten."""
+
 
 class Pacing:
     """Runs nodes, or records them in deferred walks and runs them when the user gets there (§3.2).
@@ -64,6 +67,7 @@ class Pacing:
         self._pending: dict[Step, None] = {}  # in the order in which users got to them
         self._running: set[Step] = set()
         self._repeating: asyncio.Task[None] | None = None
+        self._forgets = False  # until no step is pending
 
     async def reach(self, walk: Walk, node: Node, transaction: Transaction | None = None) -> NodeResult:
         """Run the node, or record it against the content step that it precedes."""
@@ -166,9 +170,15 @@ class Pacing:
     def _repeat_later(self, step: Step) -> None:
         """Keep a step that could not be read, run or released; begin to repeat."""
         self._pending.setdefault(step)
-        # An hour without the database and thirty users a second are as many. Then the oldest is forgotten.
-        if len(self._pending) > 100_000:
+        if len(self._pending) > MOST_PENDING:
             del self._pending[next(iter(self._pending))]
+            if not self._forgets:
+                self._forgets = True
+                log.error(
+                    "more than %s steps wait for the database: nodes of the oldest do not run",
+                    MOST_PENDING,
+                    extra={"event": "deferred.forgotten"},
+                )
         if self._repeating is None or self._repeating.done():
             self._repeating = asyncio.create_task(self._keep_repeating())
 
@@ -177,6 +187,7 @@ class Pacing:
         while self._pending:
             await asyncio.sleep(REPEAT_SECONDS)
             await self._repeat()
+        self._forgets = False
 
     async def _repeat(self) -> None:
         """Run what is pending, as far as the database answers."""
