@@ -83,6 +83,16 @@ _LIKE_A_VARIABLE: Final = re.compile(
     )""",
     re.IGNORECASE | re.VERBOSE,
 )
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+"|[{}\[\]:,]|[^\s"{}\[\]:,]+', re.DOTALL)
+_LINE_BREAK: Final = 'A text cannot contain a line break. Write \\n in its place, or end the text with ".'
+_IN_A_TEXT: Final = {
+    "Invalid control character at\n": _LINE_BREAK,
+    "Invalid control character at\r": _LINE_BREAK,
+    "Invalid control character": "A text cannot contain this character. Write \\u{} in its place.",
+    "Invalid": 'A \\ in a text needs one of " \\ / b f n r t behind it, or u and four digits from 0 to f.',
+    "Unterminated": 'This text is not closed. Write " at its end.',
+}
+"""What is wrong within a text, by how Python's message begins, with the character at its place."""
 _JSON_PART: Final = re.compile(r'"(?:[^"\\]|\\.)*+"(?=([ \t\r\n]*+:)?)|[{}]', re.DOTALL)
 """A text of JSON, with a group if it is a name, or a brace."""
 
@@ -180,34 +190,64 @@ def wrong_id(target: str, *, to_member: bool) -> Iterator[ConfigProblem]:
 
 
 def explained(text: str, refusal: BodyInvalid) -> BodyInvalid:
-    """Return the refusal of a body with the place where a reader stops, and what is wrong there if that is certain."""
+    """Return the refusal of a body with the place where a reader stops, and what is wrong or expected there."""
     plain = split_json(text).plain
     try:
         json.loads(plain, parse_int=str, parse_float=str)
     except json.JSONDecodeError as error:
-        said, at = _json_error(plain, error) or _variable_near(text, error.pos) or ("", error.pos)
-        line, column = place(text[:at])
-        said = f"{said} The body must be JSON (line {line}, column {column}).".lstrip()
-        return BodyInvalid(said, line, column)
+        message, at = (
+            _json_error(plain, error)
+            or _variable_near(text, error.pos)
+            or (_expected(plain[: error.pos]), error.pos)
+        )
     except (ValueError, RecursionError):
-        pass
-    return refusal
+        return refusal
+    else:  # Python reads NaN and Infinity, too
+        if refusal.line is None or refusal.column is None:
+            return refusal
+        at = sum(len(line) + 1 for line in plain.split("\n")[: refusal.line - 1]) + refusal.column - 1
+        at -= plain[:at].endswith("-")
+        message = _expected(plain[:at])
+    line, column = place(text[:at])
+    return BodyInvalid(f"{message} The body must be JSON (line {line}, column {column}).", line, column)
 
 
 def _json_error(text: str, error: json.JSONDecodeError) -> tuple[str, int] | None:
     """Say what is wrong where a reader of JSON stops, if that is certain."""
     at, found = error.pos, text[error.pos : error.pos + 1]
-    if error.msg.startswith("Invalid control character") and found in {"\r", "\n"}:
-        return 'A text cannot contain a line break. Write \\n in its place, or end the text with ".', at
-    if error.msg.startswith("Invalid"):  # within a text, where commas and brackets are text
-        return None
+    for begin, message in _IN_A_TEXT.items():
+        if f"{error.msg}{found}".startswith(begin):
+            return message.format(f"{ord(found or ' '):04x}"), at
     # Python 3.13 and later stop at the comma, others behind it.
     comma = at if found == "," else len(text[:at].rstrip(_BLANKS)) - 1
     if text[comma : comma + 1] == "," and text[comma + 1 :].lstrip(_BLANKS)[:1] in {"}", "]"}:
         return "Nothing follows this comma. Remove it.", comma
-    if found and found in _TYPOGRAPHIC_QUOTES:
-        return f'{found} is a typographic quote. Write " in its place.', at
+    if found and found in f"'`{_TYPOGRAPHIC_QUOTES}":
+        return f'{found} does not quote text in JSON. Write " in its place.', at
     return next(((unseen.message, at) for unseen in invisible(found)), None)
+
+
+def _expected(before: str) -> str:
+    """Say what may follow the begin of a JSON text that is right so far."""
+    brackets: list[str] = []
+    last, is_name = "", False
+    for token in _JSON_TOKEN.findall(before):
+        is_name = brackets[-1:] == ["{"] and last in {"{", ","}
+        if token in {"{", "["}:
+            brackets.append(token)
+        elif token in {"}", "]"}:
+            del brackets[-1:]
+        last = token
+    inner = brackets[-1] if brackets else ""
+    end = {"{": "}", "[": "]"}.get(inner)
+    if last == "{" or (last == "," and inner == "{"):
+        return f"A name in double quotes{' or }' if last == '{' else ''} is expected here."
+    if last in {"", "[", ",", ":"}:
+        value = "A value or ]" if last == "[" else "A value"
+        return f"{value} is expected here: text in double quotes, a number, true, false, null, {{ or [."
+    if end is None:
+        return "Nothing more is expected here."
+    return f"{'A colon' if is_name else f'A comma or {end}'} is expected here."
 
 
 def _variable_near(text: str, offset: int) -> tuple[str, int] | None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flowactions_hookspecs import ConfigProblem, Node, NodeDraft
 from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.errors import BodyInvalid
 from flowactions_plugin.nodes.checks import chat_problems
 from flowactions_plugin.nodes.drafts import WebhookDrafts
-from flowactions_plugin.nodes.template import place
+from flowactions_plugin.nodes.faults import explained
+from flowactions_plugin.nodes.template import check_json, place
 from tests.plugin.nodes.problems import told
 from tests.support import SmallHost, development, services_of
 
@@ -96,6 +101,8 @@ def markup(written: str, said: str, column: int) -> Input:
 
 VARIABLES_ARE = "The variables are {{userId}} and {{content}}."
 MUST_BE_JSON = "The body must be JSON"
+A_VALUE = "A value is expected here: text in double quotes, a number, true, false, null, { or [."
+A_BACKSLASH = 'A \\ in a text needs one of " \\ / b f n r t behind it, or u and four digits from 0 to f.'
 
 WRONG = [
     url("", "missing_url", "The URL is missing", error=True),
@@ -136,8 +143,8 @@ WRONG = [
         for unseen in "\u00ad\u202e\u3164\ufe0f"
     ),
     url(f"  {URL}\u200b ", "invisible_character", "(U+200B)", "\u200b", error=False),
-    body('{"name": “Ada”}', '“ is a typographic quote. Write " in its place.', 1, 10),
-    body("{‘name’: 1}", '‘ is a typographic quote. Write " in its place.', 1, 2),
+    body('{"name": “Ada”}', '“ does not quote text in JSON. Write " in its place.', 1, 10),
+    body("{‘name’: 1}", '‘ does not quote text in JSON. Write " in its place.', 1, 2),
     body('{"text": "Hello\nAda"}', "A text cannot contain a line break. Write \\n in its place", 1, 16),
     body('{"a": "never closed\r\n}', "A text cannot contain a line break.", 1, 20),
     body('{\n  "a": 1,\n}', "Nothing follows this comma. Remove it.", 2, 9),
@@ -153,21 +160,30 @@ WRONG = [
     ),
     body('{"a": {{userId}}, "b": {{content}', "{{content} is not a variable: write {{content}}.", 1, 24),
     *(
-        body(written, MUST_BE_JSON, line, column)
-        for written, line, column in (
-            ('{"a": {{content}},\n "é": {{userId}} x}', 2, 18),
-            ('{"😀": tru}', 1, 7),
-            ("{'name': 1}", 1, 2),
-            ('{"a": "never closed', 1, 7),
-            ('{"a": "x”}', 1, 7),
-            ('{"a": 1', 1, 8),
-            ('{"a": 1}\n}', 2, 1),
-            ('{"a": [NaN]}', 1, 8),
-            ('"\\{{userId}}"', 1, 2),
-            ('"\\u00{{userId}}"', 1, 3),
-            ('["a,\t]"]', 1, 5),
-            ("[{{userId}}{{content}}]", 1, 12),
-            ('{"a": ,"b": 1}', 1, 7),
+        body(written, f"{said} {MUST_BE_JSON}", line, column)
+        for written, said, line, column in (
+            ('{"a": {{content}},\n "é": {{userId}} x}', "A comma or } is expected here.", 2, 18),
+            ('{"😀": tru}', A_VALUE, 1, 7),
+            ("{'name': 1}", "' does not quote text in JSON. Write \" in its place.", 1, 2),
+            ("[`x`]", '` does not quote text in JSON. Write " in its place.', 1, 2),
+            ("{name: 1}", "A name in double quotes or } is expected here.", 1, 2),
+            ('{"a": 1, // note\n}', "A name in double quotes is expected here.", 1, 10),
+            ('{"a" 1}', "A colon is expected here.", 1, 6),
+            ('{"b": {"a"}}', "A colon is expected here.", 1, 11),
+            ('{"a": ["x"}', "A comma or ] is expected here.", 1, 11),
+            ("[", f"A value or ]{A_VALUE.removeprefix('A value')}", 1, 2),
+            ('{"a": True}', A_VALUE, 1, 7),
+            ('{"a": "never closed', 'This text is not closed. Write " at its end.', 1, 7),
+            ('{"a": "x”}', 'This text is not closed. Write " at its end.', 1, 7),
+            ('{"a": 1', "A comma or } is expected here.", 1, 8),
+            ('{"a": 1}\n}', "Nothing more is expected here.", 2, 1),
+            ('{"a":\n [NaN]}', A_VALUE.replace("A value", "A value or ]", 1), 2, 3),
+            ('{"a": -Infinity}', A_VALUE, 1, 7),
+            ('"\\{{userId}}"', A_BACKSLASH, 1, 2),
+            ('"\\u00{{userId}}"', A_BACKSLASH, 1, 3),
+            ('["a,\t]"]', "A text cannot contain this character. Write \\u0009 in its place.", 1, 5),
+            ("[{{userId}}{{content}}]", "A comma or ] is expected here.", 1, 12),
+            ('{"a": ,"b": 1}', A_VALUE, 1, 7),
         )
     ),
     body('{"a": "{{name}}"}', f"{{{{name}}}} is not a variable. {VARIABLES_ARE}", 1, 8, "unknown_token"),
@@ -344,7 +360,6 @@ async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input
     path = ("webhookHeaders", 1, "key") if each.code == "header_repeated" else each.path
     assert told([problem]) == [(*path, each.code, "error" if each.error else "warning")]
     assert each.said in problem.message
-    assert problem.message.startswith(each.said) or each.said != MUST_BE_JSON
     if each.place is not None:
         assert (problem.line, problem.column) == each.place
     elif each.field in {"webhookUrl", "key", "value"}:
@@ -360,3 +375,36 @@ async def test_a_mistake_is_told_at_its_field(drafts: WebhookDrafts, each: Input
 async def test_what_is_right_is_not_blamed(drafts: WebhookDrafts, each: Input) -> None:
     """Not even with a warning."""
     assert list(await problems_of(drafts, each)) == []
+
+
+NEXT = {"A name": '"x"', "A colon": ":", "A comma": ",", "A value": "0", "or } is": "}", "or ] is": "]"}
+"""What a message says that is expected, as JSON."""
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers(0, 9) | st.just("t"),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text("ab"), inner),
+    ),
+    st.integers(0, 100),
+    st.sampled_from(["", "x", "}", "]", ",", ":", '"', "{", "1 ", "'", "NaN"]),
+)
+def test_what_is_expected_takes_a_reader_further(value: Any, at: int, mistake: str) -> None:
+    """With what the message names, put where it says, a reader of JSON gets beyond that place."""
+    written = json.dumps(value)
+    text = written[:at] + mistake + written[at + 1 :]
+    try:
+        check_json(text.encode())
+    except BodyInvalid as refusal:
+        wrong = explained(text, refusal)
+    else:
+        return
+    assert wrong.column is not None
+    before = text[: wrong.column - 1]
+    for said, token in NEXT.items():
+        if said in str(wrong):
+            with pytest.raises(json.JSONDecodeError) as stopped:
+                json.loads(f"{before}{token} !")
+            assert stopped.value.pos > len(before)
+    if "Nothing more" in str(wrong):
+        json.loads(before)
