@@ -25,7 +25,13 @@ from flowactions_plugin.chat.messenger import Messenger
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.template import VARIABLES, chat_message, variables_of
+from flowactions_plugin.nodes.template import (
+    CHAT_MESSAGE_LENGTH,
+    VARIABLES,
+    chat_message,
+    is_chat_message_cut,
+    variables_of,
+)
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -36,6 +42,7 @@ NAME: Final = "chat_message"
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
 EMPTY_MESSAGE: Final = "The message is empty: write a text."
+MESSAGE_CUT: Final = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -201,7 +208,8 @@ class ChatMessageNode:
             failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
         if failure is None:
             log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
-            result = NodeResult(node_id=node.id, status="sent")
+            is_cut = is_chat_message_cut(config.chat_message_text, variables_of(walk))
+            result = NodeResult(node_id=node.id, status="sent", message=MESSAGE_CUT if is_cut else None)
         else:
             result = _failed(walk, node, config, failure)
         target = "member" if config.to_member else "channel"

@@ -6,6 +6,7 @@ config says. Its code is the reason of the node's result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -16,11 +17,10 @@ from flowactions_hookspecs import ConfigProblem, Header
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.errors import BodyInvalid, HeadersTooLarge, TooLarge
 from flowactions_plugin.nodes import faults
-from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, ChatMessageConfig
+from flowactions_plugin.nodes.chat_message import EMPTY_MESSAGE, MESSAGE_CUT, ChatMessageConfig
 from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.nodes.faults import warning
 from flowactions_plugin.nodes.template import (
-    CHAT_MESSAGE_LENGTH,
     Variables,
     chat_message,
     is_chat_message_cut,
@@ -45,6 +45,11 @@ SAMPLE: Final = {"userId": "x", "content": "x"}
 """Values for a check without a walk: short, and not empty."""
 
 MOST_PROBLEMS: Final = 100
+
+_NOT_JSON: Final = re.compile(
+    r"^\s*(?:application/(?:x-www-form-urlencoded|xml)|multipart/|text/xml)", re.IGNORECASE
+)
+"""Media types of forms and of XML."""
 
 
 def webhook_problems(
@@ -89,8 +94,7 @@ def chat_problems(stored: Mapping[str, Any], variables: Variables = SAMPLE) -> S
     if not chat_message(text, variables):
         found.append(ConfigProblem(path=("chatMessageText",), code="empty_message", message=EMPTY_MESSAGE))
     elif is_chat_message_cut(text, variables):
-        message = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
-        found.append(warning("text_cut", message, "chatMessageText"))
+        found.append(warning("text_cut", MESSAGE_CUT, "chatMessageText"))
     found += at("chatMessageText", faults.unknown_tokens(text))
     found += at("chatMessageText", faults.other_markup(text))
     return bounded(found)
@@ -129,6 +133,9 @@ def _headers(
             too_large |= problem.severity == "error"
             yield problem
         name = folded(field.key)
+        if name == "content-type" and _NOT_JSON.search(field.value) and has_body(config):
+            message = "The body is JSON, and not what this header says. Remove this header."
+            yield warning("not_json", message, index, "value")
         if name in names:
             yield warning("header_repeated", "This header is listed twice. Remove one.", index, "key")
         elif name:

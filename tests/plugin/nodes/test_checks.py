@@ -44,6 +44,7 @@ class TestHeaders:
             ({"key": "X-Service-Webhook-Id", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "content-length", "value": "1"}, "key", "header_dropped", "warning"),
             ({"key": "x_service_webhook_signature", "value": "v1,0"}, "key", "header_dropped", "warning"),
+            ({"key": "HTTP_X_SERVICE_WEBHOOK_SIGNATURE", "value": "v1,0"}, "key", "header_dropped", "warning"),
             ({"key": "x-{{userId}}", "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": "x" * 257, "value": "x"}, "key", "header_dropped", "warning"),
             ({"key": " ", "value": "x"}, "key", "header_dropped", "warning"),
