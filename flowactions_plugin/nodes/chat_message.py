@@ -1,36 +1,51 @@
-"""The chat-message node: its config, and posting when a walk reaches it."""
+"""The chat-message node: its config, what is wrong with it, and posting when a walk reaches it."""
 
 from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
-from flowactions_hookspecs import Node, NodeResult, NodeType, Walk, config_schema
-from flowactions_hookspecs.nodes import Check, MakePreview
+from flowactions_hookspecs import (
+    ConfigProblem,
+    Node,
+    NodeDraft,
+    NodeResult,
+    NodeType,
+    Preview,
+    Walk,
+    config_schema,
+)
 from flowactions_plugin.chat.app import CHANNELS_PATH, MEMBERS_PATH
 from flowactions_plugin.chat.calls import SEND_SECONDS, seconds_from_now
+from flowactions_plugin.chat.directory import NOT_CHECKED
 from flowactions_plugin.chat.failures import (
+    REVOKED,
     UNEXPECTED,
     ChatRefused,
     advice,
     advice_for_operators,
     code_with_detail,
 )
-from flowactions_plugin.chat.messenger import Messenger
-from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.chat.service import Chat
+from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
+from flowactions_plugin.nodes import faults
 from flowactions_plugin.nodes.config import read_config
 from flowactions_plugin.nodes.template import (
     CHAT_MESSAGE_LENGTH,
     VARIABLES,
+    Variables,
     chat_message,
     is_chat_message_cut,
     variables_of,
+    without_surrogates,
 )
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
@@ -41,7 +56,6 @@ NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
-EMPTY_MESSAGE: Final = "The message is empty: write a text."
 MESSAGE_CUT: Final = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
 
 ICON: Final = (
@@ -102,11 +116,6 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
         """The field that holds it."""
         return "chatUserId" if self.to_member else "chatChannelId"
 
-    @property
-    def missing_target(self) -> str:
-        """What to do when it is missing."""
-        return "Choose a person." if self.to_member else "Choose a channel."
-
 
 UI_SCHEMA: Final[dict[str, Any]] = {
     "ui:order": [
@@ -147,7 +156,7 @@ def _schema() -> dict[str, Any]:
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}
 
 
-def node_type(node: ChatMessageNode, check: Check, preview: MakePreview) -> NodeType:
+def node_type(node: ChatMessageNode) -> NodeType:
     """Describe the node type to the flow editor, with the routes of its fields' pickers, and whether chat can be used here."""
     return NodeType(
         name=NAME,
@@ -162,8 +171,8 @@ def node_type(node: ChatMessageNode, check: Check, preview: MakePreview) -> Node
         available=node.is_available,
         unavailable_reason=None if node.is_available else NOT_SET_UP,
         reach=node.reach,
-        check=check,
-        preview=preview,
+        check=node.check,
+        preview=node.preview,
     )
 
 
@@ -184,18 +193,18 @@ class _NotSent(NamedTuple):
 
 
 class ChatMessageNode:
-    """What reaching a chat-message node does (§1.2).
+    """What a chat-message node does when a walk reaches it (§1.2), and what an editor is told before.
 
     Fail-open: the walk goes on unless the config says otherwise.
 
     Args:
-        messenger: sends messages; ``None`` when chat is not configured.
+        chat: what chat needs, or the error that says which setting is missing.
         telemetry: counts messages; ``None``: nothing does.
     """
 
-    def __init__(self, messenger: Messenger | None, telemetry: Telemetry | None = None) -> None:
-        self._messenger = messenger
-        self.is_available = messenger is not None
+    def __init__(self, chat: Chat | NotConfigured, telemetry: Telemetry | None = None) -> None:
+        self._chat = chat
+        self.is_available = isinstance(chat, Chat)
         self._meters = (telemetry or Telemetry()).meters
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult:
@@ -218,7 +227,7 @@ class ChatMessageNode:
 
     async def _send(self, walk: Walk, node: Node, config: ChatMessageConfig, until: float) -> _NotSent | None:
         """Send a message, until a moment of the event loop's clock, the database included."""
-        messenger = self._messenger
+        messenger = self._chat.messenger if isinstance(self._chat, Chat) else None
         try:
             stored = None if messenger is None else await messenger.connection_of(walk.organization_id, until)
         except StorageUnavailable as exc:
@@ -229,11 +238,9 @@ class ChatMessageNode:
             return _NotSent("send_failed", said, "storage_unavailable")
         if messenger is None or stored is None:
             return _NotSent("not_connected", NOT_CONNECTED)
-        if not config.target:
-            return _NotSent("missing_target", config.missing_target)
         text = chat_message(config.chat_message_text, variables_of(walk))
-        if not text:
-            return _NotSent("empty_message", EMPTY_MESSAGE)
+        for error in refusals(config, text):
+            return _NotSent(error.code, error.message)
         try:
             await messenger.send(
                 stored,
@@ -248,6 +255,78 @@ class ChatMessageNode:
             code, more = code_with_detail(refusal), advice_for_operators(refusal.code)
             return _NotSent("send_failed", str(refusal), code, more)
         return None
+
+    async def check(self, draft: NodeDraft, variables: Variables = faults.SAMPLE) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config and the connection; the provider is asked only when the draft says so."""
+        problem = await self._of_connection(draft)
+        found = problems(draft.node.config, variables)
+        return found if problem is None else faults.bounded([problem, *found])
+
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Return the message that would be posted; nothing is sent or written."""
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        variables = variables_of(walk)
+        found = await self.check(draft, variables)
+        text = without_surrogates(chat_message(config.chat_message_text, variables))
+        return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=found)
+
+    async def _of_connection(self, draft: NodeDraft) -> ConfigProblem | None:
+        """Return what is wrong with the connection, or with the target as the provider knows it."""
+        chat, until = self._chat, seconds_from_now(SEND_SECONDS)
+        if not isinstance(chat, Chat):
+            return ConfigProblem(code="not_connected", message=NOT_SET_UP)
+        try:
+            stored = await chat.messenger.connection_of(draft.organization_id, until)
+        except StorageUnavailable as exc:
+            log.warning(
+                "the chat connection could not be read: %s", exc, extra={"event": "draft.chat_not_checked"}
+            )
+            return faults.warning(
+                NOT_CHECKED, "The database did not answer, so the chat connection was not checked."
+            )
+        if stored is None:
+            return ConfigProblem(code="not_connected", message=NOT_CONNECTED)
+        unusable = chat.connections.reason(stored)
+        if unusable is not None:
+            return ConfigProblem(code=unusable, message=advice(unusable))
+        config, _ = read_config(ChatMessageConfig, draft.node.config)
+        if not (draft.ask_provider and config.target):
+            return None
+        wrong = await chat.directory.target_problem(
+            stored, config.target, to_member=config.to_member, until=until
+        )
+        # A token that no longer works is no fault of the target.
+        return wrong if wrong is None or wrong.code in REVOKED else replace(wrong, path=(config.target_field,))
+
+
+def refusals(config: ChatMessageConfig, text: str) -> Iterator[ConfigProblem]:
+    """Tell why a config cannot be sent with this text; the code is the reason of the node's result."""
+    if not config.target:
+        message = "Choose a person." if config.to_member else "Choose a channel."
+        yield ConfigProblem(path=(config.target_field,), code="missing_target", message=message)
+    if not text:
+        message = "The message is empty: write a text."
+        yield ConfigProblem(path=("chatMessageText",), code="empty_message", message=message)
+
+
+def problems(stored: Mapping[str, Any], variables: Variables = faults.SAMPLE) -> Sequence[ConfigProblem]:
+    """Return what is wrong with a config, except what only the provider knows (§2.1)."""
+    config, unusable = read_config(ChatMessageConfig, stored)
+    target, text = config.target, config.chat_message_text
+    found = [
+        *faults.wrong_types(unusable - {"chatActionType"}),
+        *refusals(config, chat_message(text, variables)),
+    ]
+    if "chatActionType" in unusable:
+        message = "Only dm and channel are known: it is sent to the channel."
+        found.append(faults.warning("unknown_action_type", message, "chatActionType"))
+    if target:
+        found += faults.at(config.target_field, faults.wrong_id(target, to_member=config.to_member))
+        found += faults.at(config.target_field, faults.tokens_not_substituted(target))
+    if is_chat_message_cut(text, variables):
+        found.append(faults.warning("text_cut", MESSAGE_CUT, "chatMessageText"))
+    found += faults.at("chatMessageText", faults.unknown_tokens(text))
+    return faults.bounded(found)
 
 
 def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from flowactions_hookspecs import (
+    ConfigProblem,
     FlowNodeOrigin,
     Header,
     InTransaction,
     Node,
+    NodeDraft,
     NodeResult,
     NodeType,
     OutboundWebhook,
+    Preview,
     Walk,
     config_schema,
 )
-from flowactions_hookspecs.nodes import Check, MakePreview
-from flowactions_plugin.egress.destination import parse_destination
-from flowactions_plugin.errors import BodyInvalid, EgressRefused, TooLarge
+from flowactions_plugin.egress.destination import Destination, parse_destination
+from flowactions_plugin.egress.guard import EgressGuard
+from flowactions_plugin.egress.signature import attempt_headers, folded, with_standard_headers
+from flowactions_plugin.errors import BodyInvalid, EgressRefused, HeadersTooLarge, TooLarge
+from flowactions_plugin.http.masking import MASK, masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.faults import explained
+from flowactions_plugin.nodes import faults
+from flowactions_plugin.nodes.config import read_config, read_item
 from flowactions_plugin.nodes.template import (
     VARIABLES,
     Variables,
     interpolate_header,
     interpolate_json,
+    place,
     variables_of,
     without_surrogates,
 )
@@ -39,11 +47,15 @@ from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.prepared import PreparedDelivery
 from flowactions_plugin.queue.rules import (
     BODYLESS_METHODS,
+    DROPPED_NAME_LENGTH,
+    MAX_HEADER_NAME_BYTES,
     MAX_HEADER_VALUE_BYTES,
     attempts_of,
     check_headers_size,
     delays,
+    delivery_headers,
     method_name,
+    sendable_headers,
 )
 from flowactions_plugin.settings.model import Settings
 
@@ -55,6 +67,13 @@ ATTEMPTS_WITH_RETRY: Final = 4
 SECRET_FIELD: Final = "webhookSecret"  # noqa: S105  a field's name
 
 RETRY_FIELD: Final = "webhookRetryOnFailure"
+
+REFUSALS: Final = (BodyInvalid, EgressRefused, TooLarge)
+
+_NOT_JSON: Final = re.compile(
+    r"^\s*(?:application/(?:x-www-form-urlencoded|xml)|multipart/|text/xml)", re.IGNORECASE
+)
+"""Media types of forms and of XML."""
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -132,6 +151,30 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
         ),
     ] = True
 
+    @property
+    def url(self) -> str:
+        """Where the request is sent."""
+        return self.webhook_url.strip()
+
+    @property
+    def place(self) -> tuple[str, str] | None:
+        """Where it is dialled: what two spellings of one URL have in common; ``None`` if it cannot be used."""
+        try:
+            destination = parse_destination(self.url)
+        except EgressRefused:
+            return None
+        return destination.key, destination.target
+
+    @property
+    def method(self) -> str:
+        """The method that is sent."""
+        return method_name(self.webhook_method) or "POST"
+
+    @property
+    def has_body(self) -> bool:
+        """Whether it is sent with a body."""
+        return self.method not in BODYLESS_METHODS
+
 
 UI_SCHEMA: Final[dict[str, Any]] = {
     "ui:order": [*WebhookConfig.__struct_encode_fields__, "*"],
@@ -172,7 +215,7 @@ def _span(seconds: float) -> str:
     return f"{round(seconds, 1):g} s"
 
 
-def node_type(node: WebhookNode, check: Check, preview: MakePreview, settings: Settings) -> NodeType:
+def node_type(node: WebhookNode, settings: Settings) -> NodeType:
     """Describe the node type to the flow editor, with the attempts that these settings give it."""
     schedule = settings.retry_schedule
     waits = delays(attempts_of(schedule, ATTEMPTS_WITH_RETRY), schedule)
@@ -195,19 +238,26 @@ def node_type(node: WebhookNode, check: Check, preview: MakePreview, settings: S
         secret_fields=(SECRET_FIELD,),
         template_variables=VARIABLES,
         reach=node.reach,
-        check=check,
-        preview=preview,
+        check=node.check,
+        preview=node.preview,
     )
 
 
 class WebhookNode:
-    """What reaching a webhook node does: check, substitute, enqueue. The flow continues at once (§3.1, §7.2)."""
+    """What a webhook node does when a walk reaches it, and what an editor is told before.
 
-    def __init__(self, outbox: Outbox) -> None:
+    Both make the request by `render`, and say by `refused` why there is none.
+    """
+
+    def __init__(self, outbox: Outbox, guard: EgressGuard) -> None:
         self._outbox = outbox
+        self._guard = guard
 
     async def reach(self, walk: Walk, node: Node) -> NodeResult | InTransaction:
-        """Check and substitute; the webhook is written in the transaction that removes the node's record (§3.1)."""
+        """Check, substitute, and enqueue; the flow continues at once (§3.1, §7.2).
+
+        The webhook is written in the transaction that removes the node's record.
+        """
         config, unusable = read_config(WebhookConfig, node.config)
         outbox = self._outbox
         try:
@@ -217,34 +267,201 @@ class WebhookNode:
                 outbox.count_refusal(exc)
                 raise
             delivery = await outbox.new_delivery(webhook)
-        except (BodyInvalid, TooLarge) as exc:
-            return _skipped(node, config, exc.reason, str(exc))
-        except EgressRefused as exc:
-            return _skipped(node, config, url_refusal(config), str(exc))
+        except REFUSALS as exc:
+            problem = refused(config, exc)
+            log.warning(
+                "webhook node %s skipped: %s",
+                printable(node.id),
+                problem.code,
+                extra={"event": "webhook.skipped"},
+            )
+            return NodeResult(
+                node_id=node.id,
+                status="skipped",
+                reason=problem.code,
+                message=problem.message,
+                halt=not config.webhook_continue_on_failure,
+            )
         return InTransaction(PreparedDelivery(outbox, delivery).write)
 
+    async def check(self, draft: NodeDraft) -> Sequence[ConfigProblem]:
+        """Return what is wrong with a config; the only network is the look-up of the URL's host (§2.4)."""
+        return (await self._look(draft, faults.SAMPLE))[0]
 
-def url_refusal(config: WebhookConfig) -> str:
-    """Return the reason of a URL that the egress guard refuses."""
-    return "blocked_url" if config.webhook_url.strip() else "missing_url"
+    async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
+        """Return the request that would leave, made by what makes the real one; nothing is sent or written."""
+        config, unusable = read_config(WebhookConfig, draft.node.config)
+        found, destination = await self._look(draft, variables_of(walk))
+        url = without_surrogates(config.url) if destination is None else destination.url
+        shown = Preview(method=config.method, url=masked_url(url) or None, problems=found)
+        try:
+            webhook = render(config, unusable, walk, draft.node, self._outbox.settings)
+            delivery, _ = self._outbox.serialize(webhook, url, "")
+        except (BodyInvalid, TooLarge):
+            return shown
+        signature = f"v1,{MASK}" if config.webhook_secret else None
+        headers = attempt_headers(delivery.headers, MASK, signature)
+        if self._outbox.settings.standard_webhooks:
+            headers = with_standard_headers(headers, MASK, signature)
+        return replace(
+            shown,
+            headers=tuple(
+                Header(key=name, value=value if value == signature else masked_header(name, value))
+                for name, value in headers
+            ),
+            body=None if delivery.body is None else delivery.body.decode(),
+        )
+
+    async def _look(
+        self, draft: NodeDraft, variables: Variables
+    ) -> tuple[Sequence[ConfigProblem], Destination | None]:
+        """Return what is wrong with a draft, and where its URL leads if it may be used."""
+        found = problems(draft.node.config, self._outbox.settings, variables)
+        config, _ = read_config(WebhookConfig, draft.node.config)
+        try:
+            destination, is_unknown = await self._guard.look_up(config.url)
+        except EgressRefused as exc:
+            return faults.bounded([refused(config, exc), *found]), None
+        if is_unknown:
+            said = f"The name {destination.host} was not found. Check its spelling. Each attempt looks it up again."
+            begins = config.webhook_url.index("://") + len("://")
+            unknown = faults.fault(config.webhook_url, begins, "unknown_host", said)
+            found = faults.bounded([*faults.at("webhookUrl", [unknown]), *found])
+        return found, destination
 
 
-def place_of(stored: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return where a stored config sends, as it is dialled; ``None`` if its URL cannot be used.
+def refused(config: WebhookConfig, exc: BodyInvalid | EgressRefused | TooLarge) -> ConfigProblem:
+    """Return why a config gives no webhook; its code is the reason of the node's result."""
+    if isinstance(exc, BodyInvalid):
+        said = ConfigProblem(code=exc.reason, message=str(exc), line=exc.line, column=exc.column)
+        return replace(said, path=("webhookBody",))
+    if isinstance(exc, TooLarge):
+        field = "webhookHeaders" if isinstance(exc, HeadersTooLarge) else "webhookBody"
+        return ConfigProblem(path=(field,), code=exc.reason, message=str(exc))
+    code = "blocked_url" if config.url else "missing_url"
+    said = ConfigProblem(path=("webhookUrl",), code=code, message=reason_for_tenants(str(exc), config.url))
+    authored, offset = config.webhook_url, exc.offset
+    if config.place is not None:  # it is the address that is refused
+        offset = config.url.index("://") + len("://")
+    if offset is None:
+        return said
+    line, column = place(authored[: authored.index(config.url) + offset])
+    return replace(said, line=line, column=column)
 
-    Two spellings of one URL give the same scheme, host and port, and the same path and query.
+
+def problems(
+    stored: Mapping[str, Any], settings: Settings, variables: Variables = faults.SAMPLE
+) -> Sequence[ConfigProblem]:
+    """Return what is wrong with a config, except where its URL leads (§2.4).
+
+    Args:
+        stored: the config as the author has it.
+        settings: limit a body, and say which headers are the service's.
+        variables: the values.
     """
-    config, _ = read_config(WebhookConfig, stored)
+    config, unusable = read_config(WebhookConfig, stored)
+    found = [*faults.wrong_types(unusable - {"webhookBody"})]
+    for rule in (faults.tokens_not_substituted, faults.fragment, faults.invisible):
+        found += faults.at("webhookUrl", rule(config.webhook_url))
+    if method_name(config.webhook_method) is None:
+        message = "This is not the name of an HTTP method that can be sent: POST is used."
+        found.append(faults.warning("invalid_method", message, "webhookMethod"))
+    found += _headers(stored.get("webhookHeaders"), config, settings, variables)
+    found += _body(config, unusable, settings, variables)
+    found += faults.at(SECRET_FIELD, faults.tokens_not_substituted(config.webhook_secret or ""))
+    return faults.bounded(found)
+
+
+def _headers(
+    items: object, config: WebhookConfig, settings: Settings, variables: Variables
+) -> Iterator[ConfigProblem]:
+    """Find what is wrong with custom headers, each by its index in the author's list."""
+    is_small = True
+    for index, item in enumerate(items if isinstance(items, list | tuple) else ()):
+        field = read_item(HeaderField, item)
+        if field is None:
+            left_out = "This is not text, so the header is left out."
+            yield faults.warning("wrong_type", left_out, "webhookHeaders", index)
+            continue
+        for problem in _header(field, config, settings, variables):
+            is_small &= problem.severity == "warning"
+            yield replace(problem, path=("webhookHeaders", index, *problem.path))
     try:
-        destination = parse_destination(config.webhook_url.strip())
-    except EgressRefused:
-        return None
-    return destination.key, destination.target
+        _sent(render_headers(config.webhook_headers, variables), settings)
+    except HeadersTooLarge as exc:
+        if is_small:
+            yield refused(config, exc)
 
 
-def has_body(config: WebhookConfig) -> bool:
-    """Return whether the config's method is sent with a body."""
-    return (method_name(config.webhook_method) or "POST") not in BODYLESS_METHODS
+def _header(
+    field: HeaderField, config: WebhookConfig, settings: Settings, variables: Variables
+) -> Iterator[ConfigProblem]:
+    """Find what is wrong with one header."""
+    name = field.key.strip()
+    if not name:
+        if field.value.strip():
+            yield faults.warning("header_dropped", "A header without a name is left out.", "key")
+        return
+    try:
+        rendered = render_headers([field], variables)
+        headers, dropped = _sent(rendered, settings)
+    except HeadersTooLarge as exc:
+        yield replace(refused(config, exc), path=("value",))
+        return
+    if dropped:
+        why = faults.warning("header_dropped", _why_dropped(name))
+        yield from faults.at("key", [next(faults.invisible(field.key, "header_dropped"), why)])
+        return
+    if headers[-1][1] != rendered[-1].value.strip():
+        message = "Line breaks and other control characters are sent as spaces."
+        yield faults.warning("control_characters", message, "value")
+    else:
+        yield from faults.at("value", faults.invisible(field.value))
+    if folded(name) == "content-type" and _NOT_JSON.search(field.value) and config.has_body:
+        message = "The body is JSON, and not what this header says. Remove this header."
+        yield faults.warning("not_json", message, "value")
+    yield from faults.at("value", faults.unknown_tokens(field.value))
+
+
+def _sent(headers: Iterable[Header], settings: Settings) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+    """Return the headers that are sent, and the names of those that are not."""
+    standard = settings.standard_webhooks
+    return delivery_headers(headers, event_id="", event_type="", has_body=False, standard_webhooks=standard)
+
+
+def _why_dropped(name: str) -> str:
+    """Say why a header is not sent: it is ours, or its name is none."""
+    shown = without_surrogates(name[:DROPPED_NAME_LENGTH])
+    if len(name) <= MAX_HEADER_NAME_BYTES and sendable_headers([(name, "")], ""):
+        return f"We set {shown}. Your value is ignored."
+    return (
+        f"{shown} is not the name of a header, so the header is left out. A name has letters from A to Z, digits and hyphens,"
+        f" at most {MAX_HEADER_NAME_BYTES}, and no spaces, colons, quotes or variables."
+    )
+
+
+def _body(
+    config: WebhookConfig, unusable: frozenset[str], settings: Settings, variables: Variables
+) -> Iterator[ConfigProblem]:
+    """Find what is wrong with a body."""
+    text = without_surrogates(config.webhook_body or "")
+    if not config.has_body:
+        if text.strip() or "webhookBody" in unusable:
+            yield faults.warning("body_dropped", f"{config.method} is sent without a body.", "webhookBody")
+        return
+    wrong = None
+    try:
+        render_body(config, variables, unusable, settings.max_body_bytes)
+    except TooLarge as exc:
+        yield refused(config, exc)
+        return
+    except BodyInvalid as exc:
+        wrong = refused(config, exc)
+    # What is not a variable is told first: it may well be why the body is not JSON.
+    for unknown in faults.at("webhookBody", faults.unknown_tokens(text)):
+        if wrong is None or (unknown.line, unknown.column) != (wrong.line, wrong.column):
+            yield unknown
+    yield from [wrong] if wrong is not None else faults.at("webhookBody", faults.tokens_in_keys(text))
 
 
 def render_body(
@@ -256,7 +473,7 @@ def render_body(
         BodyInvalid: it is no JSON; in its author's words and places.
         BodyTooLarge: it would be larger than ``limit`` bytes.
     """
-    if not has_body(config):
+    if not config.has_body:
         return None
     if "webhookBody" in unusable:
         raise BodyInvalid("The body must be text that holds JSON.")
@@ -264,7 +481,7 @@ def render_body(
     try:
         return interpolate_json(text, variables, limit).encode() if text.strip() else None
     except BodyInvalid as exc:
-        raise explained(text, exc) from None
+        raise faults.explained(text, exc) from None
 
 
 def render_headers(fields: Iterable[HeaderField], variables: Variables) -> tuple[Header, ...]:
@@ -309,7 +526,7 @@ def render(
         origin=origin(walk, node),
         event_type=EVENT_TYPE,
         entity=_entity(walk, node),
-        url=config.webhook_url.strip(),
+        url=config.url,
         method=config.webhook_method,
         headers=render_headers(config.webhook_headers, variables),
         body=body,
@@ -322,14 +539,3 @@ def _entity(walk: Walk, node: Node) -> str:
     # A JSON array keeps the parts apart, whatever is in them.
     parts = (walk.organization_id, walk.flow_id, walk.run_id, node.id, walk.visit)
     return msgspec.json.encode(parts).decode()
-
-
-def _skipped(node: Node, config: WebhookConfig, reason: str, message: str) -> NodeResult:
-    log.warning("webhook node %s skipped: %s", printable(node.id), reason, extra={"event": "webhook.skipped"})
-    return NodeResult(
-        node_id=node.id,
-        status="skipped",
-        reason=reason,
-        message=message,
-        halt=not config.webhook_continue_on_failure,
-    )

@@ -6,19 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowactions_hookspecs import ConfigProblem
-from flowactions_plugin.nodes.checks import (
-    webhook_problems,
-)
-
-LIMIT = 1 << 20
-
+from flowactions_plugin.nodes.webhook import problems
+from flowactions_plugin.settings.model import Settings
 
 URL = "http://127.0.0.1:9/hook"
 
 
 def webhook(**config: Any) -> list[ConfigProblem]:
     """Check a config that is right apart from what is given."""
-    return list(webhook_problems({"webhookUrl": URL, "webhookBody": "{}", **config}, LIMIT))
+    return list(problems({"webhookUrl": URL, "webhookBody": "{}", **config}, Settings()))
 
 
 def told(problems: Sequence[ConfigProblem]) -> list[tuple[Any, ...]]:

@@ -11,12 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.checks import (
-    chat_problems,
-    webhook_problems,
-)
+from flowactions_plugin.nodes import chat_message
 from flowactions_plugin.nodes.faults import unknown_tokens
 from flowactions_plugin.nodes.template import check_json, interpolate_json, split_json
+from flowactions_plugin.nodes.webhook import problems
+from flowactions_plugin.settings.model import Settings
 from tests.plugin.nodes.problems import URL, told, webhook
 
 MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]
@@ -65,7 +64,7 @@ class TestBody:
             found = [
                 webhook(webhookBody=json.dumps(text)),
                 webhook(webhookHeaders=[{"key": "x-a", "value": text}]),
-                chat_problems({"chatChannelId": "C1", "chatMessageText": text}),
+                chat_message.problems({"chatChannelId": "C1", "chatMessageText": text}),
             ]
             assert {each.code for problems in found for each in problems} <= {"unknown_token"}
             quoted = [column + 1 for column in columns]
@@ -95,5 +94,7 @@ class TestBody:
     def test_a_body_above_the_limit_is_an_error(self) -> None:
         """The limit holds for the template, too."""
         config = {"webhookUrl": URL, "webhookBody": '"{{content}}"'}
-        assert told(webhook_problems(config, 12)) == [("webhookBody", "body_too_large", "error")]
-        assert webhook_problems(config, 13) == ()
+        assert told(problems(config, Settings(max_body_bytes=12))) == [
+            ("webhookBody", "body_too_large", "error")
+        ]
+        assert problems(config, Settings(max_body_bytes=13)) == ()
