@@ -36,17 +36,8 @@ from flowactions_plugin.chat.failures import (
 from flowactions_plugin.chat.service import Chat
 from flowactions_plugin.errors import NotConfigured, StorageUnavailable
 from flowactions_plugin.log_text import printable
-from flowactions_plugin.nodes import faults
+from flowactions_plugin.nodes import faults, template
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.template import (
-    CHAT_MESSAGE_LENGTH,
-    VARIABLES,
-    Variables,
-    chat_message,
-    is_chat_message_cut,
-    variables_of,
-    without_surrogates,
-)
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.telemetry import Telemetry
 
@@ -56,7 +47,7 @@ NAME: Final = "chat_message"
 
 NOT_CONNECTED: Final = "Connect a chat workspace first."
 NOT_SET_UP: Final = "Chat is not set up in this service. Ask the people who operate it."
-MESSAGE_CUT: Final = f"The message is cut at {CHAT_MESSAGE_LENGTH} characters."
+MESSAGE_CUT: Final = f"The message is cut at {template.CHAT_MESSAGE_LENGTH} characters."
 
 ICON: Final = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 24 24" fill="none" stroke="currentColor" '
@@ -167,7 +158,7 @@ def node_type(node: ChatMessageNode) -> NodeType:
         config_schema=_schema(),
         ui_schema=UI_SCHEMA,
         pickers={"chatChannelId": CHANNELS_PATH, "chatUserId": MEMBERS_PATH},
-        template_variables=VARIABLES,
+        template_variables=template.VARIABLES,
         available=node.is_available,
         unavailable_reason=None if node.is_available else NOT_SET_UP,
         reach=node.reach,
@@ -177,14 +168,7 @@ def node_type(node: ChatMessageNode) -> NodeType:
 
 
 class _NotSent(NamedTuple):
-    """Why a message was not sent.
-
-    Attributes:
-        reason: one of those of §6.3.
-        advice: what a person should do.
-        code: for the log; empty when there is nothing more precise than the reason.
-        for_operators: what an operator should do, if that is something else; for the log.
-    """
+    """Why a message was not sent: a reason of §6.3, what a person does, and for the log what is more precise than these."""
 
     reason: str
     advice: str
@@ -217,7 +201,7 @@ class ChatMessageNode:
             failure = _NotSent("send_failed", advice(UNEXPECTED), f"{type(exc).__name__}{_place(exc)}")
         if failure is None:
             log.info("chat_message node %s sent", printable(node.id), extra={"event": "chat_message.sent"})
-            is_cut = is_chat_message_cut(config.chat_message_text, variables_of(walk))
+            is_cut = template.is_chat_message_cut(config.chat_message_text, template.variables_of(walk))
             result = NodeResult(node_id=node.id, status="sent", message=MESSAGE_CUT if is_cut else None)
         else:
             result = _failed(walk, node, config, failure)
@@ -238,7 +222,7 @@ class ChatMessageNode:
             return _NotSent("send_failed", said, "storage_unavailable")
         if messenger is None or stored is None:
             return _NotSent("not_connected", NOT_CONNECTED)
-        text = chat_message(config.chat_message_text, variables_of(walk))
+        text = template.chat_message(config.chat_message_text, template.variables_of(walk))
         for error in refusals(config, text):
             return _NotSent(error.code, error.message)
         try:
@@ -256,7 +240,9 @@ class ChatMessageNode:
             return _NotSent("send_failed", str(refusal), code, more)
         return None
 
-    async def check(self, draft: NodeDraft, variables: Variables = faults.SAMPLE) -> Sequence[ConfigProblem]:
+    async def check(
+        self, draft: NodeDraft, variables: template.Variables = faults.SAMPLE
+    ) -> Sequence[ConfigProblem]:
         """Return what is wrong with a config and the connection; the provider is asked only when the draft says so."""
         problem = await self._of_connection(draft)
         found = problems(draft.node.config, variables)
@@ -265,10 +251,12 @@ class ChatMessageNode:
     async def preview(self, draft: NodeDraft, walk: Walk) -> Preview:
         """Return the message that would be posted; nothing is sent or written."""
         config, _ = read_config(ChatMessageConfig, draft.node.config)
-        variables = variables_of(walk)
+        variables = template.variables_of(walk)
         found = await self.check(draft, variables)
-        text = without_surrogates(chat_message(config.chat_message_text, variables))
-        return Preview(target=without_surrogates(config.target) or None, text=text or None, problems=found)
+        text = template.without_surrogates(template.chat_message(config.chat_message_text, variables))
+        return Preview(
+            target=template.without_surrogates(config.target) or None, text=text or None, problems=found
+        )
 
     async def _of_connection(self, draft: NodeDraft) -> ConfigProblem | None:
         """Return what is wrong with the connection, or with the target as the provider knows it."""
@@ -309,13 +297,15 @@ def refusals(config: ChatMessageConfig, text: str) -> Iterator[ConfigProblem]:
         yield ConfigProblem(path=("chatMessageText",), code="empty_message", message=message)
 
 
-def problems(stored: Mapping[str, Any], variables: Variables = faults.SAMPLE) -> Sequence[ConfigProblem]:
+def problems(
+    stored: Mapping[str, Any], variables: template.Variables = faults.SAMPLE
+) -> Sequence[ConfigProblem]:
     """Return what is wrong with a config, except what only the provider knows (§2.1)."""
     config, unusable = read_config(ChatMessageConfig, stored)
     target, text = config.target, config.chat_message_text
     found = [
         *faults.wrong_types(unusable - {"chatActionType"}),
-        *refusals(config, chat_message(text, variables)),
+        *refusals(config, template.chat_message(text, variables)),
     ]
     if "chatActionType" in unusable:
         message = "Only dm and channel are known: it is sent to the channel."
@@ -323,7 +313,7 @@ def problems(stored: Mapping[str, Any], variables: Variables = faults.SAMPLE) ->
     if target:
         found += faults.at(config.target_field, faults.wrong_id(target, to_member=config.to_member))
         found += faults.at(config.target_field, faults.tokens_not_substituted(target))
-    if is_chat_message_cut(text, variables):
+    if template.is_chat_message_cut(text, variables):
         found.append(faults.warning("text_cut", MESSAGE_CUT, "chatMessageText"))
     found += faults.at("chatMessageText", faults.unknown_tokens(text))
     return faults.bounded(found)
@@ -331,28 +321,17 @@ def problems(stored: Mapping[str, Any], variables: Variables = faults.SAMPLE) ->
 
 def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent) -> NodeResult:
     """Log a message that was not sent, and give the node's result."""
+    reason, said, code, for_operators = failure
+    node_id, whose = printable(node.id), printable(walk.organization_id)
     # The exact lines of §6.3. What helps to mend it stands in a line of its own.
-    log.warning(
-        "chat_message node %s not sent: %s",
-        printable(node.id),
-        failure.reason,
-        extra={"event": "chat_message.not_sent"},
-    )
+    log.warning("chat_message node %s not sent: %s", node_id, reason, extra={"event": "chat_message.not_sent"})
     log.warning(
         "chat_message node %s of organization %s: %s: %s",
-        printable(node.id),
-        printable(walk.organization_id),
-        failure.code or failure.reason,
-        failure.for_operators or failure.advice,
+        *(node_id, whose, code or reason, for_operators or said),
         extra={"event": "chat_message.not_sent_because"},
     )
-    return NodeResult(
-        node_id=node.id,
-        status="failed",
-        reason=failure.reason,
-        message=failure.advice,
-        halt=not config.chat_continue_on_failure,
-    )
+    halts = not config.chat_continue_on_failure
+    return NodeResult(node_id=node.id, status="failed", reason=reason, message=said, halt=halts)
 
 
 def _place(exc: Exception) -> str:

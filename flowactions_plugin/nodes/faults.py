@@ -115,18 +115,15 @@ def explained(text: str, refusal: BodyInvalid) -> BodyInvalid:
     try:
         json.loads(plain, parse_int=str, parse_float=str)
     except json.JSONDecodeError as error:
-        message, at = (
-            _json_error(plain, error)
-            or _variable_near(text, error.pos)
-            or (_expected(plain[: error.pos]), error.pos)
-        )
+        known = _json_error(plain, error) or _variable_near(text, error.pos)
+        message, at = known or (_expected(plain[: error.pos]), error.pos)
     except (ValueError, RecursionError):
         return refusal
-    else:  # Python reads NaN and Infinity, too
-        if refusal.line is None or refusal.column is None:
+    else:
+        # Python reads NaN and Infinity, too.
+        at = next((each.start() for each in _JSON_TOKEN.finditer(plain) if each[0].endswith(("NaN", "ty"))), -1)
+        if at < 0:
             return refusal
-        at = sum(len(line) + 1 for line in plain.split("\n")[: refusal.line - 1]) + refusal.column - 1
-        at -= plain[:at].endswith("-")
         message = _expected(plain[:at])
     line, column = place(text[:at])
     return BodyInvalid(f"{message} The body must be JSON (line {line}, column {column}).", line, column)

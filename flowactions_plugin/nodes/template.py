@@ -30,7 +30,6 @@ _TOKEN = re.compile(r"\{\{(userId|content)\}\}")
 _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
-_AT_BYTE = re.compile(r"\(byte ([0-9]+)\)\Z")
 
 _CHAT_LOOK_AHEAD: Final = 1 << 16
 """Characters of a message that are put together to see whether what is open at the cut is closed behind it."""
@@ -123,8 +122,7 @@ class JsonTemplate(NamedTuple):
     """A JSON body, split at its tokens.
 
     Attributes:
-        plain: text of the same length, which is JSON if the body is: a bare token is a string of its own length, and a token
-            within a string is part of it. So a syntax error has the place that it has in the author's text.
+        plain: JSON if the body is, and of the same length: so a syntax error has its place in the author's text.
         parts: text whose tokens are all in string values, and the key behind it, in which none is substituted.
         in_keys: the tokens in keys: name → offset of the first, in characters.
     """
@@ -180,31 +178,20 @@ def check_json(body: bytes) -> None:
     """Check that a body is JSON.
 
     Raises:
-        BodyInvalid: it is not; line and column are those of the body, as far as the decoder says.
+        BodyInvalid: it is not.
     """
     try:
         # Nothing of what is in it is built, which for many small values takes fifty times as long.
         try:
             msgspec.json.decode(body, type=msgspec.Raw)
         except msgspec.DecodeError:
-            if b"\\u" not in body:
-                raise
             # JSON allows the escape of a lone surrogate, and the decoder does not.
             text = body.decode().replace("\\\\", "__")
             msgspec.json.decode(_SURROGATE_ESCAPE.sub("______", text), type=msgspec.Raw)
     except RecursionError:
         raise BodyInvalid("The body is nested too deeply.") from None
-    except msgspec.DecodeError as exc:
-        raise _json_error(str(exc), body) from None
-
-
-def _json_error(message: str, body: bytes) -> BodyInvalid:
-    """Return the refusal with the place as editors count it, if the decoder says one."""
-    found = _AT_BYTE.search(message)
-    if found is None:
-        return BodyInvalid("The body must be JSON.")
-    line, column = place(body[: int(found[1])].decode(errors="replace"))
-    return BodyInvalid(f"The body must be JSON (line {line}, column {column}).", line, column)
+    except msgspec.DecodeError:
+        raise BodyInvalid from None
 
 
 def place(before: str) -> tuple[int, int]:

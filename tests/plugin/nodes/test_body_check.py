@@ -14,9 +14,8 @@ from flowactions_plugin.errors import BodyInvalid
 from flowactions_plugin.nodes import chat_message
 from flowactions_plugin.nodes.faults import unknown_tokens
 from flowactions_plugin.nodes.template import check_json, interpolate_json, split_json
-from flowactions_plugin.nodes.webhook import problems
 from flowactions_plugin.settings.model import Settings
-from tests.plugin.nodes.problems import URL, told, webhook
+from tests.plugin.nodes.problems import told, webhook
 
 MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]
 
@@ -93,8 +92,5 @@ class TestBody:
 
     def test_a_body_above_the_limit_is_an_error(self) -> None:
         """The limit holds for the template, too."""
-        config = {"webhookUrl": URL, "webhookBody": '"{{content}}"'}
-        assert told(problems(config, Settings(max_body_bytes=12))) == [
-            ("webhookBody", "body_too_large", "error")
-        ]
-        assert problems(config, Settings(max_body_bytes=13)) == ()
+        for limit, expected in ((12, [("webhookBody", "body_too_large", "error")]), (13, [])):
+            assert told(webhook(Settings(max_body_bytes=limit), webhookBody='"{{content}}"')) == expected

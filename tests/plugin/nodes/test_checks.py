@@ -69,7 +69,7 @@ class TestFields:
     def test_every_field_of_a_wrong_type_is_told(self, kind: Any) -> None:
         """At its own place, whichever it is."""
         for name in (field.encode_name for field in msgspec.structs.fields(kind)):
-            stored = {name: {"an": "object"}}
+            stored: dict[str, Any] = {name: {"an": "object"}}
             problems = webhook(**stored) if kind is WebhookConfig else chat_message.problems(stored)
             assert name in {each.path[0] for each in problems}
 
