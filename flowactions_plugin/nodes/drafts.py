@@ -24,22 +24,13 @@ from flowactions_hookspecs import (
 )
 from flowactions_plugin.clock import new_token, timer
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
-from flowactions_plugin.errors import (
-    HostFailed,
-    StorageUnavailable,
-)
+from flowactions_plugin.errors import HostFailed, StorageUnavailable
 from flowactions_plugin.host_answers import checked, failing, saved_node
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.insights.results import DeliveryDetail
+from flowactions_plugin.nodes import webhook
 from flowactions_plugin.nodes.config import read_config
-from flowactions_plugin.nodes.webhook import NAME as WEBHOOK
-from flowactions_plugin.nodes.webhook import (
-    RETRY_FIELD,
-    SECRET_FIELD,
-    WebhookConfig,
-    origin,
-)
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.enqueue import unsigned_test
 from flowactions_plugin.queue.host_calls import call_host
@@ -92,32 +83,35 @@ class NodeTests:
             return TestOutcome(status="limited", reason="rate_limited", message=message)
         walk = replace(walk, agent_id=draft.agent_id, pacing=Eager(), visit=f"test:{new_token()}")
         node: Node = draft.node
-        unsigned: str | None = "tests of this type of node are not signed."
-        if node.type == WEBHOOK:
-            node = replace(node, config={**node.config, RETRY_FIELD: False})
-            try:
-                unsigned = await self._unsigned(walk, node)
-            except HostFailed:
-                message = "The saved node could not be read; the server's log has the details."
-                return _failed("host_error", message)
+        if node.type == webhook.NAME:
+            node = replace(node, config={**node.config, webhook.RETRY_FIELD: False})
+        try:
+            unsigned = await self._unsigned(walk, node)
+        except HostFailed:
+            message = "The saved node could not be read; the server's log has the details."
+            return _failed("host_error", message)
         outcome = await self._outcome(walk, node, unsigned)
         authored = json.dumps(dict(node.config), default=str, ensure_ascii=False, skipkeys=True)
         return replace(outcome, message=reason_for_tenants(outcome.message or "", authored) or None)
 
     async def _unsigned(self, walk: Walk, node: Node) -> str | None:
         """Say why a webhook is sent unsigned; empty where nobody expects a signature; ``None``: it may be signed (§5.3.6)."""
+        if node.type != webhook.NAME:
+            return "tests of this type of node are not signed."
         # It is signed if it goes where the saved node sends, whatever secret the author has typed.
-        typed = node.config.get(SECRET_FIELD)
+        typed = node.config.get(webhook.SECRET_FIELD)
         saved = await saved_node(self._host, walk, node)
-        if saved is None or saved.type != WEBHOOK:
+        if saved is None or saved.type != webhook.NAME:
             return "save the node first." if typed else ""
-        place, drafted = (read_config(WebhookConfig, each.config)[0].place for each in (saved, node))
+        place, drafted = (read_config(webhook.WebhookConfig, each.config)[0].place for each in (saved, node))
         if place is None or place != drafted:
-            return "its URL differs from the saved one." if typed or saved.config.get(SECRET_FIELD) else ""
+            return (
+                "its URL differs from the saved one." if typed or saved.config.get(webhook.SECRET_FIELD) else ""
+            )
         try:
             # Before anything is written: a delivery whose secret the host cannot give would wait for days.
             with failing(self._host, "signing_secret", OriginGone):
-                answer = await call_host(self._host.signing_secret, origin(walk, node))
+                answer = await call_host(self._host.signing_secret, webhook.origin(walk, node))
                 secret = checked(self._host, "signing_secret", answer)
         except OriginGone:
             return "save the node first."
@@ -127,7 +121,7 @@ class NodeTests:
         """Run a node, signed or not."""
         if unsigned is None:
             return await self._run_once(walk, node)
-        with unsigned_test(UnsignedTestOrigin(**asdict(origin(walk, node)))) as test:
+        with unsigned_test(UnsignedTestOrigin(**asdict(webhook.origin(walk, node)))) as test:
             outcome = await self._run_once(walk, node)
         if not test.was_used or not unsigned:
             return outcome
@@ -152,44 +146,35 @@ class NodeTests:
 
     async def _ended(self, organization_id: str, delivery_id: str) -> TestOutcome:
         """Wait for the end of a delivery's first attempt, whichever process makes it."""
-        until = timer() + self._wait_seconds
-        pause = 0.05
-        while True:
+        until, pause, left = timer() + self._wait_seconds, 0.05, 1.0
+        while left > 0:
             with suppress(StorageUnavailable):
                 found = await self._queries.delivery(Scope(organization_id), delivery_id)
                 if found is not None and (found.row.status in FINISHED or found.row.attempts):
                     return _outcome_of(found.row)
             left = until - timer()
-            if left <= 0:
-                message = "The attempt has not ended yet. It continues: look at the delivery for its outcome."
-                return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
-            await asyncio.sleep(min(pause, left))
+            await asyncio.sleep(max(0.0, min(pause, left)))
             pause = min(pause * 1.5, 0.5)
+        message = "The attempt has not ended yet. It continues: look at the delivery for its outcome."
+        return TestOutcome(status="pending", message=message, delivery_id=delivery_id)
 
 
 def _outcome_of(delivery: DeliveryDetail) -> TestOutcome:
     """Return what a delivery's first attempt came to."""
-    outcome = TestOutcome(
+    shown = TestOutcome(
         status="failed", reason="not_sent", message=delivery.last_error, delivery_id=delivery.id
     )
     if delivery.attempt_log:
         attempt = delivery.attempt_log[-1]
-        message, status = delivery.last_error, attempt.status_code
-        if status is not None:
-            message = f"The receiver answered {status}."
+        response, took = attempt.response or None, attempt.duration_ms
+        shown = replace(shown, reason="no_answer", response=response, duration_ms=took)
+        if (status := attempt.status_code) is not None:
+            said = f"The receiver answered {status}."
             if THROUGH_PROXY in (attempt.note or ""):
-                message = f"{status} was {THROUGH_PROXY}, which may have written the answer itself."
-        outcome = replace(
-            outcome,
-            reason="no_answer" if status is None else "bad_status",
-            message=message,
-            status_code=status,
-            response=attempt.response or None,
-            duration_ms=attempt.duration_ms,
-        )
-    if delivery.status == "delivered":
-        return replace(outcome, status="delivered", reason=None, message=None)
-    return outcome
+                said = f"{status} was {THROUGH_PROXY}, which may have written the answer itself."
+            shown = replace(shown, reason="bad_status", message=said, status_code=status)
+    is_delivered = delivery.status == "delivered"
+    return replace(shown, status="delivered", reason=None, message=None) if is_delivered else shown
 
 
 def _failed(reason: str, message: str) -> TestOutcome:
