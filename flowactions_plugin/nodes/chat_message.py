@@ -81,8 +81,7 @@ class ChatMessageConfig(msgspec.Struct, frozen=True, rename="camel"):
         Annotated[str, Meta(title="Person", description="The member's ID.", min_length=1)] | UnsetType
     ) = UNSET
     chat_retry_on_failure: Annotated[
-        bool,
-        Meta(title="Try again when sending fails", description="Up to 4 attempts within a few seconds."),
+        bool, Meta(title="Try again when sending fails", description="Up to 4 attempts within a few seconds.")
     ] = False
     chat_continue_on_failure: Annotated[
         bool,
@@ -138,10 +137,7 @@ def _schema() -> dict[str, Any]:
         {"const": "dm", "title": "A person (direct message)"},
     ]
     branches = [
-        {
-            "properties": {"chatActionType": {"const": action}, field: properties.pop(field)},
-            "required": [field],
-        }
+        {"properties": {"chatActionType": {"const": action}, field: properties.pop(field)}, "required": [field]}
         for action, field in (("channel", "chatChannelId"), ("dm", "chatUserId"))
     ]
     return {**schema, "dependencies": {"chatActionType": {"oneOf": branches}}}

@@ -11,11 +11,7 @@ from msgspec.structs import replace
 
 from flowactions_hookspecs import ConfigProblem
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.template import (
-    VARIABLES,
-    place,
-    split_json,
-)
+from flowactions_plugin.nodes.template import VARIABLES, place, split_json
 
 SAMPLE: Final = {"userId": "x", "content": "x"}
 """Values for a check without a walk: short, and not empty."""

@@ -295,9 +295,7 @@ class DeferredStore:
         """
         uncounted = case((deferred.c.holds > 0, deferred.c.holds - 1), else_=0)
         released = self._leased(step).values(
-            token=None,
-            held_until=self._after(RETRY_SECONDS),
-            holds=deferred.c.holds if counts else uncounted,
+            token=None, held_until=self._after(RETRY_SECONDS), holds=deferred.c.holds if counts else uncounted
         )
         async with self._database.write(transaction) as connection:
             await connection.execute(released)
