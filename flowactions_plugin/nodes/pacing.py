@@ -1,11 +1,25 @@
-"""Pacing: runs a node at once in an eager walk, at its content step in a deferred one."""
+"""Pacing: runs a node at once in an eager walk, at its content step in a deferred one.
+
+In a deferred walk, `reach` writes a record of the node. When the user gets to the step, `advance` leases the step's
+records and runs their nodes in order. What a node writes is committed with the end of its record. A node that acts
+outside the database acts first, so it runs again if its process ends in between.
+
+Three things may come in between, and the records decide each time who goes on:
+
+- Another call: one has the lease, and the others are told `running`.
+- The end of the process: the lease ends, and `recover`, which each worker calls every few seconds, leases the step.
+- An outage: this process keeps the step in memory, and tries again every two seconds. The host moves on meanwhile. In
+  the host's own transaction nothing is kept: the host is told `unavailable`, and calls again.
+
+The lease is renewed while nodes run. Whoever has lost it stops, and asks the records how the step stands.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Final
 
 from msgspec.structs import replace
@@ -83,15 +97,11 @@ class Pacing:
                 self._meters.count(names.REFUSED, reason=reason_of(exc))
                 log.error(  # noqa: TRY400
                     "%s node %s could not be stored: %s",
-                    node.type,
-                    printable(node.id),
-                    exc,
+                    *(node.type, printable(node.id), exc),
                     extra={"event": "node.not_stored"},
                 )
-                message = answer_to(exc)
-                return NodeResult(
-                    node_id=node.id, status="failed", reason="storage_unavailable", message=message
-                )
+                reason, message = "storage_unavailable", answer_to(exc)
+                return NodeResult(node_id=node.id, status="failed", reason=reason, message=message)
 
     async def _record(
         self, walk: Walk, node: Node, step_id: str | None, transaction: Transaction | None
@@ -114,26 +124,24 @@ class Pacing:
         """Run what waits for this step, in walk order; a halt ends the whole run.
 
         However many calls race, one of them runs the step's nodes. The others get ``running`` while it does, and
-        then how that ended. When its process is killed, `recover` goes on where it stopped. Without the host's
-        transaction, what could not be read or run is repeated here, and the host moves on.
+        then how that ended. Without the host's transaction, what could not be read or run is repeated here, and the
+        host moves on.
         """
         with self.database.transactions.using(transaction):
-            step = step_of(walk, step_id)
-            steps = [step]
+            wanted = step_of(walk, step_id)
+            steps = [wanted]
             if transaction is None:
                 # Steps of the run that are pending come first, in the order in which the user got to them.
-                steps[:0] = [each for each in self._pending if each[:-1] == step[:-1] and each != step]
+                steps[:0] = [step for step in self._pending if step[:-1] == wanted[:-1] and step != wanted]
             results: list[NodeResult] = []
-            for index, each in enumerate(steps):
+            for index, step in enumerate(steps):
                 try:
-                    async with self._leased(each, transaction) as lease:
-                        advanced = await self._run_all(each, lease, transaction)
+                    async with self._leased(step, transaction) as lease:
+                        advanced = await self._run_all(step, lease, transaction)
                 except StorageUnavailable as exc:
                     log.error(  # noqa: TRY400
                         "run %s: the records of step %s could not be read: %s",
-                        printable(each.run_id),
-                        printable(each.step_id or None),
-                        exc,
+                        *(printable(step.run_id), printable(step.step_id or None), exc),
                         extra={"event": "deferred.unreadable_now"},
                     )
                     if transaction is not None:
@@ -214,18 +222,12 @@ class Pacing:
             self._pending.clear()
 
     async def recover(self) -> int:
-        """Run steps that users have got to and whose processes are gone, and notify the host.
-
-        Returns:
-            How many steps there were.
+        """Run steps whose processes have ended, and notify the host; return how many there were.
 
         Raises:
             StorageUnavailable: the database failed; what is left is there for the next time.
         """
-        ran = 0
-        for step in await self._store.expired(RECOVERED_AT_ONCE):
-            ran += await self._recover(step)
-        return ran
+        return sum([await self._recover(step) for step in await self._store.expired(RECOVERED_AT_ONCE)])
 
     async def recover_more(self) -> float | None:
         """Recover as `recover`; return 0 when there may be more."""
@@ -239,8 +241,7 @@ class Pacing:
                 return False
             log.warning(
                 "run %s: %s deferred nodes run without their user",
-                run,
-                len(lease.records),
+                *(run, len(lease.records)),
                 extra={"event": "deferred.reclaimed"},
             )
             advanced = await self._run_all(step, lease)
@@ -263,8 +264,9 @@ class Pacing:
         retries = counts = False
         try:
             try:
+                renews = renewing(lambda: self._store.renew(step), LEASE_SECONDS, RENEW_SECONDS)
                 # A host's transaction keeps the lease by itself.
-                async with nullcontext() if transaction is not None else self._renewing(step):
+                async with renews if transaction is None else nullcontext():
                     complete = await self._run_in_order(lease, transaction, results)
                 counts = retries = not complete
                 if complete:
@@ -291,9 +293,6 @@ class Pacing:
                     await self._store.release(step, transaction, counts=counts)
         return Advanced(state=state, results=tuple(results))
 
-    def _renewing(self, step: Step) -> AbstractAsyncContextManager[None]:
-        return renewing(lambda: self._store.renew(step), LEASE_SECONDS, RENEW_SECONDS)
-
     async def _run_in_order(
         self, lease: Lease, transaction: Transaction | None, results: list[NodeResult]
     ) -> bool:
@@ -309,11 +308,8 @@ class Pacing:
                 raise
             except Exception:
                 # It does not keep those behind it. Its record stays, is tried again, and is dropped in the end.
-                log.exception(
-                    "deferred node %s failed unexpectedly",
-                    printable(record.node_id),
-                    extra={"event": "deferred.failed"},
-                )
+                said = printable(record.node_id)
+                log.exception("deferred node %s failed unexpectedly", said, extra={"event": "deferred.failed"})
                 results.append(plugin_failed(record.node_id))
                 complete = False
             if results[-1].halt:
