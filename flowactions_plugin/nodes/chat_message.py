@@ -323,7 +323,10 @@ def _failed(walk: Walk, node: Node, config: ChatMessageConfig, failure: _NotSent
     log.warning("chat_message node %s not sent: %s", node_id, reason, extra={"event": "chat_message.not_sent"})
     log.warning(
         "chat_message node %s of organization %s: %s: %s",
-        *(node_id, whose, code or reason, for_operators or said),
+        node_id,
+        whose,
+        code or reason,
+        for_operators or said,
         extra={"event": "chat_message.not_sent_because"},
     )
     halts = not config.chat_continue_on_failure

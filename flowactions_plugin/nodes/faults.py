@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from msgspec.structs import replace
 
 from flowactions_hookspecs import ConfigProblem
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.template import VARIABLES, place, split_json
+from flowactions_plugin.nodes.template import TOKEN, VARIABLES, place, split_json
 
 SAMPLE: Final = {"userId": "x", "content": "x"}
 """Values for a check without a walk: short, and not empty."""
@@ -189,9 +190,13 @@ def tokens_not_substituted(text: str) -> Iterator[ConfigProblem]:
 
 def tokens_in_keys(text: str) -> Iterator[ConfigProblem]:
     """Find the variables in keys of a JSON body, where none is substituted; each of them once."""
-    for name, offset in split_json(text).in_keys.items():
-        message = f"{_BRACED[name.lower()]} is not substituted in a key. It is sent unchanged."
-        yield fault(text, offset, "token_not_substituted", message)
+    seen: set[str] = set()
+    for key, colon in pairwise(_JSON_TOKEN.finditer(split_json(text).plain)):
+        for found in TOKEN.finditer(text, key.start(), key.end()) if colon[0] == ":" else ():
+            if found[0] not in seen:
+                seen.add(found[0])
+                said = f"{found[0]} is not substituted in a key. It is sent unchanged."
+                yield fault(text, found.start(), "token_not_substituted", said)
 
 
 def _each_once(text: str) -> Iterator[re.Match[str]]:

@@ -97,7 +97,9 @@ class Pacing:
                 self._meters.count(names.REFUSED, reason=reason_of(exc))
                 log.error(  # noqa: TRY400
                     "%s node %s could not be stored: %s",
-                    *(node.type, printable(node.id), exc),
+                    node.type,
+                    printable(node.id),
+                    exc,
                     extra={"event": "node.not_stored"},
                 )
                 reason, message = "storage_unavailable", answer_to(exc)
@@ -141,7 +143,9 @@ class Pacing:
                 except StorageUnavailable as exc:
                     log.error(  # noqa: TRY400
                         "run %s: the records of step %s could not be read: %s",
-                        *(printable(step.run_id), printable(step.step_id or None), exc),
+                        printable(step.run_id),
+                        printable(step.step_id or None),
+                        exc,
                         extra={"event": "deferred.unreadable_now"},
                     )
                     if transaction is not None:
@@ -241,7 +245,8 @@ class Pacing:
                 return False
             log.warning(
                 "run %s: %s deferred nodes run without their user",
-                *(run, len(lease.records)),
+                run,
+                len(lease.records),
                 extra={"event": "deferred.reclaimed"},
             )
             advanced = await self._run_all(step, lease)

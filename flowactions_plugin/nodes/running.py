@@ -99,7 +99,9 @@ class NodeRunner:
         except (StorageUnavailable, LeaseLost) as exc:
             log.warning(
                 "%s node %s has run, but its record stays: %s",
-                *(node.type, printable(node.id), exc),
+                node.type,
+                printable(node.id),
+                exc,
                 extra={"event": "deferred.record_stays"},
             )
             raise

@@ -26,7 +26,9 @@ CHAT_MESSAGE_LENGTH: Final = 4000
 Variables: TypeAlias = Mapping[str, str]
 """Name of a variable → its value in one walk."""
 
-_TOKEN = re.compile(r"\{\{(userId|content)\}\}")
+TOKEN: Final = re.compile(r"\{\{(userId|content)\}\}")
+"""A variable as it is written."""
+
 _QUOTED: Final = {name: f'"{{{{{name}}}}}"' for name in VARIABLES}
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
@@ -124,21 +126,18 @@ class JsonTemplate(NamedTuple):
     Attributes:
         plain: JSON if the body is, and of the same length: so a syntax error has its place in the author's text.
         parts: text whose tokens are all in string values, and the key behind it, in which none is substituted.
-        in_keys: the tokens in keys: name → offset of the first, in characters.
     """
 
     plain: str
     parts: Sequence[tuple[str, str]]
-    in_keys: Mapping[str, int]
 
 
 def split_json(text: str) -> JsonTemplate:
     """Split a JSON body; one that is no JSON, too."""
     if "{{" not in text:
-        return JsonTemplate(text, [(text, "")], {})
+        return JsonTemplate(text, [(text, "")])
     plain: list[str] = []
     parts: list[tuple[str, str]] = []
-    in_keys: dict[str, int] = {}
     values: list[str] = []
     for found in _RUN_THEN_SPECIAL.finditer(text):
         run, token, colon, key = found.groups()
@@ -150,17 +149,14 @@ def split_json(text: str) -> JsonTemplate:
                 values.append(_QUOTED[token])
                 continue
             key = _QUOTED[token]
-            in_keys.setdefault(token, found.start(2) - 2)
         elif key is not None:
             plain.append(key)
-            for each in _TOKEN.finditer(key):
-                in_keys.setdefault(each[1], found.start(4) + each.start())
         else:
             continue
         parts.append(("".join(values), key))
         values.clear()
     parts.append(("".join(values), ""))
-    return JsonTemplate("".join(plain), parts, in_keys)
+    return JsonTemplate("".join(plain), parts)
 
 
 def _body_too_large(limit: int) -> BodyTooLarge:
@@ -169,7 +165,7 @@ def _body_too_large(limit: int) -> BodyTooLarge:
 
 def _pieces(text: str, value_of: Callable[[str], str]) -> list[str]:
     """Split text at its tokens and put the values there; joined, this is the result."""
-    pieces = _TOKEN.split(text)
+    pieces = TOKEN.split(text)
     pieces[1::2] = map(value_of, pieces[1::2])
     return pieces
 
