@@ -33,7 +33,7 @@ from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
-from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, ChatDrafts, NodeTests, WebhookDrafts
+from flowactions_plugin.nodes.drafts import TESTS_A_MINUTE, NodeTests
 from flowactions_plugin.nodes.pacing import Pacing
 from flowactions_plugin.nodes.store import DeferredStore
 from flowactions_plugin.operations.automatic import AutomaticPauses
@@ -139,7 +139,6 @@ class Services:
 
         # Chat, or the error that says which setting is missing.
         self._chat = build_chat(settings, database, actions.prefix)
-        messenger = None if isinstance(self._chat, NotConfigured) else self._chat.messenger
 
         # Logic actions.
         self._calls = CallStore(database)
@@ -147,13 +146,9 @@ class Services:
         self.logic_action_types = [LogicActionType(name="webhook", dispatch=self._logic.dispatch)]
 
         # Nodes (§1.1). The types of all plugins are known when all are loaded.
-        chat_drafts, webhook_drafts = ChatDrafts(self._chat), WebhookDrafts(self._outbox, self._delivery.guard)
-        chat_node = chat_message.ChatMessageNode(messenger, telemetry)
         self.node_types: Sequence[NodeType] = (
-            chat_message.node_type(chat_node, chat_drafts.check, chat_drafts.preview),
-            webhook.node_type(
-                webhook.WebhookNode(self._outbox), webhook_drafts.check, webhook_drafts.preview, settings
-            ),
+            chat_message.node_type(chat_message.ChatMessageNode(self._chat, telemetry)),
+            webhook.node_type(webhook.WebhookNode(self._outbox, self._delivery.guard), settings),
         )
         self._deferred = DeferredStore(database, lambda: actions.node_types)
         self._pacing = Pacing(database, self._deferred, lambda: actions.node_types, host, telemetry)

@@ -27,6 +27,7 @@ def test_stored_headers_that_servers_read_as_ours_are_not_sent() -> None:
         ("Webhook_Signature", "forged"),
         ("content_length", "forged"),
         ("Transfer_Encoding", "forged"),
+        ("HTTP_WEBHOOK_SIGNATURE", "forged"),
     ]
     sent = with_standard_headers(attempt_headers([*own, *forged], "1", "v1,s"), "1", "v1,s")
     request = Request("POST", parse_destination("http://example.com/"), sent, b"{}", Progress())

@@ -11,13 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowactions_plugin.errors import BodyInvalid
-from flowactions_plugin.nodes.checks import (
-    chat_problems,
-    webhook_problems,
-)
+from flowactions_plugin.nodes import chat_message
 from flowactions_plugin.nodes.faults import unknown_tokens
 from flowactions_plugin.nodes.template import check_json, interpolate_json, split_json
-from tests.plugin.nodes.problems import URL, told, webhook
+from flowactions_plugin.settings.model import Settings
+from tests.plugin.nodes.problems import told, webhook
 
 MEANINGFUL = ["{{userId}}", "{{content}}", "{{x}}", "{{", "00", '{"', '":', "null"]
 
@@ -65,7 +63,7 @@ class TestBody:
             found = [
                 webhook(webhookBody=json.dumps(text)),
                 webhook(webhookHeaders=[{"key": "x-a", "value": text}]),
-                chat_problems({"chatChannelId": "C1", "chatMessageText": text}),
+                chat_message.problems({"chatChannelId": "C1", "chatMessageText": text}),
             ]
             assert {each.code for problems in found for each in problems} <= {"unknown_token"}
             quoted = [column + 1 for column in columns]
@@ -94,6 +92,5 @@ class TestBody:
 
     def test_a_body_above_the_limit_is_an_error(self) -> None:
         """The limit holds for the template, too."""
-        config = {"webhookUrl": URL, "webhookBody": '"{{content}}"'}
-        assert told(webhook_problems(config, 12)) == [("webhookBody", "body_too_large", "error")]
-        assert webhook_problems(config, 13) == ()
+        for limit, expected in ((12, [("webhookBody", "body_too_large", "error")]), (13, [])):
+            assert told(webhook(Settings(max_body_bytes=limit), webhookBody='"{{content}}"')) == expected
