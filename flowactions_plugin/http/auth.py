@@ -25,9 +25,6 @@ AnyRequest: TypeAlias = Request[Any, Any, Any]
 TenantCheck: TypeAlias = Callable[[ASGIRequest], Awaitable[None]]
 """Raises a problem when the caller addresses a resource of another tenant."""
 
-BODY_BYTES: Final = 64 * 1024
-"""The size limit of a body of an authenticated request."""
-
 _PRINCIPAL: Final = "flowactions.principal"
 """Key of the principal in the request's ASGI scope."""
 

@@ -9,14 +9,14 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from litestar import Request, Router, post
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 
 from flowactions_plugin.clock import Clock, timer
 from flowactions_plugin.errors import HostFailed, NotConfigured, RequestInvalid, StorageUnavailable
 from flowactions_plugin.http.auth import RouteGuard, read_body
-from flowactions_plugin.http.openapi import of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS, Problem
+from flowactions_plugin.http.openapi import openapi_spec, plugin_router
+from flowactions_plugin.http.problems import Problem
 from flowactions_plugin.inbound import store
 from flowactions_plugin.inbound.auth_events import HANDLER_SECONDS, AuthEvents, Verifier, claimed_id, type_of
 from flowactions_plugin.inbound.requests import EVENT_BYTES, EventAnswer, EventReceived, NotAuthentic, Throttle
@@ -195,11 +195,10 @@ def auth_events_router(
     """
     intake = Intake(database, telemetry, "auth", "flowactions.auth_events", PATH)
     receiver = Receiver(events, verifier, intake)
-    return Router(
+    return plugin_router(
         "/",
-        route_handlers=of_one_host(receive),
-        dependencies={"receiver": Provide(lambda: receiver, sync_to_thread=False)},
+        receive,
+        dependencies={"receiver": receiver},
         guards=[guard.guard()],
-        exception_handlers=HANDLERS,
         tags=["Inbound events"],
     )

@@ -21,7 +21,8 @@ from flowactions_hookspecs.wrapped_lifespan import WrappedLifespan
 Scope: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+ASGIApp: TypeAlias = Callable[[Any, Any, Any], Awaitable[None]]
+"""Of any framework: each has types of its own for the arguments."""
 
 log = logging.getLogger("flowactions")
 
