@@ -115,7 +115,7 @@ PRINCIPAL: Final = Provide(principal_of, sync_to_thread=False)
 def sign_in_url(request: AnyRequest, login_url: str) -> str:
     """Return the URL of the sign-in page, with what was asked for as ``next``."""
     # The path only, with one slash in front: it leads nowhere else, whatever was asked for.
-    path = "/" + request.scope["path"].lstrip("/")
+    path = "/" + quote(request.scope["path"].lstrip("/"))
     query = request.scope.get("query_string", b"").decode("latin-1")
     return f"{login_url}?next={quote(f'{path}?{query}' if query else path, safe='')}"
 

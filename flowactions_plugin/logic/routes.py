@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from litestar import Response, Router, post
 from litestar.di import NamedDependency
-from litestar.params import FromPath, JSONBody
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta
 
 from flowactions_hookspecs import ApiPrincipal, Host, LogicActionRef
@@ -98,8 +98,8 @@ class EnqueuedAnswer(msgspec.Struct):
 async def trigger(
     principal: NamedDependency[ApiPrincipal],
     actions: NamedDependency[LogicActions],
-    agent_id: FromPath[str],
-    experience_id: FromPath[str],
+    agent_id: Annotated[str, PathParameter(description="Percent-encoded.")],
+    experience_id: Annotated[str, PathParameter(description="Percent-encoded.")],
     data: JSONBody[LogicWebhookCall],
 ) -> Response[Any]:
     """Enqueue the webhook action that the ids point at, once per ``idempotencyKey`` and agent (§4.2).

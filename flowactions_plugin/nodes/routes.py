@@ -24,7 +24,7 @@ from flowactions_hookspecs import (
 from flowactions_plugin.clock import new_token
 from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
 from flowactions_plugin.http.openapi import openapi_spec, plugin_router
-from flowactions_plugin.http.strict import Id
+from flowactions_plugin.http.strict import AgentId, Id
 
 PATH: Final = "/integrations/nodes"
 
@@ -60,7 +60,7 @@ class DraftWalk(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename
 class DraftCheck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """A node to check."""
 
-    agent_id: Annotated[Id, Meta(description="The agent whose flow is edited.")]
+    agent_id: Annotated[AgentId, Meta(description="The agent whose flow is edited.")]
     node: DraftNode
     ask_provider: Annotated[
         bool, Meta(description="Whether a provider may be asked, for example if the app is in the channel.")
