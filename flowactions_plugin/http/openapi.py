@@ -158,7 +158,6 @@ def plugin_router(
         # The nearest of these applies, so those of the host's app do not.
         before_request=_do_nothing,
         after_request=_as_it_is,
-        dto=None,
         return_dto=None,
         request_class=Request,
         response_class=Response,

@@ -100,7 +100,9 @@ class Theirs(msgspec.Struct):
     name: str = ""
 
 
-class TheirDTO(MsgspecDTO[Theirs]):
+class TheirDTO(MsgspecDTO[msgspec.Struct]):
+    """Of all structs, with names in their own style."""
+
     config = DTOConfig(rename_strategy="upper")
 
 

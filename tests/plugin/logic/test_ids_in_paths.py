@@ -19,7 +19,7 @@ from flowactions_conformance.serving import listen, serve, url_of
 from flowactions_hookspecs import Agent, ApiPrincipal, FlowActions, LogicAction, LogicActionRef
 from flowactions_plugin.errors import HostFailed
 from flowactions_plugin.host_answers import ask
-from tests.support import SmallHost, app_with_routes, development
+from tests.support import SmallHost, app_with_routes, development, transport_of
 from tests.waiting import until
 
 ODD = [
@@ -127,3 +127,19 @@ async def test_a_host_that_answers_with_such_an_agent_is_told(tmp_path: Path) ->
             HostFailed, match=r"SmallHost\.api_principal .*: it\.agent_ids\[0\] must not hold a slash"
         ):
             await ask(host, "api_principal", None)
+
+
+async def test_an_editors_draft_of_such_an_agent_is_refused(tmp_path: Path) -> None:
+    """With a 400 that names the field, as every id that cannot be used."""
+    actions = FlowActions.load(
+        SmallHost(development(f"sqlite:///{tmp_path / 'f.db'}", FLOWACTIONS_HOST_WORKER="off"))
+    )
+    async with (
+        actions.lifespan(),
+        httpx.AsyncClient(transport=transport_of(actions), base_url="http://host") as client,
+    ):
+        for agent_id, status in (("a/b", 400), (".", 400), ("..", 400), ("..a", 404), ("agent-1", 200)):
+            body = {"agentId": agent_id, "node": {"id": "n", "type": "webhook", "config": {}}}
+            answer = await client.post("/integrations/nodes/check", json=body)
+            assert answer.status_code == status, (agent_id, answer.text)
+            assert status != 400 or answer.json()["errors"][0]["path"] == "agentId"
