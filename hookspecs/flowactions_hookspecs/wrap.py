@@ -28,6 +28,12 @@ log = logging.getLogger("flowactions")
 
 _HOST_APP: Final = "flowactions.host_app"
 
+NO_LIFESPAN: Final = (
+    "The server sends the wrapped app no lifespan, so the plugins are not started: calls raise NotStarted, and their routes "
+    "answer 503. Use a server that sends it (Uvicorn without --lifespan off, Hypercorn, Granian; not Daphne). If the app is "
+    "mounted in another one, enter actions.lifespan() in that one's lifespan, and wrap with lifespan=False."
+)
+
 
 class Wrapped:
     """An ASGI app that serves the plugins' routes, and passes everything else on to the app that it wraps.
@@ -42,9 +48,15 @@ class Wrapped:
         app: ASGIApp,
         route_handlers: Sequence[ControllerRouterHandler],
         lifespan: Callable[[], AbstractAsyncContextManager[None]] | None,
+        is_open: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Build the plugins' routes around an app; without a ``lifespan``, its messages are passed on unchanged."""
+        """Build the plugins' routes around an app; without a ``lifespan``, its messages are passed on unchanged.
+
+        ``is_open`` tells whether the lifespan is open, in whatever way it was entered.
+        """
         self._app = app
+        self._is_open = is_open
+        self._looked = lifespan is None
         plugins = Litestar(
             route_handlers=list(route_handlers),
             middleware=[_keep_host_app],
@@ -59,14 +71,23 @@ class Wrapped:
         """Serve one connection, or the lifespan."""
         kind = scope["type"]
         if kind == "http":
+            if not self._looked:
+                self._look_for_a_lifespan()
             own = self._own_scope(scope)
             if own is not None:
                 await self._plugins(own, receive, send)
                 return
         elif kind == "lifespan" and self._lifespan is not None:
+            self._looked = True
             await WrappedLifespan(self._app, self._lifespan, receive, send).run(scope)
             return
         await self._app(scope, receive, send)
+
+    def _look_for_a_lifespan(self) -> None:
+        """Log once, at the first request, if the server has sent no lifespan and nobody has entered it."""
+        self._looked = True
+        if not self._is_open():
+            log.error("%s", NO_LIFESPAN, extra={"event": "wrap.no_lifespan_sent"})
 
     def _own_scope(self, scope: Scope) -> Scope | None:
         """Return the scope for the plugins' app; ``None``: the request is not theirs.
