@@ -78,7 +78,6 @@ class Wrapped:
                 await self._plugins(own, receive, send)
                 return
         elif kind == "lifespan" and self._lifespan is not None:
-            self._looked = True
             await WrappedLifespan(self._app, self._lifespan, receive, send).run(scope)
             return
         await self._app(scope, receive, send)
