@@ -21,6 +21,7 @@ from flowactions_plugin.settings.readers import AutoPause
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import Dialect, inline
 from flowactions_plugin.storage.schema import EVERY_ORGANIZATION, FAILING, destinations, pauses
+from flowactions_plugin.watch.statistics_store import origin_of
 
 AT_ONCE: Final = 50
 """How many destinations a look pauses or resumes at the most."""
@@ -72,6 +73,7 @@ class AutomaticPauses:
                 failing_since=since,
                 failures=row.failures_in_row,
                 last_error=row.last_error,
+                origin=origin_of(row.failing_origin),
             )
             self._tell(alert)
         return paused
@@ -86,9 +88,13 @@ class AutomaticPauses:
         except ActionInvalid:
             return False
         if resumed:
-            self._tell(
-                DeliveryAlert(organization_id=row.organization_id, destination=row.destination, kind="resumed")
+            alert = DeliveryAlert(
+                organization_id=row.organization_id,
+                destination=row.destination,
+                kind="resumed",
+                origin=origin_of(row.failing_origin),
             )
+            self._tell(alert)
         return resumed
 
 
@@ -102,6 +108,7 @@ def _failing(_sql: Dialect, rule: AutoPause) -> Select[Any]:
             health.failing_since,
             health.failures_in_row,
             health.last_error,
+            health.failing_origin,
         )
         .where(
             FAILING,
@@ -122,7 +129,7 @@ def _recovered(_sql: Dialect) -> Select[Any]:
     health = destinations.c
     same = and_(health.organization_id == pauses.c.organization_id, health.destination == pauses.c.destination)
     return (
-        select(pauses.c.organization_id, pauses.c.destination, pauses.c.paused_at)
+        select(pauses.c.organization_id, pauses.c.destination, pauses.c.paused_at, health.failing_origin)
         .join_from(pauses, destinations, same, isouter=True)
         .where(BY_ITSELF, or_(health.failing_since.is_(None), health.last_success_at >= pauses.c.paused_at))
         .limit(inline(AT_ONCE))
