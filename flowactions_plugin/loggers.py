@@ -5,19 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-NAMES: Final = (
-    "flowactions",
-    "flowactions.actions",
-    "flowactions.alerts",
-    "flowactions.auth_events",
-    "flowactions.chat",
-    "flowactions.cli",
-    "flowactions.http",
-    "flowactions.operate",
-    "flowactions.outbox",
-    "flowactions.retention",
-    "flowactions.storage",
-)
+_ROOMS: Final = "actions alerts auth_events chat cli http operate outbox retention storage"
+NAMES: Final = ("flowactions", *(f"flowactions.{room}" for room in _ROOMS.split()))
 
 
 class PluginLogger(logging.Logger):

@@ -140,10 +140,10 @@ def plugin_router(
         path: of the router.
         handlers: described by their docstrings.
         dependencies: name → the object, or a `Provide`.
-        guards: as of a router.
+        guards: of all routes.
         errors: the exception handlers.
         body_bytes: the size limit of a request's body.
-        options: further arguments of the router.
+        options: further arguments of a `Router`.
     """
     copies = [copy(handler) for handler in handlers]
     for handler in copies:

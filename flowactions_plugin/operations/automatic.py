@@ -6,7 +6,7 @@ In between, workers probe them: see `queue.probes`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Row, Select, and_, func, or_, select
 
@@ -66,16 +66,8 @@ class AutomaticPauses:
         except (TooManyPauses, ActionInvalid):
             return False
         if paused:
-            alert = DeliveryAlert(
-                organization_id=row.organization_id,
-                destination=row.destination,
-                kind="paused",
-                failing_since=since,
-                failures=row.failures_in_row,
-                last_error=row.last_error,
-                origin=origin_of(row.failing_origin),
-            )
-            self._tell(alert)
+            failures, error = row.failures_in_row, row.last_error
+            self._tell(_alert(row, "paused", failing_since=since, failures=failures, last_error=error))
         return paused
 
     async def _resume(self, row: Row[Any]) -> bool:
@@ -88,14 +80,13 @@ class AutomaticPauses:
         except ActionInvalid:
             return False
         if resumed:
-            alert = DeliveryAlert(
-                organization_id=row.organization_id,
-                destination=row.destination,
-                kind="resumed",
-                origin=origin_of(row.failing_origin),
-            )
-            self._tell(alert)
+            self._tell(_alert(row, "resumed"))
         return resumed
+
+
+def _alert(row: Row[Any], kind: Literal["paused", "resumed"], **more: Any) -> DeliveryAlert:
+    place = {"organization_id": row.organization_id, "destination": row.destination}
+    return DeliveryAlert(**place, kind=kind, origin=origin_of(row.failing_origin), **more)
 
 
 def _failing(_sql: Dialect, rule: AutoPause) -> Select[Any]:

@@ -6,17 +6,16 @@ The host's OpenAPI document does not list them: they are for people.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from litestar import Request, Response, Router, get, post
 from litestar.datastructures import Cookie
 from litestar.di import NamedDependency, Provide
-from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
-from litestar.types import ExceptionHandlersMap, Guard
 
 from flowactions_plugin.http.openapi import OPEN, plugin_router
-from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
+from flowactions_plugin.http.problems import NO_STORE, Problem
 from flowactions_plugin.pages.actions import (
     begin_action,
     list_actions,
@@ -138,16 +137,11 @@ def pages_routers(
         origins: at which browsers reach the routes, beside that of a request's ``Host``.
         login_url: where people sign in; ``None``: the host has said nothing.
     """
-
-    def router(*handlers: HTTPRouteHandler, guards: Sequence[Guard], errors: ExceptionHandlersMap) -> Router:
-        dependencies = {"context": context, "visit": Provide(Visit, sync_to_thread=False)}
-        return plugin_router(
-            ROOT, *handlers, dependencies=dependencies, guards=guards, errors=errors, include_in_schema=False
-        )
-
+    dependencies = {"context": context, "visit": Provide(Visit, sync_to_thread=False)}
+    router = partial(plugin_router, ROOT, dependencies=dependencies, include_in_schema=False)
     guard = page_guard(context.find_viewer, origins, is_running)
     return [
         router(*PAGES, guards=[guard], errors=page_handlers(context.renderer, login_url)),
-        router(begin_session, guards=[must_run(is_running)], errors=HANDLERS),
-        router(static_file, guards=[], errors=HANDLERS),
+        router(begin_session, guards=[must_run(is_running)]),
+        router(static_file),
     ]

@@ -46,16 +46,11 @@ MOST_RESOLVER_THREADS: Final = 1024
 
 
 class Observer(Protocol):
-    """Watches the deliveries of a process."""
+    """Watches the deliveries of a process: counts ends of claims, reports how busy it is, and tells the log and the host."""
 
-    def record(self, completions: Sequence[Completion], /) -> None:
-        """Count ends of claims that were written."""
-
-    def watching(self, load: Load, /) -> AbstractAsyncContextManager[str]:
-        """Report how busy the process is, until the block ends; it gives the id of the process."""
-
-    def tell(self, alert: DeliveryAlert, /) -> None:
-        """Tell the log and the host."""
+    def record(self, completions: Sequence[Completion], /) -> None: ...  # noqa: D102
+    def watching(self, load: Load, /) -> AbstractAsyncContextManager[str]: ...  # noqa: D102
+    def tell(self, alert: DeliveryAlert, /) -> None: ...  # noqa: D102
 
 
 class OutboxService:
