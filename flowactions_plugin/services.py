@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -30,6 +29,7 @@ from flowactions_plugin.housekeeper import Entry, Housekeeper
 from flowactions_plugin.inbound.auth_events import AuthEvents
 from flowactions_plugin.insights.gauges import Gauges
 from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.loggers import take_over
 from flowactions_plugin.logic.dispatch import LogicActions
 from flowactions_plugin.logic.store import CallStore
 from flowactions_plugin.nodes import chat_message, webhook
@@ -62,9 +62,6 @@ log = logging.getLogger("flowactions")
 STOP_SECONDS = 18.0
 """How long deliveries may take to stop: ten seconds for attempts, the rest for their outcomes. With what closes after them, a
 process stops within 25 s, whatever its database does."""
-
-LOGGERS_SECONDS = 5.0
-"""How often the plugin's loggers are enabled: a host may run Alembic after the lifespan has begun."""
 
 
 class PluginRuntime:
@@ -102,6 +99,7 @@ class Services:
         timing: Timing | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
+        take_over()
         self._host = host
         self._actions = actions
         self._timing = timing or Timing()
@@ -286,7 +284,6 @@ class Services:
 
     async def __aenter__(self) -> None:
         self._opened_at = timer()
-        _enable_loggers()
         await self._open.enter_async_context(self._database)
         pace = pace_of(self._settings)
         if self._database.made_tables and self._settings.environment == "production" and pace is not None:
@@ -296,22 +293,8 @@ class Services:
             self._open.push_async_callback(self._chat.aclose)
         await self._open.enter_async_context(self._delivery)
         self._open.enter_context(self._telemetry)
-        self._keep_loggers()
         self._is_running = True
-
-    def _keep_loggers(self) -> None:
-        """Enable the loggers again and again."""
-        _enable_loggers()
-        self._enabling = asyncio.get_running_loop().call_later(LOGGERS_SECONDS, self._keep_loggers)
 
     async def __aexit__(self, *_exc: object) -> None:
         self._is_running = False
-        self._enabling.cancel()
         await self._open.aclose()
-
-
-def _enable_loggers() -> None:
-    """Enable the plugin's loggers: by default `logging.config`, with which Alembic begins, disables all that exist."""
-    for name, logger in list(logging.root.manager.loggerDict.items()):
-        if name.partition(".")[0] == "flowactions" and isinstance(logger, logging.Logger):
-            logger.disabled = False

@@ -22,6 +22,7 @@ CI: Final = (
 
 OWN_SQL: Final = (
     "tests/plugin/alerts/test_kinds.py::test_dead_deliveries",
+    "tests/plugin/alerts/test_owner.py::TestOrigin",
     "tests/plugin/bulk/",
     "tests/plugin/deliveries/",
     "tests/plugin/health/",

@@ -9,15 +9,15 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 from litestar import Response, Router, get, post
-from litestar.di import NamedDependency, Provide
+from litestar.di import NamedDependency
 from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
 from flowactions_hookspecs import DashboardPrincipal
 from flowactions_plugin.clock import ID_PATTERN, system_clock
 from flowactions_plugin.errors import ActionInvalid, EgressRefused, FilterInvalid
-from flowactions_plugin.http.auth import BODY_BYTES, PRINCIPAL, RouteGuard
-from flowactions_plugin.http.openapi import of_one_host, openapi_spec
-from flowactions_plugin.http.problems import HANDLERS, WRONG_FORM, Problem
+from flowactions_plugin.http.auth import PRINCIPAL, RouteGuard
+from flowactions_plugin.http.openapi import openapi_spec, plugin_router
+from flowactions_plugin.http.problems import WRONG_FORM, Problem
 from flowactions_plugin.http.strict import Moment, integer, moment, text
 from flowactions_plugin.insights.fields import FIELDS
 from flowactions_plugin.insights.filters import Filter
@@ -428,21 +428,12 @@ def outbox_router(
         keys: the idempotency keys of callers.
     """
     ports = Ports(insights, operations, keys)
-    return Router(
+    return plugin_router(
         "/v1/webhooks/outbox",
-        route_handlers=of_one_host(
-            list_deliveries,
-            retry_deliveries,
-            resend_deliveries,
-            show_delivery,
-            cancel_delivery,
-            retry_delivery,
-            resend_delivery,
-        ),
-        dependencies={"principal": PRINCIPAL, "ports": Provide(lambda: ports, sync_to_thread=False)},
+        *(list_deliveries, retry_deliveries, resend_deliveries),
+        *(show_delivery, cancel_delivery, retry_delivery, resend_delivery),
+        dependencies={"principal": PRINCIPAL, "ports": ports},
         guards=[guard.guard()],
-        request_max_body_size=BODY_BYTES,
-        exception_handlers=HANDLERS,
         tags=["Webhook outbox"],
     )
 

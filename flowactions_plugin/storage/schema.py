@@ -295,6 +295,8 @@ destinations: Final = _table(
     Column("updated_at", BigInteger, nullable=False),
     # Why the last attempt that failed did, in words.
     Column("last_reason", Text),
+    # The origin of the failures in a row, also after they have ended: JSON. Empty: they have several.
+    Column("failing_origin", Text),
 )
 FAILING: Final = text("failing_since IS NOT NULL")
 

@@ -53,6 +53,15 @@ def id_fault(value: object) -> str | None:
     return _text_fault(value)
 
 
+def path_id_fault(value: object) -> str | None:
+    """Return the same of an id of an agent or an experience, which stands in paths of routes."""
+    if fault := id_fault(value):
+        return fault
+    if "/" in str(value) or value in {".", ".."}:
+        return "must not hold a slash, and not be '.' or '..', because it stands in paths"
+    return None
+
+
 def check_optional_id(name: str, value: object) -> None:
     """Check an id that may be ``None``: as a step, the end of the flow."""
     if value is not None:
@@ -231,7 +240,8 @@ def _text_fault(value: str) -> str | None:
 
 
 def _check_id(name: str, value: object) -> None:
-    if (fault := id_fault(value)) is not None:
+    is_in_paths = name.endswith(("agent_id", "experience_id"))
+    if (fault := (path_id_fault if is_in_paths else id_fault)(value)) is not None:
         raise (ValueError if isinstance(value, str) else TypeError)(f"{name} {fault}")
 
 

@@ -47,7 +47,7 @@ class StartFailed(FlowActionsError):
 
 
 class NotStarted(FlowActionsError):
-    """The lifespan is not running: enter `actions.lifespan()` before the first request is served."""
+    """The lifespan is not running: enter `actions.lifespan()`, or serve the wrapped app by a server that sends a lifespan."""
 
 
 class AlreadyStarted(FlowActionsError):

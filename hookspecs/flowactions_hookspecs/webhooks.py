@@ -119,7 +119,8 @@ class DeliveryAlert(ContractStruct, frozen=True, kw_only=True):
         failures: for ``failing`` and ``paused``: failures in a row; for ``gone``: deliveries that ended; else
             0.
         last_error: the kind of the last failure, for example ``http_5xx`` or ``timeout``.
-        origin: for ``gone``: the origin of these deliveries; else ``None``.
+        origin: for ``gone``: the origin of these deliveries. Else the origin of the failures in a row, a `FlowNodeOrigin` for
+            example; ``None`` if they have several, and for ``probed``. Tests of drafts are left out.
     """
 
     organization_id: str

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 import httpx
 import pytest
@@ -288,6 +289,9 @@ class TestSignIn:
             assert answer.headers["location"] == there
             doubled = await client.get(f"http://host/{ROOT}/deliveries")
             assert doubled.headers["location"].partition("?")[2].startswith("next=%2Fintegrations")
+            odd = await client.get(f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e")
+            encoded = odd.headers["location"].partition("next=")[2]
+            assert unquote(encoded) == f"{ROOT}/deliveries/a%3Fb%23Z%C3%B6e"
             assert (await client.post(f"{ROOT}/actions", data={"a": "b"})).status_code == 401
 
     async def test_the_link_to_connect_a_workspace_leads_there_too(

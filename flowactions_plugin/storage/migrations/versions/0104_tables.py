@@ -155,7 +155,7 @@ CREATE TABLE flowactions_pauses (
 CREATE TABLE flowactions_destinations (
     organization_id TEXT NOT NULL, destination TEXT NOT NULL, last_success_at BIGINT, last_failure_at BIGINT,
     failing_since BIGINT, failures_in_row INTEGER NOT NULL, last_error TEXT, alerted_at BIGINT,
-    updated_at BIGINT NOT NULL, last_reason TEXT,
+    updated_at BIGINT NOT NULL, last_reason TEXT, failing_origin TEXT,
     CONSTRAINT pk_flowactions_destinations PRIMARY KEY (organization_id, destination)
 );
 CREATE INDEX ix_flowactions_destinations_failing ON flowactions_destinations (failing_since)
