@@ -39,6 +39,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
         reclaims: how often the row was claimed after the lease of another claim had expired.
         waited_ms: for how long the row has waited for something on this side; ``None``: it does not.
         trace: the ``traceparent`` of what enqueued the row; ``None``: it was not traced.
+        sequence: what is sent one after another with it; ``None``: nothing is.
         lane: what it waits in.
         due_at: since when it was due, Unix milliseconds.
         size: about how many bytes body and headers take.
@@ -67,6 +68,7 @@ class ClaimedDelivery(msgspec.Struct, frozen=True):
     quarantine_rounds: int = 0
     waited_ms: int | None = None
     trace: str | None = None
+    sequence: int | None = None
     lane: int = 0
     due_at: int = 0
     size: int = 0
