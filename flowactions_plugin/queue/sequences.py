@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -25,6 +24,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.engine import Connection, Row
 
 from flowactions_plugin.errors import StorageUnavailable
+from flowactions_plugin.queue.claims import UNPAUSED
 from flowactions_plugin.queue.delivery_telemetry import log_dead
 from flowactions_plugin.queue.lanes import SINCE_MARGIN_MS, Due, number_of, path_of
 from flowactions_plugin.queue.rules import WAIT_LIMIT_SECONDS
@@ -42,6 +42,9 @@ LOOK_SHARE: Final = 0.02
 
 CLOSE_SECONDS: Final = 1.0
 """How long a process that stops waits for what it releases. The rest is found by a look."""
+
+TOO_LONG: Final = "it has waited too long for the delivery before it"
+"""The reason of a row that has been behind for longer than rows wait for a host."""
 
 FIRST_SEQUENCE: Final = -(1 << 63)
 """Before all others, a look begins."""
@@ -132,9 +135,9 @@ class Sequences:
         found = await database.rows(looking, {"after": self._after, "most": self._most})
         more = len(found) == self._most
         self._after = found[-1].sequence if more else FIRST_SEQUENCE
-        if free := [row.sequence for row in found if row.is_free]:
+        if free := [row.sequence for row in found if not row.is_held_up]:
             await self.release(free)
-        if waiting := [row.sequence for row in found if not row.is_free]:
+        if waiting := [row.sequence for row in found if row.is_held_up]:
             await self._give_up(waiting)
         pause = (time.monotonic() - began) / LOOK_SHARE
         return pause if more else max(pause, LOOK_SECONDS)
@@ -142,13 +145,13 @@ class Sequences:
     async def _give_up(self, sequences: Collection[int]) -> None:
         """End the first waiting row of each sequence that has waited for longer than rows wait for a host."""
         giving_up = self._database.built(statement, "give_up_behind")
-        given = {"sequences": _given(sequences), "longest": WAIT_LIMIT_SECONDS * 1000}
+        given = {"sequences": _given(sequences), "longest": WAIT_LIMIT_SECONDS * 1000, "reason": TOO_LONG}
 
         def write(connection: Connection) -> list[Row[Any]]:
             return list(connection.execute(giving_up, given))
 
         for row in await self._database.in_transaction(write):
-            log_dead(row.id, row.destination, "it has waited too long for the delivery before it")
+            log_dead(row.id, row.destination, TOO_LONG)
 
 
 async def release(database: Database, sequences: Collection[int]) -> list[Due]:
@@ -185,10 +188,21 @@ def statement(sql: Dialect, name: str) -> TextClause:
         sql: of the database.
         name: its file's.
     """
-    parts = {"now": sql.now_text, "wanted": sql.rows_text("sequences", {"sequence": "bigint"})}
-    written = re.sub(r"\{(\w+)\}", lambda part: parts[part[1]], _read(name, sql.name))
+    # SQLite may plan by figures of when the queue was empty.
+    by_index = "" if sql.is_server else " INDEXED BY ix_flowactions_outbox_{}"
+    parts = {
+        "wanted": sql.rows_text("sequences", {"sequence": "bigint"}),
+        "unpaused": UNPAUSED.format(row="first"),
+        "is_held_up": _read("is_held_up", sql.name),
+        "by_behind": by_index.format("behind"),
+        "by_sequence": by_index.format("sequence"),
+        "now": sql.now_text,
+    }
+    written = _read(name, sql.name)
+    for part, words in parts.items():
+        written = written.replace(f"{{{part}}}", words)
     made = text(written)
-    return made.bindparams(sql.now()) if not sql.is_server and ":now" in written else made  # type: ignore[arg-type]
+    return made if sql.is_server or sql.now_text not in written else made.bindparams(sql.now())  # type: ignore[arg-type]
 
 
 @lru_cache
@@ -196,4 +210,4 @@ def _read(name: str, dialect: str) -> str:
     """Return the text of a statement."""
     folder = Path(__file__).parent / "sql"
     own = folder / f"{name}.{dialect}.sql"
-    return (own if own.exists() else folder / f"{name}.sql").read_text(encoding="utf-8")
+    return (own if own.exists() else folder / f"{name}.sql").read_text(encoding="utf-8").strip()

@@ -1,28 +1,19 @@
--- Make due the first row of each sequence of which none is due or in flight. The sequences are locked, by a statement before this one,
--- so that this one sees what others have released.
-WITH first AS (
-    SELECT (
-        SELECT behind.id FROM flowactions_outbox AS behind
-        WHERE behind.sequence = wanted.sequence AND behind.next_attempt_at = 253402300799999 AND behind.status = 'pending'
-        ORDER BY behind.position LIMIT 1
-    ) AS id
-    FROM ({wanted}) AS wanted
-    WHERE NOT EXISTS (
-        SELECT 1 FROM flowactions_outbox AS live
-        WHERE live.sequence = wanted.sequence AND live.status <> 'delivered' AND (
-            live.status = 'retrying' OR (live.status = 'pending' AND live.next_attempt_at < 253402300799999)
-            -- Cancelled, but its request may be on the way: until its claim ends.
-            OR (live.status = 'dead' AND live.next_attempt_at > {now})
-        )
-    )
-),
--- A row that somebody changes just now is left to the next look, and so are those behind it.
-locked AS (
-    SELECT id FROM flowactions_outbox
-    WHERE id = ANY (ARRAY(SELECT id FROM first WHERE id IS NOT NULL))
-      AND next_attempt_at = 253402300799999 AND status = 'pending'
-    FOR UPDATE SKIP LOCKED
-)
+-- Make the first row that waits due, of each sequence that nothing holds up. The sequences were locked by a statement before this one,
+-- so that this one sees what others have released. A row that somebody changes just now is left to the next look.
 UPDATE flowactions_outbox SET next_attempt_at = {now}, updated_at = {now}
-WHERE id = ANY (ARRAY(SELECT id FROM locked))
+WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM flowactions_outbox
+    WHERE ctid = ANY (ARRAY(
+        SELECT (
+            SELECT behind.ctid FROM flowactions_outbox AS behind
+            WHERE behind.next_attempt_at = 253402300799999 AND behind.status = 'pending'
+              AND (behind.sequence, behind.position) >= (wanted.sequence, 0)
+              AND (behind.sequence, behind.position) <= (wanted.sequence, 9223372036854775807)
+            ORDER BY behind.sequence, behind.position LIMIT 1
+        )
+        FROM ({wanted}) AS wanted
+        WHERE NOT ({is_held_up})
+    ))
+    FOR UPDATE SKIP LOCKED
+))
 RETURNING lane, organization_id, destination, next_attempt_at
