@@ -251,6 +251,7 @@ class Services:
             Entry("probes", 5, delivery.probe, 300),
             Entry("automatic pauses", 5, self._automatic.look, 300),
             Entry("bulk actions", 2, acting(self._database), 600),
+            Entry("deliveries one after another", 1, delivery.outbox.sequences.look, 600),
             Entry("deferred nodes", 5, self._pacing.recover_more, 600),
             Entry("retention", 3600, Pruning(self._prunes()).prune, 600),
         ]

@@ -171,7 +171,8 @@ def an_executor(
     timing = timing or Timing()
     transport, clock = as_transport(answer), queue.database.clock
     sender = Sender(transport, validate, clock, time.monotonic, lag, timing.deadline_seconds)
-    completer = Completer(queue.store, delivery_finished or nobody_listens)
+    sequences = queue.store._outbox.sequences
+    completer = Completer(queue.store, delivery_finished or nobody_listens, sequences=sequences)
     source = SecretSource(signing_secret or no_secret)
     return Executor(queue.store, sender, completer, source, timing, **options)
 

@@ -44,6 +44,7 @@ OWN_SQL: Final = (
     "tests/plugin/queue/test_own_webhooks.py",
     "tests/plugin/queue/test_plans.py",
     "tests/plugin/queue/test_scheduled.py",
+    "tests/plugin/queue/test_sequences.py",
     "tests/plugin/queue/test_store.py",
     "tests/plugin/queue/test_turns.py",
     "tests/plugin/storage/",

@@ -132,6 +132,16 @@ class WebhookConfig(msgspec.Struct, frozen=True, rename="camel"):
             ),
         ),
     ] = False
+    webhook_in_order: Annotated[
+        bool,
+        Meta(
+            title="Send one after another",
+            description=(
+                "Requests to this URL for the same user are sent in the order in which the flow reached them. Each waits until the "
+                "one before has arrived or was given up."
+            ),
+        ),
+    ] = False
     webhook_continue_on_failure: Annotated[
         bool,
         Meta(
@@ -350,6 +360,7 @@ class Reading:
             headers=self.headers(config.webhook_headers),
             body=body,
             max_attempts=retried if config.webhook_retry_on_failure else 1,
+            order_key=(walk.user_id or walk.run_id) if config.webhook_in_order else None,
         )
 
     def body(self) -> bytes | None:

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -274,9 +275,9 @@ def new_token(prefix: str) -> str:
     return prefix + uuid4().hex[len(prefix) :]
 
 
-def _within(lanes: Iterable[Due], most: int) -> Iterator[Due]:
-    """Yield lanes, those of one organization at one destination so many times at the most."""
-    taken: Counter[tuple[str, str]] = Counter()
+def _within(lanes: Iterable[Due], most: int, sent: Mapping[tuple[str, str], int]) -> Iterator[Due]:
+    """Yield lanes, those of one organization at one destination so many times at the most, with what was sent."""
+    taken = Counter(sent)
     for due in lanes:
         host = (due.organization_id, due.destination)
         taken[host] += 1
@@ -381,24 +382,31 @@ class ClaimStore:
     async def _rows(self, written: str, **given: Any) -> Sequence[Row[Any]]:
         return await self.database.rows(self.database.built(statement, written), given)
 
-    async def oldest(self, limit: int, per_destination: int | None) -> list[Due]:
+    async def oldest(
+        self,
+        limit: int,
+        per_destination: int | None,
+        sent: Mapping[tuple[str, str], int] = MappingProxyType({}),
+    ) -> list[Due]:
         """Return what to claim for the oldest rows that are due, over all lanes (§8).
 
         Args:
-            limit: how many rows at the most.
+            limit: how many rows at the most, with those that were sent.
             per_destination: how many of them to one destination of an organization at the most; ``None``: no limit.
+            sent: how many were sent before, by organization and destination.
         """
         most = per_destination or limit
+        limit -= sum(sent.values())
         heads = sorted(await self.scan(), key=lambda due: due.since)
         # The oldest rows are in the lanes with the oldest heads.
-        lanes = {due.lane: due for due in islice(_within(heads, most), limit)}
+        lanes = {due.lane: due for due in islice(_within(heads, most, sent), limit)}
         if not lanes:
             return []
         asked = self.database.sql.json_rows([due._replace(rows=limit)._asdict() for due in lanes.values()])
         given = {} if self.database.sql.is_server else {"rows": limit}
         rows = await self._rows(PEEK, **self.free(), asked=asked, **given)
         ordered = sorted(rows, key=lambda row: (row.next_attempt_at, row.id))
-        wanted = islice(_within((lanes[row.lane] for row in ordered), most), limit)
+        wanted = islice(_within((lanes[row.lane] for row in ordered), most, sent), limit)
         return [due._replace(rows=number) for due, number in Counter(wanted).items()]
 
     def free(self) -> dict[str, Any]:

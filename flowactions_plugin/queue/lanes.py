@@ -59,10 +59,17 @@ def lane_of(organization_id: str, destination: str, url: str) -> int:
         destination: scheme, host and port of its URL.
         url: the whole URL.
     """
-    path = re.split(r"[?#]", url.partition("://")[2], maxsplit=1)[0].partition("/")[2]
-    return int.from_bytes(
-        digest(organization_id.encode(), destination.encode(), path.encode())[:8], "big", signed=True
-    )
+    return number_of(organization_id, destination, path_of(url))
+
+
+def path_of(url: str) -> str:
+    """Return the path of a URL, without the slash at its begin."""
+    return re.split(r"[?#]", url.partition("://")[2], maxsplit=1)[0].partition("/")[2]
+
+
+def number_of(*parts: str) -> int:
+    """Return 64 bits of a cryptographic hash of texts, as a signed integer."""
+    return int.from_bytes(digest(*(part.encode() for part in parts))[:8], "big", signed=True)
 
 
 class Due(NamedTuple):

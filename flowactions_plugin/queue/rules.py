@@ -123,6 +123,7 @@ class NewDelivery(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int
     idempotency_key: str | None = None
     trace: str | None = None
+    sequence: int | None = None
 
 
 class Timing(NamedTuple):

@@ -29,7 +29,7 @@ from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.notifier import CHANNEL, Notifier, lanes_in, listen_forever
 from flowactions_plugin.queue.outcomes import OutcomeStore
 from flowactions_plugin.queue.probes import Probes
-from flowactions_plugin.queue.rules import NewDelivery, Timing
+from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import ClaimStrategy, Worker
 from flowactions_plugin.settings.model import Settings
@@ -101,12 +101,12 @@ class OutboxService:
         self._claiming: ContinuousClaims | None = None
         self._probes: Probes | None = None
 
-    def _committed(self, delivery: NewDelivery) -> None:
+    def _committed(self, due: Due) -> None:
         """Wake whoever delivers: this process's worker, or those of others."""
         if self._claiming is not None and self.claims_all:
-            self._claiming.enqueued(Due(delivery.lane, delivery.organization_id, delivery.destination))
+            self._claiming.enqueued(due)
         elif self._notifier is not None:
-            self._notifier.notify(delivery.lane)
+            self._notifier.notify(due.lane)
 
     async def __aenter__(self) -> None:
         # Which database it is, is known once it is open.
@@ -115,6 +115,7 @@ class OutboxService:
             await self._notifier.__aenter__()
 
     async def __aexit__(self, *exc: object) -> None:
+        await self.outbox.sequences.aclose()
         if self._notifier is not None:
             await self._notifier.__aexit__(*exc)
             self._notifier = None
@@ -130,7 +131,12 @@ class OutboxService:
             executor = Executor(
                 self.claims,
                 sender,
-                Completer(OutcomeStore(self._database, self.claims.contact), finished, observers),
+                Completer(
+                    OutcomeStore(self._database, self.claims.contact),
+                    finished,
+                    observers,
+                    sequences=self.outbox.sequences,
+                ),
                 self._secret_source(),
                 self._timing,
                 sends_trace=settings.send_traceparent,

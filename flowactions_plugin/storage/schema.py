@@ -80,7 +80,13 @@ outbox: Final = _table(
     # How long each phase of the attempt took that has delivered the row, when it was slow, and what was noted of it: as in
     # the attempts log.
     Column("delivered_phases", Text),
+    # What is sent one after another (decision 72), and the row's place in it: in the order of writing. NULL: it waits for no other row.
+    Column("sequence", BigInteger),
+    Column("position", BigInteger),
 )
+BEHIND_MS: Final = 253402300799999
+"""9999-12-31T23:59:59.999Z: when the rows of a sequence are due that wait for the one before them."""
+
 QUARANTINE_AFTER: Final = 3
 """Expired leases after which a row is sent in quarantine."""
 

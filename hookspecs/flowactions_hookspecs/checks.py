@@ -131,11 +131,11 @@ def check_webhook(
     _check_type("webhook", webhook, OutboundWebhook, "an OutboundWebhook")
     _check_ids("webhook", webhook, "organization_id")
     check_optional_id("webhook.agent_id", webhook.agent_id)
-    check_optional_id("webhook.idempotency_key", webhook.idempotency_key)
-    if webhook.idempotency_key is not None and len(webhook.idempotency_key) > 200:
-        raise ValueError(
-            f"webhook.idempotency_key must have at most 200 characters, not {len(webhook.idempotency_key)}"
-        )
+    for name in ("idempotency_key", "order_key"):
+        key = getattr(webhook, name)
+        check_optional_id(f"webhook.{name}", key)
+        if key is not None and len(key) > 200:
+            raise ValueError(f"webhook.{name} must have at most 200 characters, not {len(key)}")
     _check_event_type(webhook.event_type)
     for name in ("entity", "url", "method"):
         _check_text(f"webhook.{name}", getattr(webhook, name))

@@ -22,9 +22,9 @@ from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.queue.enqueue import Outbox
 from flowactions_plugin.queue.keys import FirstUse, KeyUse
+from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.notifier import CHANNEL
 from flowactions_plugin.queue.prepared import PreparedDelivery
-from flowactions_plugin.queue.rules import NewDelivery
 from flowactions_plugin.settings.model import read_settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.sqlite import Deadline
@@ -314,7 +314,7 @@ async def test_a_key_goes_with_its_row(database_url: str) -> None:
 async def test_keys_share_their_statements(database_url: str) -> None:
     """A group has as many statements as one caller, and each row wakes the worker; used keys name their first row."""
     async with a_database(database_url) as database:
-        keyed, woken = Keyed(database), list[NewDelivery]()
+        keyed, woken = Keyed(database), list[Due]()
         before = [await keyed.enqueue(key) for key in ("used", "old")]
         async with database.write() as connection:
             await connection.execute(

@@ -43,7 +43,7 @@ CREATE TABLE flowactions_outbox (
     quarantine_rounds INTEGER DEFAULT '0' NOT NULL, settled_token VARCHAR(32), waiting_since BIGINT,
     claimed_until BIGINT, delivered_started_at BIGINT, delivered_duration_ms INTEGER,
     delivered_response {bytes}, flow_id TEXT, node_id TEXT, error_class VARCHAR(16), trace VARCHAR(55),
-    action_id VARCHAR(36), delivered_phases TEXT,
+    action_id VARCHAR(36), delivered_phases TEXT, sequence BIGINT, position BIGINT,
     CONSTRAINT pk_flowactions_outbox PRIMARY KEY (id),
     CONSTRAINT ck_flowactions_outbox_status CHECK (status IN ('pending', 'retrying', 'delivered', 'dead'))
 ){fill};
@@ -71,6 +71,10 @@ CREATE INDEX ix_flowactions_outbox_failed_node ON flowactions_outbox (organizati
 CREATE INDEX ix_flowactions_outbox_key ON flowactions_outbox (idempotency_key, id)
     WHERE idempotency_key IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_event ON flowactions_outbox (event_id{by_bytes});
+CREATE INDEX ix_flowactions_outbox_behind ON flowactions_outbox (sequence, position)
+    WHERE next_attempt_at = 253402300799999 AND status = 'pending';
+CREATE INDEX ix_flowactions_outbox_sequence ON flowactions_outbox (sequence, status, next_attempt_at)
+    WHERE sequence IS NOT NULL AND status <> 'delivered';
 CREATE TABLE flowactions_attempts (
     delivery_id VARCHAR(36) NOT NULL, number INTEGER NOT NULL, started_at BIGINT NOT NULL,
     duration_ms INTEGER NOT NULL, status_code INTEGER, error TEXT, response {bytes}, phases TEXT,
@@ -198,5 +202,7 @@ def upgrade() -> None:
     connection = op.get_bind()
     for statement in TABLES.format(**DIFFERENCES[connection.dialect.name]).split(";"):
         op.execute(statement)
+    if connection.dialect.name == "postgresql":
+        op.execute("CREATE SEQUENCE flowactions_outbox_position OWNED BY flowactions_outbox.position")
     made = text("INSERT INTO flowactions_installation (id, outages) VALUES (:id, 0)")
     connection.execute(made, {"id": str(uuid4())})
