@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.continuous import BEGUN_AT_ONCE, LOOK_SECONDS, PACE_SECONDS
-from flowactions_plugin.queue.lanes import Due, Lanes, Standing, lane_of
+from flowactions_plugin.queue.lanes import Due, Lanes, lane_of
 from flowactions_plugin.queue.rules import CLAIM_SECONDS, HELD_SECONDS
+from flowactions_plugin.queue.standing import Standing
 from tests.queueing import claimed
 
 NEVER: Final = math.inf
@@ -53,7 +54,7 @@ class Simulation:
     def __init__(self, slots: int = 100, per_destination: int = 10) -> None:
         self.now = 0.0
         self.standing = Standing()
-        self.lanes = Lanes(slots, per_destination, self.standing)
+        self.lanes = Lanes(slots, per_destination, self.standing, lambda: self.now)
         self.waits: dict[str, list[float]] = defaultdict(list)
         self.in_flight = Counter[str]()
         self.most = Counter[str]()
@@ -94,7 +95,7 @@ class Simulation:
             seconds = takes(number) if callable(takes) else takes
             where = path(number) if callable(path) else path
             name = host or organization
-            self.at(at + number / rate, lambda *row: self._put(*row), organization, name, where, seconds)
+            self.at(at + number / rate, self._put, organization, name, where, seconds)
 
     def at(self, when: float, do: Callable[..., None], *arguments: object) -> None:
         """Do something at a time."""
@@ -139,6 +140,7 @@ class Simulation:
     def _claim(self) -> None:
         self._claimed_at = self.now
         asks = self.lanes.asks()
+        self._give_back(self.lanes.surplus())
         if asks:
             self.at(self.now + CLAIM_TAKES, self._answer, asks)
         else:
@@ -194,10 +196,11 @@ class Simulation:
             outcome = Outcome(0, milliseconds, error="timed out after 10 s")
         else:
             outcome = Outcome(0, milliseconds, status_code=200)
-        self.standing.record(row, outcome)
+        self.standing.record(row.lane, (row.organization_id, row.destination), outcome)
         self.in_flight[row.organization_id] -= 1
         self.ended[row.organization_id] += 1
-        self._give_back(self.lanes.end(row))
+        self.lanes.end(row)
+        self._give_back(self.lanes.surplus())
         self._start()
         if self.lanes.has_room:
             self._wake()

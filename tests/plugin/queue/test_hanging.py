@@ -15,7 +15,7 @@ from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
-from flowactions_plugin.queue.lanes import Due, lane_of
+from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import Timing
 from flowactions_plugin.watch.monitor import Monitor
 from tests.loopback import listening
@@ -114,8 +114,9 @@ async def test_a_healthy_receiver_waits_for_none_that_hangs(queue: Queue, known:
 
 
 def time_out(executor: Executor, organization_id: str, destination: str) -> None:
-    lane = Due(lane_of(organization_id, destination, f"{destination}/"), organization_id, destination)
-    executor.load.limits.record(lane, Outcome(0, 0, error="timed out after 10 s while connecting"))
+    lane = lane_of(organization_id, destination, f"{destination}/")
+    outcome = Outcome(0, 0, error="timed out after 10 s while connecting")
+    executor.load.limits.record(lane, (organization_id, destination), outcome)
 
 
 async def test_one_that_timed_out_has_one_slot_until_it_answers(queue: Queue) -> None:

@@ -11,10 +11,12 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, Standing, lane_of
+from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, lane_of
+from flowactions_plugin.queue.standing import Standing
 from tests.queueing import claimed
 
 ANSWER = Outcome(0, 0, status_code=500)
+LATE = Outcome(0, 2001, status_code=200)
 TIMEOUT = Outcome(0, 10, error="timed out after 10 s")
 REFUSED = Outcome(0, 0, error="connection refused")
 
@@ -28,18 +30,28 @@ class Queue:
     """A worker's lanes, and a queue in which each lane has so many rows."""
 
     def __init__(self, slots: int = 10, per_destination: int = 10) -> None:
+        self.now = 0.0
         self.standing = Standing()
-        self.lanes = Lanes(slots, per_destination, self.standing)
+        self.lanes = Lanes(slots, per_destination, self.standing, lambda: self.now)
         self.rows: Counter[int] = Counter()
         self.begun: list[ClaimedDelivery] = []
         self._ids = count()
 
-    def put(self, organization: str, path: str, rows: int, *, host: str = "h", answers: bool = True) -> Due:
-        """Write rows to a lane of which the worker hears."""
+    def put(
+        self,
+        organization: str,
+        path: str,
+        rows: int,
+        *,
+        host: str = "h",
+        answers: bool = True,
+        answer: Outcome = ANSWER,
+    ) -> Due:
+        """Write rows to a lane of which the worker hears, and which has answered."""
         due = Due(lane_of(organization, host, f"http://{host}/{path}"), organization, host)
         self.rows[due.lane] += rows
         if answers:
-            self.standing.record(due, ANSWER)
+            self.record(due, answer)
         self.lanes.learn(due)
         return due
 
@@ -66,8 +78,13 @@ class Queue:
     def end(self, row: ClaimedDelivery, outcome: Outcome = ANSWER) -> list[ClaimedDelivery]:
         """End an attempt."""
         self.begun.remove(row)
-        self.standing.record(row, outcome)
-        return self.lanes.end(row)
+        self.record(row, outcome)
+        self.lanes.end(row)
+        return self.lanes.surplus()
+
+    def record(self, row: Due | ClaimedDelivery, outcome: Outcome) -> None:
+        """Record the outcome of an attempt."""
+        self.standing.record(row.lane, (row.organization_id, row.destination), outcome)
 
 
 def of(rows: list[ClaimedDelivery]) -> Counter[str]:
@@ -148,19 +165,38 @@ def test_a_silent_lane_has_one_in_flight_and_holds_up_no_other_of_its_host() -> 
     assert len(queue.begun) == 1
 
 
-def test_lanes_that_do_not_answer_have_half_of_the_slots() -> None:
-    """The others are left to lanes that answer; an organization that has nothing in flight may begin one."""
-    queue = Queue(slots=10)
+def test_slow_and_unknown_lanes_have_shares_of_the_slots() -> None:
+    """Slow ones three quarters together, both nine tenths; the rest is left to quick ones, and to new ones of a quick host."""
+    queue = Queue(slots=20)
     for number in range(30):
-        queue.put("a", "p", 5, host=f"silent{number}", answers=False)
+        queue.put(f"s{number}", "p", 5, host="slow", answer=LATE)
     queue.claim()
-    assert len(queue.start()) == 5
-    queue.put("b", "p", 5, host="new", answers=False)
-    queue.put("a", "p", 20, host="good")
-    queue.put("a", "new", 1, host="good", answers=False)  # a destination that has answered lends its standing
+    assert len(queue.start()) == 15
+    for number in range(10):
+        queue.put(f"u{number}", "p", 5, answers=False)
     queue.claim()
+    assert len(queue.start()) == 3
+    queue.put("q", "p", 20, host="good")
+    queue.put("q", "new", 1, host="good", answers=False)
     queue.claim()
-    assert of(queue.start()) == {"a": 4, "b": 1}
+    assert {row.lane for row in queue.start()} == {
+        lane_of("q", "good", f"http://good/{path}") for path in ("p", "new")
+    }
+    assert len(queue.begun) == 20
+
+
+def test_the_rows_that_a_worker_holds_have_the_same_shares() -> None:
+    """Otherwise it would hold slow rows only, and claim no quick one."""
+    queue = Queue(slots=20)
+    for number in range(60):
+        queue.put(f"s{number}", "p", 5, answer=LATE)
+    assert queue.claim().total() == AHEAD * 15
+    for number in range(60):
+        queue.put(f"u{number}", "p", 5, answers=False)
+    assert queue.claim().total() == AHEAD * 3
+    queue.put("q", "p", 20)
+    assert queue.claim() == {"q": AHEAD * 2}
+    assert queue.claim() == {}
 
 
 @pytest.mark.parametrize("same", ["organization", "destination"])
@@ -251,23 +287,24 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
 
 
 def test_a_lane_that_begins_to_hang_gives_back_what_waits() -> None:
-    """Other workers may send it; one row stays."""
+    """Other workers may send it; none stays beside what is in flight."""
     queue = Queue(slots=2, per_destination=2)
     queue.put("a", "p", 50)
     queue.claim()
-    one, _ = queue.start()
+    one, two = queue.start()
     assert queue.lanes.total.waiting == 2
-    assert len(queue.end(one, TIMEOUT)) == 1
-    assert queue.lanes.total.waiting == 1
-    assert queue.start() == []  # one is in flight
+    assert len(queue.end(one, TIMEOUT)) == 2
+    assert queue.claim() == {}
+    queue.end(two, TIMEOUT)
+    assert queue.claim() == {"a": 1}
 
 
 def test_a_failure_that_is_no_answer_and_no_timeout_changes_no_standing() -> None:
     """A refused connection holds nothing up."""
     queue = Queue()
     due = queue.put("a", "p", 5)
-    queue.standing.record(due, REFUSED)
-    assert queue.standing.answers(due)
+    queue.record(due, REFUSED)
+    assert queue.standing.answers(due.lane)
 
 
 def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> None:
@@ -276,7 +313,7 @@ def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> Non
     rows = [a_row(str(n), n, "a", f"h{n}", size=MOST_BYTES // 2 + 1) for n in range(3)]
     rows += [a_row("4", 4, "a", "h4", size=SMALL_BYTES + 1), a_row("5", 5, "a", "h5")]
     for row in rows:
-        queue.standing.record(row, ANSWER)
+        queue.record(row, ANSWER)
         assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
     queue.lanes.unreserve(rows, rows)
     first = queue.start()
@@ -325,7 +362,7 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
 
 def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
     """URLs with ids in their path make many lanes of few rows."""
-    lanes = Lanes(100, 10, Standing())
+    lanes = Lanes(100, 10, Standing(), float)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for number in range(100_000):

@@ -8,7 +8,7 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.queue.delivery_telemetry import Load
-from flowactions_plugin.queue.lanes import Standing
+from flowactions_plugin.queue.standing import Standing
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
