@@ -14,9 +14,9 @@ from flowactions_plugin.clock import id_time
 from flowactions_plugin.egress.signature import folded
 from flowactions_plugin.log_text import printable
 from flowactions_plugin.queue.claimed import ClaimedDelivery, Completion, End
-from flowactions_plugin.queue.lanes import Tally
 from flowactions_plugin.queue.rules import FINISHED, failure_class
 from flowactions_plugin.queue.standing import Standing
+from flowactions_plugin.queue.turns import Tally
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
 from flowactions_plugin.telemetry.spans import TRACEPARENT, AttributeValue, Spans

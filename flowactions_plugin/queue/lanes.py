@@ -17,8 +17,8 @@ was asked for is forgotten, and a look finds it again when rows are due.
 from __future__ import annotations
 
 import re
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
 from flowactions_plugin.queue.rules import digest
 from flowactions_plugin.queue.standing import MOST_REMEMBERED, SLOW_SECONDS, Standing
+from flowactions_plugin.queue.turns import Group, Host, Kind, Lane, Share, Tally, in_turn
 
 AHEAD: Final = 2
 """Rows that a worker holds for each of its slots: what is claimed while requests are on their way. A worker that is killed leaves as
@@ -40,9 +41,6 @@ MOST_LANES: Final = 200
 SINCE_MARGIN_MS: Final = 1000
 """So far before the oldest row of its last claim a lane is searched: rows are committed a while after their due time was written.
 PostgreSQL keeps the index entries of rows that have ended until it vacuums; a claim from the oldest entry on would read all."""
-
-MOST_EXAMINED: Final = 1000
-"""How many hosts are examined at the most to find some whose turn it is: most of them may be at a limit."""
 
 PURGED: Final = ""
 """What a purge writes in place of what workers limit, where the organization may be among it. Each worker then forgets it."""
@@ -85,257 +83,6 @@ class Due(NamedTuple):
     rows: int = 1
 
 
-class Tally:
-    """How many rows of something this worker has, or is getting.
-
-    Attributes:
-        held: all of them.
-        waiting: those that wait for a slot.
-        in_flight: those that have begun.
-    """
-
-    __slots__ = ("__weakref__", "held", "in_flight", "waiting")
-
-    def __init__(self) -> None:
-        self.held = 0
-        self.waiting = 0
-        self.in_flight = 0
-
-    @property
-    def asked(self) -> int:
-        """How many claims on their way ask for, or are being enqueued for this worker."""
-        return self.held - self.waiting - self.in_flight
-
-    def count(self, other: Tally, sign: int) -> None:
-        """Add the numbers of another tally, or subtract them."""
-        self.held += sign * other.held
-        self.waiting += sign * other.waiting
-        self.in_flight += sign * other.in_flight
-
-
-class Share(Tally):
-    """The rows that have a part of the slots together, and the same part of what a worker holds.
-
-    Attributes:
-        slots: how many may be in flight.
-        stock: how many may be held.
-    """
-
-    __slots__ = ("slots", "stock")
-
-    def __init__(self, slots: int, stock: int) -> None:
-        super().__init__()
-        self.slots = slots
-        self.stock = stock
-
-
-class Kind:
-    """Quick, unknown or slow.
-
-    Attributes:
-        shares: those in which its rows are counted.
-        due: its lanes to claim from.
-        ready: its lanes to begin from.
-    """
-
-    def __init__(self, *shares: Share) -> None:
-        self.shares = shares
-        self.due = Turns()
-        self.ready = Turns()
-
-    def room(self) -> int:
-        """Return how many more rows may be held."""
-        return min([share.stock - share.held for share in self.shares])
-
-    def free(self) -> int:
-        """Return how many more rows may be in flight."""
-        return min([share.slots - share.in_flight for share in self.shares])
-
-
-class Host(Tally):
-    """A destination of an organization.
-
-    Attributes:
-        key: organization and destination.
-        organization: the tally of the organization.
-        destination: the tally of the destination, over all organizations.
-        groups: its lanes, by whether they are slow. Of those under ``None``, nothing is known but what is known of the host.
-        lanes: how many lanes it has.
-        late: how many of its deliveries are in flight for longer than `SLOW_SECONDS`.
-    """
-
-    __slots__ = ("destination", "groups", "key", "lanes", "late", "organization")
-
-    def __init__(self, key: tuple[str, str], organization: Tally, destination: Tally) -> None:
-        super().__init__()
-        self.key = key
-        self.organization = organization
-        self.destination = destination
-        self.groups: dict[bool | None, Group] = {}
-        self.lanes = 0
-        self.late = 0
-
-
-class Group(Tally):
-    """The lanes of a host that are of one kind, for one reason.
-
-    Attributes:
-        host: the host.
-        kind: the kind.
-        ahead: how many times its limit a lane of it may hold at first.
-    """
-
-    __slots__ = ("ahead", "host", "kind")
-
-    def __init__(self, host: Host, kind: Kind, ahead: int) -> None:
-        super().__init__()
-        self.host = host
-        self.kind = kind
-        self.ahead = ahead
-
-
-class Lane(Tally):
-    """A lane that the worker knows.
-
-    Attributes:
-        number: its number.
-        group: where it belongs.
-        since: no row of it is due for longer, Unix milliseconds.
-        limit: how many of its rows may be in flight.
-        ahead: how many times its limit it may hold.
-        late: how many are in flight for longer than `SLOW_SECONDS`.
-        is_due: whether a claim is to ask for its rows.
-        due_again: whether something became due while a claim asked.
-        in_due: whether it is queued to be claimed from.
-        in_ready: whether it is queued to be begun from.
-        rows: those that wait; ``None`` before the first one.
-    """
-
-    __slots__ = (
-        "ahead",
-        "due_again",
-        "group",
-        "in_due",
-        "in_ready",
-        "is_due",
-        "late",
-        "limit",
-        "number",
-        "rows",
-        "since",
-    )
-
-    def __init__(self, number: int, group: Group, since: int) -> None:
-        super().__init__()
-        self.number = number
-        self.group = group
-        self.since = since
-        self.limit = 1
-        self.ahead = group.ahead
-        self.late = 0
-        self.is_due = self.due_again = self.in_due = self.in_ready = False
-        self.rows: deque[ClaimedDelivery] | None = None
-
-
-class Turns:
-    """Lanes that wait for their turns: organizations take turns, then the hosts of each, then the lanes of a host."""
-
-    def __init__(self) -> None:
-        self._groups: OrderedDict[str, deque[Group]] = OrderedDict()  # no queue is empty
-        self._lanes: dict[Group, deque[Lane]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._lanes)
-
-    def of(self, group: Group) -> Sequence[Lane]:
-        """Return the lanes of a group."""
-        return self._lanes.get(group, ())
-
-    def add(self, lane: Lane, *, first: bool = False) -> None:
-        """Add a lane; its turn is the last one, or the first."""
-        lanes = self._lanes.get(lane.group)
-        if lanes is None:
-            lanes = self._lanes[lane.group] = deque()
-            self._add(lane.group)
-        if first:
-            lanes.appendleft(lane)
-            self._groups.move_to_end(lane.group.host.key[0], last=False)
-        else:
-            lanes.append(lane)
-
-    def remove(self, lane: Lane) -> None:
-        """Remove a lane."""
-        lanes = self._lanes[lane.group]
-        lanes.remove(lane)
-        if not lanes:
-            self._remove(lane.group)
-
-    def move(self, group: Group, other: Turns) -> None:
-        """Have the lanes of a group wait for other turns."""
-        if lanes := self._lanes.get(group):
-            self._remove(group)
-            other._lanes[group] = lanes
-            other._add(group)
-
-    def take(
-        self, is_open: Callable[[], int], may: Callable[[Group], int], fits: Callable[[Lane], bool]
-    ) -> Iterator[Lane]:
-        """Remove lanes and yield them, each as its turn comes.
-
-        Args:
-            is_open: whether any lane can use a turn.
-            may: whether lanes of a group can. If not, the next group of the organization has the turn.
-            fits: whether a lane can.
-        """
-        examined = in_vain = 0
-        while in_vain < len(self._groups) and is_open() > 0:
-            organization, groups = next(iter(self._groups.items()))
-            self._groups.move_to_end(organization)
-            in_vain += 1
-            for _ in range(len(groups)):
-                examined += 1
-                if examined > MOST_EXAMINED:
-                    return
-                group = groups[0]
-                groups.rotate(-1)
-                lane = self._pop(group, fits) if may(group) > 0 else None
-                if lane is not None:
-                    in_vain = 0
-                    yield lane
-                    break
-
-    def _pop(self, group: Group, fits: Callable[[Lane], bool]) -> Lane | None:
-        """Remove the next lane of a group that can use a turn, and return it."""
-        lanes = self._lanes[group]
-        for _ in range(len(lanes)):
-            lane = lanes.popleft()
-            if fits(lane):
-                if not lanes:
-                    self._remove(group)
-                return lane
-            lanes.append(lane)
-        return None
-
-    def _add(self, group: Group) -> None:
-        """Add a group to its organization."""
-        organization = group.host.key[0]
-        if organization not in self._groups:
-            self._groups[organization] = deque()
-        self._groups[organization].append(group)
-
-    def _remove(self, group: Group) -> None:
-        """Remove a group from its organization."""
-        del self._lanes[group]
-        organization = group.host.key[0]
-        groups = self._groups[organization]
-        if groups[-1] is group:  # as it is after its turn
-            groups.pop()
-        else:
-            groups.remove(group)
-        if not groups:
-            del self._groups[organization]
-
-
 class Lanes:
     """The lanes that a worker knows, the rows that it holds, and who gets the next slot.
 
@@ -357,7 +104,6 @@ class Lanes:
     Attributes:
         total: the tally of all rows.
         slow: that of slow lanes.
-        is_full: whether rows of known lanes were not asked for because too many are held.
     """
 
     def __init__(
@@ -367,16 +113,17 @@ class Lanes:
         self._half = max(1, slots // 2)
         self._standing = standing
         self._clock = clock
-        stock = AHEAD * slots
-        doubtful = max(1, slots * 9 // 10)
+        stock, doubtful = AHEAD * slots, max(1, slots * 9 // 10)
         slow = max(1, min(slots * 3 // 4, doubtful - 1))
         self.total = Share(slots, stock)
-        self.slow = Share(slow, min(AHEAD * slow, stock - 1))
-        uncertain = Share(doubtful, min(AHEAD * doubtful, stock - 1))
-        self._quick, self._unknown = Kind(self.total), Kind(uncertain, self.total)
-        self._slow = Kind(self.slow, uncertain, self.total)
-        self._kinds = (self._quick, self._unknown, self._slow)
-        self._claim_turns, self._begin_turns = deque(self._kinds), deque(self._kinds)
+        self.slow, either = (Share(most, min(AHEAD * most, stock - 1)) for most in (slow, doubtful))
+        self._quick = Kind(self.total)
+        self._kinds: dict[bool | None, Kind] = {
+            False: self._quick,
+            None: Kind(either, self.total),
+            True: Kind(self.slow, either, self.total),
+        }
+        self._claim_turns, self._begin_turns = deque(self._kinds.values()), deque(self._kinds.values())
         self._lanes: dict[int, Lane] = {}
         self._hosts: dict[tuple[str, str], Host] = {}
         # What no host belongs to is not counted any more.
@@ -388,14 +135,18 @@ class Lanes:
         self._large_bytes = 0
         self._next_large: Lane | None = None
         self._first_alone = False  # whether the last claim was of organizations that held nothing
-        self.is_full = False
 
     @property
     def has_room(self) -> bool:
         """Whether a claim is to ask for rows of known lanes, and more of them may be held."""
-        return any(kind.due and kind.room() > 0 for kind in self._kinds)
+        return any(kind.due and kind.room() > 0 for kind in self._kinds.values())
 
-    # What is known
+    @property
+    def is_full(self) -> bool:
+        """Whether a claim is to ask for rows of known lanes, and no more rows may be held."""
+        return self._quick.room() <= 0 and any(kind.due for kind in self._kinds.values())
+
+    # What is known of a lane
 
     def _known(self, due: Due) -> Lane:
         """Return a lane, which is known from now on."""
@@ -404,84 +155,53 @@ class Lanes:
             key = (due.organization_id, due.destination)
             host = self._hosts.get(key)
             if host is None:
-                owners = (
-                    (due.organization_id, None),
-                    (None, due.destination),
+                organization = self._tallies.setdefault(
+                    (key[0], None), Tally()
                 )  # that of alerts has an empty id
-                host = self._hosts[key] = Host(
-                    key, *(self._tallies.setdefault(each, Tally()) for each in owners)
-                )
+                destination = self._tallies.setdefault((None, key[1]), Tally())
+                host = self._hosts[key] = Host(key, organization, destination)
             host.lanes += 1
             group = self._group(host, self._standing.is_slow(due.lane))
-            lane = self._lanes[due.lane] = Lane(due.lane, group, due.since)
-            self._judge(lane)
+            lane = self._lanes[due.lane] = Lane(due.lane, group, due.since, group.ahead, self._limit(due.lane))
         return lane
 
-    def _forget(self, lane: Lane) -> None:
-        """Forget a lane of which nothing is known to be due, and nothing is held."""
-        if lane.is_due or lane.held:
-            return
-        host = lane.group.host
-        del self._lanes[lane.number]
-        self._forgotten.pop(lane.number, None)
-        self._forgotten[lane.number] = Due(lane.number, *host.key, lane.since)
-        if len(self._forgotten) > MOST_REMEMBERED:
-            del self._forgotten[next(iter(self._forgotten))]
-        host.lanes -= 1
-        if not host.lanes:
-            del self._hosts[host.key]
-            host.groups.clear()  # they refer to it
+    def _limit(self, lane: int) -> int:
+        """Return how many rows of a lane may be in flight."""
+        return self._per_destination if self._standing.answers(lane) else 1
 
     def _group(self, host: Host, is_slow: bool | None) -> Group:
         """Return the group of a host's lanes of which this is known."""
         group = host.groups.get(is_slow)
         if group is None:
-            kind = self._lent(host) if is_slow is None else self._slow if is_slow else self._quick
+            kind = self._lent(host) if is_slow is None else self._kinds[is_slow]
             group = host.groups[is_slow] = Group(host, kind, AHEAD if is_slow is False else 1)
         return group
 
     def _lent(self, host: Host) -> Kind:
         """Return the kind that a host lends to its lanes of which nothing is known."""
-        is_slow = True if host.late else self._standing.is_slow_host(host.key)
-        return self._unknown if is_slow is None else self._slow if is_slow else self._quick
+        return self._kinds[True if host.late else self._standing.is_slow_host(host.key)]
 
     def _judge(self, lane: Lane) -> None:
-        """Have a lane be of the kind that it is now."""
-        is_slow = True if lane.late else self._standing.is_slow(lane.number)
-        group = self._group(lane.group.host, is_slow)
-        lane.limit = self._per_destination if self._standing.answers(lane.number) else 1
-        if group is not lane.group:
-            self._unqueue(lane)
-            for tally in (lane.group, *lane.group.kind.shares):
-                tally.count(lane, -1)
-            lane.group = group
-            for tally in (group, *group.kind.shares):
-                tally.count(lane, 1)
-            lane.ahead = group.ahead
-        if is_slow is not False:
-            self._trim(lane)
-        self._queue(lane)
-
-    def _judge_host(self, host: Host) -> None:
-        """Have the lanes of which nothing is known be of the kind that their host lends now."""
-        group = host.groups.get(None)
-        if group is None:
-            return
-        before, kind = group.kind, self._lent(host)
-        if kind is before:
-            return
-        before.due.move(group, kind.due)
-        before.ready.move(group, kind.ready)
-        for share in before.shares:
-            share.count(group, -1)
-        for share in kind.shares:
-            share.count(group, 1)
-        group.kind = kind
-        if kind is not self._quick:
-            for lane in list(kind.ready.of(group)):
-                self._trim(lane)
-                self._queue(lane)
-                self._forget(lane)
+        """Have a lane be of the kind that it is now, and those to which its host lends one."""
+        host, before = lane.group.host, lane.group
+        group = self._group(host, True if lane.late else self._standing.is_slow(lane.number))
+        lane.limit = self._limit(lane.number)
+        if group is not before:
+            for is_queued, turns in ((lane.in_due, before.kind.due), (lane.in_ready, before.kind.ready)):
+                if is_queued:
+                    turns.remove(lane)
+            lane.in_due = lane.in_ready = False
+            lane.group, lane.ahead = group, group.ahead
+            _recount(lane, (before, *before.kind.shares), (group, *group.kind.shares))
+        self._settle(lane)
+        lent = host.groups.get(None)
+        if lent is not None and lent.kind is not (kind := self._lent(host)):
+            lent.kind.due.move(lent, kind.due)
+            lent.kind.ready.move(lent, kind.ready)
+            _recount(lent, lent.kind.shares, kind.shares)
+            lent.kind = kind
+            for each in list(kind.ready.of(lent)):
+                self._settle(each)
 
     def _judge_late(self) -> float:
         """Have the lanes be slow of which something is in flight for too long; return the time."""
@@ -494,29 +214,38 @@ class Lanes:
             lane.late += 1
             lane.group.host.late += 1
             self._judge(lane)
-            self._judge_host(lane.group.host)
         return now
 
-    def _queue(self, lane: Lane) -> None:
-        """Have a lane wait for its turns exactly where it can use them."""
-        kind = lane.group.kind
-        wants = lane.is_due and lane.held < lane.limit * lane.ahead
-        if wants is not lane.in_due:
-            (kind.due.add if wants else kind.due.remove)(lane)
-            lane.in_due = wants
-        wants = lane.waiting > 0 and lane.in_flight < lane.limit
-        if wants is not lane.in_ready:
-            (kind.ready.add if wants else kind.ready.remove)(lane)
-            lane.in_ready = wants
+    def _settle(self, lane: Lane) -> None:
+        """Have a lane hold what it may, and wait for its turns exactly where it can use them; forget it if nothing of it is left."""
+        group, most = lane.group, lane.limit * lane.ahead
+        if lane.rows and group.kind is not self._quick:
+            beyond = max(lane.held - most, group.held - self._per_destination)
+            if beyond > 0:
+                self._surplus += self._remove(lane, list(lane.rows)[-beyond:])
+        waits = lane.is_due and lane.held < most
+        if waits is not lane.in_due:
+            (group.kind.due.add if waits else group.kind.due.remove)(lane)
+            lane.in_due = waits
+        waits = lane.waiting > 0 and lane.in_flight < lane.limit
+        if waits is not lane.in_ready:
+            (group.kind.ready.add if waits else group.kind.ready.remove)(lane)
+            lane.in_ready = waits
+        if not lane.is_due and not lane.held:
+            self._forget(lane)
 
-    def _unqueue(self, lane: Lane) -> None:
-        """Have a lane wait for no turns."""
-        kind = lane.group.kind
-        if lane.in_due:
-            kind.due.remove(lane)
-        if lane.in_ready:
-            kind.ready.remove(lane)
-        lane.in_due = lane.in_ready = False
+    def _forget(self, lane: Lane) -> None:
+        """Forget a lane, but not what it is."""
+        host = lane.group.host
+        del self._lanes[lane.number]
+        self._forgotten.pop(lane.number, None)
+        self._forgotten[lane.number] = _due(lane)
+        if len(self._forgotten) > MOST_REMEMBERED:
+            del self._forgotten[next(iter(self._forgotten))]
+        host.lanes -= 1
+        if not host.lanes:
+            del self._hosts[host.key]
+            host.groups.clear()  # they refer to it
 
     def _count(self, lane: Lane, held: int, waiting: int, in_flight: int) -> None:
         """Count rows of a lane wherever they are limited."""
@@ -537,14 +266,14 @@ class Lanes:
             lane.due_again = True
         elif not lane.is_due:
             lane.is_due = True
-            self._queue(lane)
+            self._settle(lane)
 
     def heard_of(self, lanes: Iterable[int]) -> bool:
         """Record that rows of lanes are due; return whether it is known of all of them what they are."""
         known = True
         for number in lanes:
             lane = self._lanes.get(number)
-            due = self._forgotten.get(number) if lane is None else Due(number, *lane.group.host.key, lane.since)
+            due = self._forgotten.get(number) if lane is None else _due(lane)
             if due is None:
                 known = False
             else:
@@ -557,11 +286,11 @@ class Lanes:
         `answer` says what was found.
         """
         self._judge_late()
-        turns = {kind: kind.due.take(kind.room, self._room, _any) for kind in self._kinds if kind.due}
+        turns = {kind: kind.due.take(kind.room, self._room, _any) for kind in self._claim_turns if kind.due}
         asked: dict[Lane, int] = {}
         first: dict[Lane, int] = {}
         idle: set[Tally] = set()
-        for lane in islice(_in_turn(self._claim_turns, turns), MOST_LANES):
+        for lane in islice(in_turn(self._claim_turns, turns), MOST_LANES):
             organization = lane.group.host.organization
             if not organization.held:
                 idle.add(organization)
@@ -579,15 +308,14 @@ class Lanes:
                 lane.group.kind.due.add(lane, first=True)
             asked = first
         self._ask_more(asked)
-        self.is_full = self.total.held >= self.total.stock and any(kind.due for kind in self._kinds)
-        return [Due(lane.number, *lane.group.host.key, lane.since, rows) for lane, rows in asked.items()]
+        return [_due(lane, rows) for lane, rows in asked.items()]
 
     def _ask_more(self, asked: dict[Lane, int]) -> None:
         """Ask lanes for more rows than one: each organization for as many, and each of its lanes."""
         lanes = list(asked)
         while lanes:
             organizations = Counter([lane.group.host.organization for lane in lanes])
-            each = (self.total.stock - self.total.held) // len(organizations)
+            each = self._quick.room() // len(organizations)
             wanting = []
             for lane in lanes:
                 rows = min(
@@ -607,15 +335,11 @@ class Lanes:
         host, kind = group.host, group.kind
         room = min(kind.room(), LANE_AHEAD * self._per_destination - host.held)
         if kind is not self._quick:
-            room = min(room, self._per_destination - self._doubtful(host))
+            room = min(room, self._per_destination - group.held)
         for owner in (host.organization, host.destination):
             if owner.held < self.total.held:  # others hold rows, too
                 room = min(room, AHEAD * self._half - owner.held)
         return room
-
-    def _doubtful(self, host: Host) -> int:
-        """Return how many rows are held of a host's lanes that are not quick."""
-        return sum([group.held for group in host.groups.values() if group.kind is not self._quick])
 
     def answer(
         self, asks: Sequence[Due], rows: Sequence[ClaimedDelivery], admitted: Sequence[ClaimedDelivery]
@@ -631,7 +355,7 @@ class Lanes:
         """
         found, taken = _by_lane(rows), _by_lane(admitted)
         for due in asks:
-            lane, given = self._lanes[due.lane], found.get(due.lane, ())
+            lane, given = self._lanes[due.lane], found.get(due.lane, [])
             if len(given) >= due.rows:
                 lane.since = max(due.since, given[0].due_at - SINCE_MARGIN_MS)
                 lane.due_again = True
@@ -650,13 +374,12 @@ class Lanes:
         """
         lane = self._known(due)
         kind = lane.group.kind
-        may = not (self.is_full or lane.is_due or lane.due_again) and lane.held < lane.limit * lane.ahead
-        may = may and self._room(lane.group) > 0
-        if may and (kind is self._quick or (not kind.ready and kind.free() > 0)):
+        may = not (lane.is_due or lane.due_again or self.is_full) and lane.held < lane.limit * lane.ahead
+        may = may and (kind is self._quick or (not kind.ready and kind.free() > 0))
+        if may := may and self._room(lane.group) > 0:
             self._count(lane, 1, 0, 0)
-            return True
-        self._forget(lane)
-        return False
+        self._settle(lane)
+        return may
 
     def unreserve(self, reserved: Sequence[ClaimedDelivery], taken: Sequence[ClaimedDelivery]) -> None:
         """End the places of `reserve`, and have those of the rows wait that were claimed."""
@@ -673,10 +396,7 @@ class Lanes:
             self._stocked[lane] = None
         self._count(lane, len(rows) - asked, len(rows), 0)
         lane.is_due = lane.is_due or lane.due_again
-        if lane.group.kind is not self._quick:
-            self._trim(lane)
-        self._queue(lane)
-        self._forget(lane)
+        self._settle(lane)
 
     # What begins
 
@@ -690,15 +410,17 @@ class Lanes:
         if not self._stocked:
             return begun
         now = self._judge_late()
-        turns = {kind: kind.ready.take(kind.free, self._free, self._fits) for kind in self._kinds if kind.ready}
-        for lane in islice(_in_turn(self._begin_turns, turns), max(0, most)):
+        turns = {
+            kind: kind.ready.take(kind.free, self._free, self._fits) for kind in self._begin_turns if kind.ready
+        }
+        for lane in islice(in_turn(self._begin_turns, turns), max(0, most)):
             assert lane.rows  # noqa: S101  it is ready
             row = lane.rows.popleft()
             if not lane.rows:
                 del self._stocked[lane]
-            self._count(lane, 0, -1, 1)
             lane.in_ready = False
-            self._queue(lane)
+            self._count(lane, 0, -1, 1)
+            self._settle(lane)
             self._begun[row.id] = (lane, now)
             if row.size > SMALL_BYTES:
                 self._large_bytes += row.size
@@ -716,13 +438,12 @@ class Lanes:
     def _fits(self, lane: Lane) -> bool:
         """Return whether the first row of a lane may begin if it is large; the first that does not fit is the next one."""
         assert lane.rows  # noqa: S101  it is ready
-        size = lane.rows[0].size
+        size, other = lane.rows[0].size, self._next_large
         if size <= SMALL_BYTES:
             return True
-        other = self._next_large
         if other is not None and other is not lane and other.in_ready:
-            # Not one that its share keeps back.
-            if other.group.kind.free() > 0 and self._free(other.group) > 0:
+            group = other.group
+            if group.kind.free() > 0 and self._free(group) > 0:  # nothing else keeps it back
                 return False
         fits = not self._large_bytes or self._large_bytes + size <= MOST_BYTES
         self._next_large = None if fits else lane
@@ -731,30 +452,20 @@ class Lanes:
     def end(self, row: ClaimedDelivery) -> None:
         """Free the slot of a delivery, whose outcome is in the standing of its lane."""
         lane = self._lanes[row.lane]
-        host = lane.group.host
         if self._begun.pop(row.id, None) is None:
             lane.late -= 1
-            host.late -= 1
+            lane.group.host.late -= 1
         if row.size > SMALL_BYTES:
             self._large_bytes -= row.size
-        self._count(lane, -1, 0, -1)
-        self._judge(lane)
-        self._judge_host(host)
         if lane.group.ahead > 1:
             lane.ahead = min(LANE_AHEAD, lane.ahead + 1)
-            self._queue(lane)
-        self._forget(lane)
+        self._count(lane, -1, 0, -1)
+        self._judge(lane)
 
     def surplus(self) -> list[ClaimedDelivery]:
         """Return rows that should not wait here, once: of lanes that became slow, which another worker may send."""
         surplus, self._surplus = self._surplus, []
         return surplus
-
-    def _trim(self, lane: Lane) -> None:
-        """Give back the rows that a lane holds beyond its limit, or beyond that of its host."""
-        beyond = max(lane.held - lane.limit, self._doubtful(lane.group.host) - self._per_destination)
-        if beyond > 0 and lane.rows:
-            self._surplus += self._remove(lane, list(lane.rows)[-beyond:])
 
     def remove(self, which: Callable[[ClaimedDelivery], bool]) -> list[ClaimedDelivery]:
         """Remove rows that have not begun, and return them. Of their lanes, none is claimed ahead until a delivery ends."""
@@ -764,8 +475,7 @@ class Lanes:
             if rows:
                 lane.ahead = 1
                 removed += self._remove(lane, rows)
-                self._queue(lane)
-                self._forget(lane)
+                self._settle(lane)
         return removed
 
     def _remove(self, lane: Lane, rows: list[ClaimedDelivery]) -> list[ClaimedDelivery]:
@@ -783,21 +493,23 @@ class Lanes:
             yield from lane.rows or ()
 
 
+def _due(lane: Lane, rows: int = 1) -> Due:
+    """Return what a claim asks of a lane."""
+    organization, destination = lane.group.host.key
+    return Due(lane.number, organization, destination, lane.since, rows)
+
+
+def _recount(part: Tally, before: Iterable[Tally], now: Iterable[Tally]) -> None:
+    """Count what was counted in some tallies in others."""
+    for tally in before:
+        tally.count(part, -1)
+    for tally in now:
+        tally.count(part, 1)
+
+
 def _any(_lane: Lane) -> bool:
     """Say that every lane can use a turn."""
     return True
-
-
-def _in_turn(kinds: deque[Kind], turns: Mapping[Kind, Iterator[Lane]]) -> Iterator[Lane]:
-    """Yield lanes, one of each kind in turn; the next call goes on with the next kind."""
-    in_vain = 0
-    while in_vain < len(kinds):
-        kind = kinds[0]
-        kinds.rotate(-1)
-        lane = next(turns[kind], None) if kind in turns else None
-        in_vain = 0 if lane else in_vain + 1
-        if lane:
-            yield lane
 
 
 def _by_lane(rows: Sequence[ClaimedDelivery]) -> dict[int, list[ClaimedDelivery]]:

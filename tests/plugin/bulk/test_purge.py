@@ -26,7 +26,7 @@ from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.plugin.bulk.holding import a_worker_that_holds, look_again
 from tests.plugin.health.test_status import completion
-from tests.queueing import Queue, an_executor, claimed
+from tests.queueing import Queue, an_executor
 from tests.support import SmallHost, a_walk, development
 from tests.waiting import until
 
