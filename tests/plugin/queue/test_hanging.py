@@ -12,14 +12,16 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.port import Insights
+from flowactions_plugin.operations.purge import Purge
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.continuous import ContinuousClaims
 from flowactions_plugin.queue.executor import Executor
 from flowactions_plugin.queue.lanes import lane_of
 from flowactions_plugin.queue.rules import Timing
+from flowactions_plugin.watch.fleet import Fleet
 from flowactions_plugin.watch.monitor import Monitor
 from tests.loopback import listening
-from tests.queueing import Queue, an_executor, continuously, delivering, ok
+from tests.queueing import SOMEBODY, Queue, an_executor, continuously, delivering, ok
 from tests.recorder import OK, recorder
 from tests.sending import own_transport
 from tests.waiting import until
@@ -221,3 +223,34 @@ async def test_what_a_worker_limits_is_read_in_other_processes(queue: Queue) -> 
         assert found is not None
         assert "limited to one delivery at a time since 1970-01-01T00:00:00Z, because attempts" in found.why
     assert await limited(None) == 0
+
+
+async def test_a_worker_begins_with_what_the_others_limit(queue: Queue) -> None:
+    """With what those limit that are alive, and what the last ones did, however they ended; not with what is older or purged."""
+
+    async def limiting(place: str, seen_ms_ago: int, *, stops: bool = False) -> None:
+        fleet = Fleet(queue.database, "continuous", SLOTS)
+        worker_id = fleet.begin()
+        await fleet.beat(0, 0, {"acme": {place: 1}})
+        if stops:
+            await fleet.stop()
+        await queue.run(
+            f"UPDATE flowactions_workers SET last_seen_at = last_seen_at - {seen_ms_ago} WHERE id = '{worker_id}'"  # noqa: S608
+        )
+
+    async def slow() -> set[str]:
+        executor = an_executor(queue, ok)
+        async with Monitor(queue.database, "continuous", SLOTS, None).watching(executor.load):
+            await queue.run("DELETE FROM flowactions_workers WHERE limited IS NULL")
+        limits = executor.load.limits
+        assert limits.limited() == {}
+        return {place for place in ("a", "b", "c") if limits.is_slow_host(("acme", place))}
+
+    await limiting("a", 3_600_000, stops=True)
+    await limiting("b", 3_610_000)
+    await limiting("c", 3_700_000)
+    assert await slow() == {"a", "b"}
+    await limiting("c", 0)
+    assert await slow() == {"c"}
+    await Purge(queue.database, "acme").run(SOMEBODY)
+    assert await slow() == set()
