@@ -11,8 +11,8 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.lanes import AHEAD, MOST_BYTES, Due, Lanes, lane_of
-from flowactions_plugin.queue.standing import Standing
+from flowactions_plugin.queue.lanes import AHEAD, LANE_AHEAD, MOST_BYTES, Due, Lanes, lane_of
+from flowactions_plugin.queue.standing import SLOW_SECONDS, Standing
 from tests.queueing import claimed
 
 ANSWER = Outcome(0, 0, status_code=500)
@@ -222,6 +222,119 @@ def test_an_organization_and_a_host_have_half_of_the_slots_while_others_wait(sam
     assert sum(row.organization_id == "other" for row in queue.begun) == 5
 
 
+@pytest.mark.parametrize("same", ["organization", "destination"])
+def test_half_of_the_slots_is_left_to_others_also_when_more_was_claimed_before(same: str) -> None:
+    """Its rows wait here, and give way to those that have come since."""
+    queue = Queue(slots=10)
+    for number in range(4):
+        one = same == "organization"
+        queue.put("a" if one else f"o{number}", "p", 4, host=f"h{number}" if one else "h")
+    assert queue.claim().total() == 16
+    queue.put("other", "p", 4, host="other")
+    assert queue.claim() == {"other": 4}
+    queue.start()
+    assert of(queue.begun)["other"] == 4
+    assert len(queue.begun) == 10
+
+
+@pytest.mark.parametrize(
+    ("slots", "slow", "either"), [(1, 1, 1), (2, 1, 1), (3, 1, 2), (4, 2, 3), (10, 7, 9), (100, 75, 90)]
+)
+def test_shares_of_any_number_of_slots(slots: int, slow: int, either: int) -> None:
+    """At least one; and one more for unknown ones, and one more for quick ones, as soon as there are as many."""
+    queue = Queue(slots)
+    for number in range(2 * slots):
+        queue.put(f"s{number}", "p", 1, answer=LATE)
+    queue.claim()
+    assert len(queue.start()) == slow
+    for number in range(2 * slots):
+        queue.put(f"u{number}", "p", 1, answers=False)
+    queue.claim()
+    assert len(queue.start()) == either - slow
+    for number in range(2 * slots):
+        queue.put(f"q{number}", "p", 1)
+    queue.claim()
+    assert len(queue.start()) == slots - either
+    assert queue.lanes.slow.in_flight == slow
+
+
+def test_a_lane_is_slow_while_a_delivery_takes_too_long() -> None:
+    """It counts as slow, new lanes of its host do, too, and what it holds beyond its limit is given back."""
+    queue = Queue(slots=100)
+    for number in range(4):
+        queue.put("a", f"p{number}", 100, host=f"h{number}")
+    queue.claim()
+    assert len(queue.start()) == 40
+    assert queue.lanes.surplus() == []
+    queue.now += SLOW_SECONDS
+    queue.lanes.asks()
+    assert queue.lanes.slow.in_flight == 0
+    queue.now += 0.01
+    queue.lanes.asks()
+    assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting) == (40, 0)
+    assert len(queue.lanes.surplus()) == 40
+    assert queue.lanes.surplus() == []
+    new = queue.put("a", "new", 1, host="h0", answers=False)
+    assert queue.lanes._lanes[new.lane].group.kind.shares[0] is queue.lanes.slow
+    for row in list(queue.begun):
+        queue.end(row, REFUSED)
+    assert queue.lanes.slow.held == 0
+
+
+def test_new_lanes_of_a_host_that_becomes_slow_hold_no_more_than_its_limit() -> None:
+    """A path for each row makes many; of those that wait, the limit stays, and the others are given back."""
+    queue = Queue(slots=100)
+    queue.put("a", "known", 1)
+    for number in range(100):
+        queue.put("a", f"id/{number}", 1, answers=False)
+    assert queue.claim() == {"a": LANE_AHEAD * 10}
+    assert len(queue.start()) == 10
+    queue.now += SLOW_SECONDS + 0.01
+    queue.lanes.asks()
+    assert len(queue.lanes.surplus()) == LANE_AHEAD * 10 - queue.lanes.slow.held >= (LANE_AHEAD - 2) * 10
+    queue.claim()
+    assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting) == (10, 10)
+    assert queue.claim() == {}
+
+
+def test_a_slow_lane_is_not_claimed_ahead() -> None:
+    """It holds what may be in flight; so does its host, whatever its paths."""
+    queue = Queue(slots=100)
+    for number in range(3):
+        queue.put("a", f"p{number}", 100, answer=LATE)
+    assert queue.claim() == {"a": 10}
+    queue.start()
+    assert queue.claim() == {}
+    queue.end(queue.begun[0], LATE)
+    assert queue.claim() == {"a": 1}
+
+
+def test_a_quick_lane_is_claimed_ahead_further_with_each_answer() -> None:
+    """Up to eight times its limit, within what the worker may hold: its slots are never idle between claims."""
+    queue = Queue(slots=100)
+    queue.put("a", "p", 1000)
+    held = []
+    for _ in range(10):
+        queue.claim()
+        held.append(queue.lanes.total.held)
+        for row in queue.start()[:1]:
+            queue.end(row)
+    assert held == [
+        AHEAD * 10,
+        30,
+        40,
+        50,
+        60,
+        70,
+        LANE_AHEAD * 10,
+        LANE_AHEAD * 10,
+        LANE_AHEAD * 10,
+        LANE_AHEAD * 10,
+    ]
+    queue.put("b", "p", 1000, host="other")
+    assert queue.claim() == {"b": AHEAD * 10}
+
+
 def test_an_organization_has_so_many_in_flight_at_one_destination() -> None:
     """Over all of its lanes there; another organization has as many of its own, and so has that of alerts, whose id is empty."""
     queue = Queue(slots=100, per_destination=10)
@@ -286,6 +399,33 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     assert not queue.lanes.reserve(fresh)
 
 
+@pytest.mark.parametrize("answer", [LATE, None], ids=["slow", "unknown"])
+def test_a_row_that_is_enqueued_for_a_doubtful_lane_has_a_place_only_where_it_begins_at_once(
+    answer: Outcome | None,
+) -> None:
+    """Not where others of its kind wait, or its share has no slot left."""
+    queue = Queue(slots=4)
+    rows = []
+
+    def reserve(number: int) -> bool:
+        row = a_row(str(number), number, f"o{number}", "h")
+        if answer is not None:
+            queue.record(row, answer)
+        found = queue.lanes.reserve(Due(number, row.organization_id, "h"))
+        rows.extend([row] if found else [])
+        return found
+
+    share = 3 if answer is None else 2
+    for number in range(share):
+        assert reserve(number)
+        queue.lanes.unreserve(rows[-1:], rows[-1:])
+        assert not reserve(100 + number)
+        queue.start()
+    assert not reserve(200)
+    queue.put("q", "p", 1, host="quick")
+    assert queue.claim() == {"q": 1}
+
+
 def test_a_lane_that_begins_to_hang_gives_back_what_waits() -> None:
     """Other workers may send it; none stays beside what is in flight."""
     queue = Queue(slots=2, per_destination=2)
@@ -320,6 +460,34 @@ def test_large_rows_in_flight_are_bounded_and_the_next_is_not_overtaken() -> Non
     assert [row.id for row in first] == ["0", "5"]
     queue.end(first[0])
     assert [row.id for row in queue.start()] == ["1"]
+
+
+def test_a_large_row_that_its_share_keeps_back_is_not_the_next_one() -> None:
+    """Otherwise large rows of quick receivers would wait for all that hangs."""
+    queue = Queue(slots=4)
+    large = MOST_BYTES // 2 + 1
+    rows = [a_row(str(n), n, f"o{n}", f"h{n}", size=size) for n, size in enumerate((large, large, 1, large))]
+    for row, answer in zip(rows, (ANSWER, LATE, LATE, ANSWER), strict=True):
+        queue.record(row, answer)
+        if row.id != "2":
+            assert queue.lanes.reserve(Due(row.lane, row.organization_id, row.destination))
+    first, kept_back, _, other = rows
+    queue.lanes.unreserve([first, kept_back], [first, kept_back])
+    assert queue.start() == [first]  # the other one is the next
+    slow = [a_row(f"s{n}", 10 + n, f"s{n}", f"s{n}") for n in range(2)]
+    for row in slow:
+        queue.record(row, LATE)
+        queue.lanes.learn(Due(row.lane, row.organization_id, row.destination))
+    asks = queue.lanes.asks()
+    queue.lanes.answer(asks, slow, slow)
+    assert [row.id for row in queue.start()] == ["s0", "s1"]
+    queue.lanes.unreserve([other], [other])
+    queue.end(first)
+    assert queue.start() == [other]
+    queue.end(slow[0])
+    assert queue.start() == []
+    queue.end(other)
+    assert queue.start() == [kept_back]
 
 
 def test_what_has_not_begun_can_be_removed() -> None:
