@@ -110,6 +110,7 @@ class Sender:
         finally:
             self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
+        lost = self.lag.lost() - lost_before
         code = failure.status_code if isinstance(failure, SendFailed) else None
         if code is not None and 200 <= code < 300:  # a delivery, although its headers are above the limits
             progress.notes += (HEADERS_NOT_KEPT,)
@@ -124,7 +125,7 @@ class Sender:
             refused = isinstance(failure, EgressRefused) or (
                 progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
             )
-            timed_out, lost = deadline.expired(), self.lag.lost() - lost_before
+            timed_out = deadline.expired()
             aborted = None
             if not refused and code is None:
                 aborted = self._aborted(failure, progress, lost, timed_out=timed_out)
@@ -140,6 +141,7 @@ class Sender:
                     final=refused,
                     phases=progress.phases(),
                     notes=progress.notes,
+                    stalled_ms=int(lost * 1000),
                 )
         assert response is not None  # noqa: S101  there was no failure
         code, asked = response.status_code, None
@@ -154,6 +156,7 @@ class Sender:
             retry_after=asked,
             phases=progress.phases() if is_timed else None,
             notes=progress.notes,
+            stalled_ms=int(lost * 1000),
         )
 
     def _aborted(

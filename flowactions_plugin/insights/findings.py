@@ -95,7 +95,10 @@ def _workers(facts: Facts) -> Iterator[Finding]:
 def workers_words(workers: Sequence[Worker], now: int, silent: str = "") -> str:
     """Return how many workers are alive, which do not answer, and how many were started in the place of others."""
     alive = [each for each in workers if each.state == "alive"]
-    words = f"{len(alive)} alive, {sum(each.in_flight for each in alive)} in flight{silent}"
+    words = f"{len(alive)} alive, {sum(each.in_flight for each in alive)} in flight"
+    if slow := sum(each.slow for each in alive):
+        words += f", {slow} of these to slow receivers"
+    words += silent
     if replaced := _lost(workers, now)[1]:
         words += (
             f"; {replaced} of the last hour ended without being stopped, and others were started in their place"

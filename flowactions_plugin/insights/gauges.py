@@ -76,6 +76,7 @@ class Gauges:
         load = self._load()
         own = [
             Reading(names.IN_FLIGHT, load.in_flight),
+            Reading(names.SLOW, load.slow.in_flight),
             Reading(names.LIMITED, sum(map(len, load.limits.limited().values()))),
         ]
         if self._timer() - self._read_at > STALE_SECONDS:

@@ -341,6 +341,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         mode: ``scheduled`` or ``continuous``.
         slots: maximum number of attempts at once.
         in_flight: attempts in flight when it was last seen.
+        slow: of these, those to slow receivers.
         started_at: when it started.
         last_seen_at: when it last wrote its row.
         last_claim_at: when it last claimed a row; ``None``: not yet.
@@ -358,6 +359,7 @@ class Worker(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     mode: str
     slots: int
     in_flight: int
+    slow: int
     started_at: int
     last_seen_at: int
     last_claim_at: int | None

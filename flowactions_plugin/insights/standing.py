@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 from sqlalchemy import (
     BigInteger,
@@ -62,7 +61,7 @@ from flowactions_plugin.storage.schema import (
     statistics,
     workers,
 )
-from flowactions_plugin.watch.fleet import STALE_MS, Limited
+from flowactions_plugin.watch.fleet import STALE_MS, Limited, limited_of
 from flowactions_plugin.watch.statistics import ALERT_FAILURES, ALERT_MS, BUCKET_MS, COUNTS, EVERY_DESTINATION
 
 COUNT_LIMIT: Final = 10_000
@@ -228,20 +227,11 @@ def workers_of(connection: Connection, scope: Scope, now: int) -> tuple[list[Wor
         state = "stopped" if row.stopped_at is not None else "stale" if is_stale else "alive"
         found.append(struct_of(row, Worker, state=state))
         if state == "alive":
-            for organization, destination, since in _limited_of(row.limited):
-                if scope.allows(organization):
+            for organization, destinations in limited_of(row.limited).items():
+                for destination, since in destinations.items() if scope.allows(organization) else ():
                     own = limited.setdefault(organization, {})
                     own[destination] = min(since, own.get(destination, since))
     return found, limited
-
-
-def _limited_of(text: Any) -> list[tuple[str, str, int]]:
-    """Return what a worker has written; nothing, where no worker of this release can have written it."""
-    try:
-        found = msgspec.json.decode(text, type=dict[str, dict[str, int]])
-    except (msgspec.DecodeError, UnicodeError, TypeError):
-        return []
-    return [(organization, *each) for organization, own in found.items() for each in own.items()]
 
 
 def _buckets(connection: Connection, scope: Scope, now: int) -> list[Bucket]:

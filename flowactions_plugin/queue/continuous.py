@@ -61,7 +61,8 @@ class ContinuousClaims:
         self._claims_all = claims_all
         self._store = store
         self._executor = executor
-        self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits)
+        self._lanes: Lanes = Lanes(slots, per_destination, executor.load.limits, executor.lag.running)
+        executor.load.slow = self._lanes.slow
         self._tasks: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._starting: asyncio.Handle | None = None
@@ -134,6 +135,7 @@ class ContinuousClaims:
         self._claimed_at = clock()
         self._learned.clear()
         asks = self._lanes.asks()
+        self._executor.abandon(self._lanes.surplus())
         if not asks:
             return max(0.0, self._next_look - clock())
         try:
@@ -221,7 +223,8 @@ class ContinuousClaims:
                     extra={"event": "delivery.failed_unexpectedly"},
                 )
             finally:
-                self._executor.abandon(self._lanes.end(delivery))
+                self._lanes.end(delivery)
+                self._executor.abandon(self._lanes.surplus())
                 if self._lanes.has_room:
                     self._woken.set()
             delivery = next(iter(self._lanes.start(1)), None)

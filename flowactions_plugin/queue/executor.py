@@ -55,6 +55,7 @@ class Executor:
         retry_schedule: the one that an operator has set; empty: the rule of §8.
 
     Attributes:
+        lag: how long this process stood still.
         load: how busy it is, and what it limits.
         stopping: set when what has not begun is to be given back.
     """
@@ -72,6 +73,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._sender = sender
+        self.lag = sender.lag
         self._now = sender.lag.now
         self._secrets = secrets
         self._timing = timing
@@ -87,7 +89,7 @@ class Executor:
     @property
     def behind(self) -> bool:
         """Whether something has to be written, or read after a stall, before anything else is claimed."""
-        return self.completer.behind or self._sender.lag.longest() >= self._stall_seconds
+        return self.completer.behind or self.lag.longest() >= self._stall_seconds
 
     async def settle(self) -> None:
         """Write what has to be written before anything else is claimed.
@@ -98,7 +100,7 @@ class Executor:
         Raises:
             StorageUnavailable: the rest is kept.
         """
-        stalled = self._sender.lag.pop_longest() >= self._stall_seconds
+        stalled = self.lag.pop_longest() >= self._stall_seconds
         if stalled:
             await asyncio.sleep(2 * GRACE_SECONDS)
         if stalled or self.completer.behind:
@@ -244,7 +246,7 @@ class Executor:
         if secret.value is None:
             outcome = msgspec.structs.replace(outcome, notes=(*outcome.notes, UNSIGNED))
         self._stalls.pop(delivery.id, None)
-        self.load.limits.record(delivery, outcome)
+        self.load.limits.record(delivery.lane, (delivery.organization_id, delivery.destination), outcome)
         over: list[Hashable] = ["stall", "resources", delivery.origin]
         if outcome.status_code is not None:
             over += ["proxy", ("tunnel", delivery.destination)]

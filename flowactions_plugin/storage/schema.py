@@ -246,6 +246,8 @@ workers: Final = _table(
     Column("mode", String(16), nullable=False),
     Column("slots", Integer, nullable=False),
     Column("in_flight", Integer, nullable=False),
+    # Of these, deliveries of slow lanes.
+    Column("slow", Integer, nullable=False, server_default="0"),
     Column("started_at", BigInteger, nullable=False),
     Column("last_seen_at", BigInteger, nullable=False),
     # When a claim of its last returned a row. NULL: none did yet.
@@ -254,7 +256,7 @@ workers: Final = _table(
     # Milliseconds by which its clock was ahead of the database's when it was last seen; less than 0: behind. NULL: not
     # known, or SQLite, which has no clock of its own.
     Column("clock_ahead_ms", BigInteger),
-    # The destinations and organizations that it limits, and since when: JSON. NULL: it limits none.
+    # The destinations and organizations that it limits, or did when it was last seen, and since when: JSON. NULL: none.
     # Empty: an organization was purged, and the worker forgets what it limits.
     Column("limited", Text),
 )

@@ -64,6 +64,15 @@ async def seen(queue: Queue, pid: int, ago: int, machine: str = "h", **changes: 
     await queue.run(insert(schema.workers).values(host_name=machine, **{**values, **rest, **changes}))
 
 
+async def test_doctor_says_how_many_slots_slow_receivers_have(queue: Queue) -> None:
+    """Of all workers that are alive, where they have any."""
+    for pid in (1, 2):
+        await seen(queue, pid, 0, in_flight=60, slow=30)
+    await seen(queue, 3, 3600, "other", in_flight=60, slow=30)
+    (workers,) = await found(queue, "workers")
+    assert workers.message == "2 alive, 120 in flight, 60 of these to slow receivers"
+
+
 async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
     """And how many more; one that is older is told while deliveries wait for it, one that has recovered is not."""
     now = int(await queue.database.time() * 1000)

@@ -308,12 +308,15 @@ class TestFleet:
         """What was counted last is not lost."""
         queries = Insights(queue.database)
         monitor = a_monitor(queue)
-        async with monitor.watching(Load(3, 4)):
+        load = Load(3, 4)
+        load.slow.in_flight = 2
+        async with monitor.watching(load):
             await monitor.report()
-            assert (await queries.workers())[0].in_flight == 3
+            (worker,) = await queries.workers()
+            assert (worker.in_flight, worker.slow) == (3, 2)
             monitor.record([completion(ok=True)])
         (worker,) = await queries.workers()
-        assert (worker.state, worker.in_flight) == ("stopped", 0)
+        assert (worker.state, worker.in_flight, worker.slow) == ("stopped", 0, 0)
         assert sum(each.delivered for each in (await queries.overview(ALL)).hour) == 1
 
 

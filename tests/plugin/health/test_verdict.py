@@ -16,7 +16,12 @@ NONE = Counted(number=0, exact=True)
 
 
 def a_worker(seen_ms_ago: int, **changes: Any) -> Worker:
-    values = dict.fromkeys(("id", "name", "version", "host_name"), "w") | {"pid": 1, "slots": 1, "in_flight": 0}
+    values = dict.fromkeys(("id", "name", "version", "host_name"), "w") | {
+        "pid": 1,
+        "slots": 1,
+        "in_flight": 0,
+        "slow": 0,
+    }
     times = {
         "last_seen_at": NOW - seen_ms_ago,
         "last_claim_at": None,

@@ -8,7 +8,8 @@ from flowactions_hookspecs import FlowActions, Node
 from flowactions_plugin.insights.gauges import STALE_SECONDS, Gauges
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.queue.delivery_telemetry import Load
-from flowactions_plugin.queue.lanes import Standing
+from flowactions_plugin.queue.standing import Standing
+from flowactions_plugin.queue.turns import Tally
 from flowactions_plugin.storage.schema import outbox, pauses, workers
 from flowactions_plugin.telemetry import names
 from flowactions_plugin.telemetry.meters import Meters
@@ -57,6 +58,7 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
             "oldest_due_age": 0,
             "in_flight": 3,
             "limited": 0,
+            "slow": 0,
             "clock_offset": 0,
             "blocked_age": 0,
         }
@@ -93,20 +95,24 @@ async def test_gauges_show_what_is_due_and_for_how_long(database_url: str) -> No
         clock.now += STALE_SECONDS + 1
         assert [(reading.metric.name, reading.value) for reading in gauges.readings()] == [
             ("flowactions.worker.in_flight", 3),
+            ("flowactions.worker.slow", 0),
             ("flowactions.worker.limited", 0),
         ]
 
 
-async def test_a_gauge_counts_what_this_process_limits(database_url: str) -> None:
-    """Also while the database is away."""
+async def test_gauges_count_what_this_process_limits(database_url: str) -> None:
+    """Destinations, and slots of slow receivers; also while the database is away."""
     status = Insights(services_of(SmallHost(development(database_url)))._database)
 
     class Limits(Standing):
         def limited(self) -> dict[str, dict[str, int]]:
             return {"acme": {"http://a:80": 1, "http://b:80": 1}}
 
-    readings = Gauges(Meters(), status, lambda: Load(limits=Limits())).readings()
-    assert [each.value for each in readings if each.metric is names.LIMITED] == [2]
+    slow = Tally()
+    slow.in_flight = 75
+    readings = Gauges(Meters(), status, lambda: Load(limits=Limits(), slow=slow)).readings()
+    values = {each.metric.name: each.value for each in readings}
+    assert (values[names.LIMITED.name], values[names.SLOW.name]) == (2, 75)
 
 
 async def test_every_open_process_reports_them(database_url: str) -> None:
