@@ -136,14 +136,22 @@ def sampled(
     Of a test with several such parameters, `.ci/run` has each value with the others' samples.
 
     Args:
-        names: as of ``pytest.mark.parametrize``.
+        names: as of ``pytest.mark.parametrize``; of several, the last is what is expected, and every value of it is in the sample.
         values: as there.
         size: of the sample: the first value, the last and some between; of one, the one in the middle.
         options: as there.
+
+    Raises:
+        ValueError: the sample leaves out what some case expects.
     """
-    params = [_param(each, several=isinstance(names, tuple)) for each in values]
+    several = isinstance(names, tuple)
+    params = [_param(each, several=several) for each in values]
     last = len(params) - 1
     chosen = {last // 2} if size == 1 else {round(number * last / (size - 1)) for number in range(size)}
+    kept = [each.values[-1] for index, each in enumerate(params) if index in chosen]
+    lost = [each.values[-1] for each in params if several and each.values[-1] not in kept]
+    if lost:
+        raise ValueError(f"no case of the sample expects {lost}: keep all cases of a table of rules")
     beyond = pytest.mark.ci(BEYOND)
     marked = [
         each if index in chosen else pytest.param(*each.values, marks=[*each.marks, beyond], id=each.id)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.clauses import clauses, marks_of_tests, without_parts
-from tests.rings import ABOVE_SQL, DATABASES, MODES, OWN_SQL, README, Case, announcement, rings
+from tests.rings import ABOVE_SQL, DATABASES, MODES, OWN_SQL, README, Case, announcement, rings, sampled
 
 ROOT = Path(__file__).parents[1]
 BOTH = [f"{database}-{mode}" for database, mode in product(DATABASES, MODES)]
@@ -86,6 +86,16 @@ def test_combinations_beyond_two_samples_are_not_run(beyond: int, ring: str | No
     assert rings([Case("tests/a.py::test_it[x]", marks, beyond)]) == (
         {} if ring is None else {"tests/a.py::test_it[x]": ring}
     )
+
+
+def test_a_sample_of_a_table_of_rules_has_each_outcome() -> None:
+    """A rule whose only case the README's ring leaves out could be broken unnoticed; without an outcome, any sample will do."""
+    rules = [(1, "odd"), (2, "even"), (3, "odd"), (4, "even")]
+    kept = sampled(("number", "expected"), rules, size=2).args[1]
+    assert [len(each.marks) for each in kept] == [0, 1, 1, 0]
+    with pytest.raises(ValueError, match="expects \\['odd', 'odd'\\]"):
+        sampled(("number", "expected"), rules, size=1)
+    assert [len(each.marks) for each in sampled("number", rules, size=1).args[1]] == [1, 0, 1, 1]
 
 
 def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

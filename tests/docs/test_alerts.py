@@ -21,7 +21,6 @@ from tests.docs.alerts import RULES
 from tests.docs.promql import Labels, Series, evaluate
 from tests.outages import Outage
 from tests.recorder import Recorder, recorder, status
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.telemetry import Recorded
 from tests.waiting import until
@@ -167,7 +166,7 @@ SCENARIOS: Sequence[tuple[Scenario, dict[str, str], set[str]]] = [
 ]
 
 
-@sampled(("scenario", "settings", "wanted"), SCENARIOS, size=1, ids=lambda each: getattr(each, "__name__", ""))
+@pytest.mark.parametrize(("scenario", "settings", "wanted"), SCENARIOS)
 async def test_the_right_alerts_fire(
     tmp_path: Path, scenario: Scenario, settings: dict[str, str], wanted: set[str]
 ) -> None:

@@ -218,10 +218,8 @@ def main() -> int:
             except subprocess.CalledProcessError as exc:
                 failed = 1
                 outcome = f"FAILED: {' '.join(map(str, exc.cmd))}"
-        print(
-            f"{trial.name}, PostgreSQL {trial.postgresql[0]}: {outcome} ({time.monotonic() - started:.0f} s)",
-            flush=True,
-        )  # noqa: T201
+        name = f"{trial.name}, PostgreSQL {trial.postgresql[0]}"
+        print(f"{name}: {outcome} ({time.monotonic() - started:.0f} s)", flush=True)  # noqa: T201
     return failed
 
 

@@ -100,6 +100,20 @@ class TestGivenBack:
         assert (row.status, row.waiting_since) == ("dead", None)
         assert row.last_error.startswith("it has waited too long: ")
 
+    async def test_a_wait_counts_from_its_first_return(self, queue: Queue) -> None:
+        """However often a row is given back for what fails here, it has waited since the first time."""
+        row_id = await queue.put()
+        (claim,) = await queue.store.claim(1)
+        await queue.store.complete([given_back(claim, waits_for="the host")])
+        assert (await queue.row(row_id)).waiting_since is not None
+        await queue.run("UPDATE flowactions_outbox SET waiting_since = waiting_since - 7000")
+        since = (await queue.row(row_id)).waiting_since
+        (claim,) = await queue.store.claim(1)
+        assert claim.waited_ms is not None
+        assert claim.waited_ms >= 7000
+        await queue.store.complete([given_back(claim, waits_for="another fault")])
+        assert (await queue.row(row_id)).waiting_since == since
+
     @pytest.mark.parametrize("waits_for", [None, "the host"])
     @pytest.mark.parametrize("is_lost", [False, True])
     async def test_what_a_person_has_cancelled_has_not_waited_too_long(
