@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.egress.attempt import DEADLINE_SECONDS
+from flowactions_plugin.egress.attempt import DEADLINE_SECONDS, Outcome
 from flowactions_plugin.egress.lag import LagMeter
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.operations.purge import Purge
@@ -254,6 +254,19 @@ class TestLost:
         row_id = await self.lose(queue, how)
         lines = [each.getMessage() for each in caplog.records if each.name == "flowactions.outbox"]
         assert lines == [f"delivery {row_id} {line}"]
+
+    async def test_a_purge_has_the_worker_forget_what_hangs(self, queue: Queue) -> None:
+        """Pages name what a worker limits: nothing of a purged organization stays there."""
+        await queue.put()
+        (claim,) = await queue.store.claim(1)
+        executor = an_executor(queue, ok)
+        limits = executor.load.limits
+        limits.record(replace(claim, lane=claim.lane + 1), Outcome(0, 0, error="timed out after 10 s"))
+        assert limits.limited()
+        await queue.run("DELETE FROM flowactions_outbox")
+        await executor.execute(claim)
+        await executor.completer.flush()
+        assert limits.limited() == {}
 
     @pytest.mark.parametrize("waits", [False, True], ids=["an outcome", "given back"])
     async def test_what_a_worker_claimed_again_itself_is_written_under_the_new_claim(
