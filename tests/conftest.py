@@ -128,7 +128,7 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session", autouse=True)
 def done_once() -> Iterator[None]:
     """What each host does anew is done once."""
-    with sharing.signatures(), sharing.templates(), sharing.statements():
+    with sharing.signatures(), sharing.templates(), sharing.statements(), sharing.routes():
         yield
 
 

@@ -5,25 +5,33 @@ What is shared is a function of what it is made of: it is the same for each host
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType
 from typing import Any
 
 import pytest
+from litestar import Router
+from litestar._signature import SignatureModel
+from litestar.datastructures import ResponseHeader
+from litestar.openapi.datastructures import ResponseSpec
+from litestar.openapi.spec import Example
 from litestar.utils.signature import ParsedSignature
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
+from flowactions_hookspecs import routes as declared
+from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.pages.rendering import Renderer
 
 
 @contextmanager
 def signatures() -> Iterator[None]:
-    """Have the signature of each function parsed once. Parsing takes half of the time of building a Litestar app.
+    """Have the signature of each function parsed once, and its model made once: half of the time of building a Litestar app.
 
-    A parsed signature is frozen, and depends on the function's code and its module alone.
+    A parsed signature is frozen, and depends on the function's code and its module alone; a model on what names are dependencies, too.
     """
     # Equal code in two modules is one key: copies of a host have types of their own.
     parsed: dict[tuple[str, CodeType], ParsedSignature] = {}
@@ -38,8 +46,19 @@ def signatures() -> Iterator[None]:
             parsed[key] = parse(fn, signature_namespace)
         return parsed[key]
 
+    models: dict[Any, type[SignatureModel]] = {}
+    make = SignatureModel.create
+
+    def create(fn: Any, dependency_name_set: set[str], **given: Any) -> type[SignatureModel]:
+        decoders, dto = tuple(given["type_decoders"] or ()), given["data_dto"]
+        key = (fn.__module__, getattr(fn, "__code__", fn), frozenset(dependency_name_set), decoders, dto)
+        if key not in models:
+            models[key] = make(fn=fn, dependency_name_set=dependency_name_set, **given)
+        return models[key]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ParsedSignature, "from_fn", from_fn)
+        patched.setattr(SignatureModel, "create", create)
         yield
 
 
@@ -51,6 +70,40 @@ def templates() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Renderer, "_environment", property(lambda _: made()))
         yield
+
+
+@contextmanager
+def routes() -> Iterator[None]:
+    """Have the routes of a plugin listed once, for which the loader builds an app, and their descriptions not copied by each app."""
+    listed: dict[Any, list[tuple[str, str]]] = {}
+    find = declared._routes
+
+    def found(plugin: str, handlers: Sequence[Any]) -> Iterable[tuple[str, str]]:
+        key = (plugin, *map(_outline, handlers))
+        if key not in listed:
+            listed[key] = list(find(plugin, handlers))
+        return listed[key]
+
+    kinds = dict.fromkeys((Example, ResponseHeader, ResponseSpec, RouteRules), lambda each, _memo: each)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(declared, "_routes", found)
+        for kind, same in kinds.items():
+            patched.setitem(copy._deepcopy_dispatch, kind, same)  # type: ignore[attr-defined]
+        yield
+
+
+def _outline(item: Any) -> Any:
+    """Return what the places of routes depend on, and whether Litestar can make them."""
+    if not isinstance(item, Router):
+        return _code(item), tuple(getattr(item, "paths", ()))
+    return item.path, *(
+        (route.path, *map(_code, getattr(route, "route_handlers", ()))) for route in item.routes
+    )
+
+
+def _code(handler: Any) -> Any:
+    function = getattr(handler, "fn", handler)
+    return getattr(function, "__code__", function)  # of OPTIONS, each route has a function of its own
 
 
 class _Statements(dict[Any, Any]):
