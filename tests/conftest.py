@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -128,7 +128,9 @@ def pytest_collection() -> Generator[None, object, object]:
 @pytest.fixture(scope="session", autouse=True)
 def done_once() -> Iterator[None]:
     """What each host does anew is done once."""
-    with sharing.signatures(), sharing.templates(), sharing.statements(), sharing.routes():
+    with ExitStack() as stack:
+        for shared in sharing.EACH:
+            stack.enter_context(shared())
         yield
 
 

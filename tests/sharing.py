@@ -6,10 +6,13 @@ What is shared is a function of what it is made of: it is the same for each host
 from __future__ import annotations
 
 import copy
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from types import CodeType
+from importlib import metadata
+from types import CodeType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +25,7 @@ from litestar.utils.signature import ParsedSignature
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
+from flowactions_hookspecs import PROJECT, plugins
 from flowactions_hookspecs import routes as declared
 from flowactions_plugin.http.openapi import RouteRules
 from flowactions_plugin.pages.rendering import Renderer
@@ -106,6 +110,23 @@ def _code(handler: Any) -> Any:
     return getattr(function, "__code__", function)  # of OPTIONS, each route has a function of its own
 
 
+@contextmanager
+def distributions() -> Iterator[None]:
+    """Have the installed distributions searched for plugins once, as long as no folder of the path changes."""
+    found: dict[Any, list[metadata.Distribution]] = {}
+
+    def with_plugins() -> list[metadata.Distribution]:
+        key = tuple((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.exists(place))  # noqa: PTH110, PTH116
+        if key not in found:
+            every = metadata.distributions()
+            found[key] = [each for each in every if any(it.group == PROJECT for it in each.entry_points)]
+        return found[key]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plugins, "metadata", SimpleNamespace(distributions=with_plugins))
+        yield
+
+
 class _Statements(dict[Any, Any]):
     """Compiled statements of all engines: what an engine keeps for itself, by the kind of its dialect in place of its own."""
 
@@ -132,3 +153,7 @@ def statements() -> Iterator[None]:
     event.listen(Engine, "engine_connect", share)
     yield
     event.remove(Engine, "engine_connect", share)
+
+
+EACH = (distributions, routes, signatures, statements, templates)
+"""All of these."""
