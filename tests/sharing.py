@@ -11,10 +11,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib import metadata
+from importlib import import_module, metadata
 from types import CodeType, SimpleNamespace
 from typing import Any
 
+import httpx
+import httpx2
 import pytest
 from litestar import Router
 from litestar._signature import SignatureModel
@@ -54,8 +56,10 @@ def signatures() -> Iterator[None]:
     make = SignatureModel.create
 
     def create(fn: Any, dependency_name_set: set[str], **given: Any) -> type[SignatureModel]:
-        decoders, dto = tuple(given["type_decoders"] or ()), given["data_dto"]
-        key = (fn.__module__, getattr(fn, "__code__", fn), frozenset(dependency_name_set), decoders, dto)
+        # Each app has its own, which are the same.
+        decoders = tuple(getattr(each, "func", each).__qualname__ for _, each in given["type_decoders"] or ())
+        names = frozenset(dependency_name_set)
+        key = (fn.__module__, getattr(fn, "__code__", fn), names, decoders, given["data_dto"])
         if key not in models:
             models[key] = make(fn=fn, dependency_name_set=dependency_name_set, **given)
         return models[key]
@@ -63,6 +67,16 @@ def signatures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ParsedSignature, "from_fn", from_fn)
         patched.setattr(SignatureModel, "create", create)
+        yield
+
+
+@contextmanager
+def certificates() -> Iterator[None]:
+    """Have the system's certificates read once, and not by each client of a test."""
+    with pytest.MonkeyPatch.context() as patched:
+        for client in (httpx, httpx2):
+            transports = import_module(f"{client.__name__}._transports.default")
+            patched.setattr(transports, "create_ssl_context", cache(transports.create_ssl_context))
         yield
 
 
@@ -155,5 +169,5 @@ def statements() -> Iterator[None]:
     event.remove(Engine, "engine_connect", share)
 
 
-EACH = (distributions, routes, signatures, statements, templates)
+EACH = (certificates, distributions, routes, signatures, statements, templates)
 """All of these."""
