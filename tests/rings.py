@@ -69,7 +69,6 @@ OWN_SQL: Final = (
     "tests/plugin/queue/test_event_ids.py::TestCalls",
     "tests/plugin/queue/test_event_ids.py::TestRate",
     "tests/plugin/queue/test_own_webhooks.py",
-    "tests/plugin/queue/test_turns.py",
     "tests/plugin/test_cli.py::test_before_the_first_start",
 )
 """Where tests are about statements of our own that are the same on both databases (how each of them does what it is for, on rows and
