@@ -1,7 +1,7 @@
 """What receivers of one organization that hang cost another: the time from enqueue to arrival beside them, and alone.
 
     python -m tests.benchmarks.hanging [--database sqlite postgres] [--receivers 12 40 100] [--rows 20] [--rate 10]
-        [--seconds 30] [--rounds 1] [--organizations 1] [--shared another same] [--json]
+        [--seconds 30] [--rounds 1] [--organizations 1] [--shared another same] [--server BIN|URL] [--json]
 
 One organization has so many due rows for each of so many receivers that take connections and never answer; another enqueues at
 a steady rate, and its arrivals are timed from five seconds on: until the tenth, no attempt has timed out yet. A worker

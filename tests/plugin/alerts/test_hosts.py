@@ -26,7 +26,6 @@ from tests.alerting import SECRET, SETTINGS, URL, alerts_in, an_alert, queued
 from tests.commanding import command
 from tests.outages import Outage, refuse, write
 from tests.plugin.pages.conftest import OperatedHost
-from tests.rings import sampled
 from tests.support import AlertedHost, SmallHost, a_walk, development, services_of, transport_of
 from tests.waiting import until
 
@@ -273,7 +272,7 @@ WRONG = {
 }
 
 
-@sampled("kind", WRONG, 3)
+@pytest.mark.parametrize("kind", WRONG)
 def test_settings_that_cannot_send_alerts_are_refused_at_the_start(kind: str) -> None:
     """The error names the setting and what to do, and holds no secret."""
     changes, words = WRONG[kind]

@@ -166,10 +166,9 @@ class TestInstall:
         assert token.dead == "token_revoked"
         assert await run.card() is None
 
-    @sampled(
+    @pytest.mark.parametrize(
         ("code", "said"),
         [("bad_redirect_uri", "bad_redirect_uri"), ("x" * 500, "x" * 100), ("", "unreachable")],
-        size=2,
     )
     async def test_a_refused_exchange_redirects_with_the_providers_code(
         self, run: ChatHost, code: str, said: str

@@ -119,7 +119,7 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
     assert f"{sum(each.failed for each in shares)} of the {attempts} attempts" in verdict.reason
 
 
-@sampled(
+@pytest.mark.parametrize(
     ("ahead", "says"),
     [
         (4999, None),
@@ -128,7 +128,6 @@ def test_failures_of_one_organization_alone_are_no_failure_of_the_service(
         (-240_000, "is 4 min behind the database's: receivers refuse what it signs"),
         (599_900, "is 10 min ahead of the database's: receivers refuse what it signs"),
     ],
-    2,
 )
 def test_a_wrong_clock_of_a_worker_is_a_warning_to_operators(ahead: int, says: str | None) -> None:
     """From five seconds on; from four minutes on with what follows from it. Machines are nothing for an organization."""

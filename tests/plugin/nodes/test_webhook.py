@@ -12,7 +12,6 @@ from flowactions_hookspecs import FlowActions, Node, NodeResult, OriginGone
 from flowactions_plugin.nodes.webhook import attempts_in_words
 from tests.plugin.nodes.running import Running, running
 from tests.recorder import OK, status
-from tests.rings import sampled
 from tests.support import SmallHost, development
 from tests.waiting import until
 
@@ -269,7 +268,7 @@ def _seconds(text_: str) -> float:
     return datetime.fromisoformat(text_).timestamp()
 
 
-@sampled(
+@pytest.mark.parametrize(
     ("delays", "tick_seconds", "words"),
     [
         ((5, 5, 8), None, "4 attempts: at once, then about 5 s, 10 s and 18 s after the first."),
@@ -280,7 +279,6 @@ def _seconds(text_: str) -> float:
         ((60,), 60, "2 attempts: within 1 min, then about 2 min after the first."),
         ((), 60, "1 attempt: within 1 min."),
     ],
-    size=3,
 )
 def test_attempts_are_told_with_their_times(
     delays: tuple[float, ...], tick_seconds: float | None, words: str

@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
+from functools import partial
 from typing import Any, TypeVar
 
 import asyncpg
@@ -20,7 +21,8 @@ from flowactions_hookspecs import FlowActions, Node, Receipt
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.guard import EgressGuard
 from flowactions_plugin.errors import StorageUnavailable
-from flowactions_plugin.queue.enqueue import Outbox
+from flowactions_plugin.queue.enqueue import Outbox, row_of
+from flowactions_plugin.queue.items import Item, write_items
 from flowactions_plugin.queue.keys import FirstUse, KeyUse
 from flowactions_plugin.queue.lanes import Due
 from flowactions_plugin.queue.notifier import CHANNEL
@@ -295,6 +297,24 @@ async def test_racing_keys_are_used_once(database_url: str) -> None:
         assert Counter(receipt.status for receipt in receipts) == {"queued": 8, "duplicate": 120}
         assert all(receipt.delivery_id == first[key] for key, receipt in found)
         assert await written(database) == sorted(map(str, first.values()))
+
+
+async def test_rates_are_counted_in_the_order_of_keys(database_url: str) -> None:
+    """Each counts with a lock: two groups that count the same agents never wait for each other."""
+    counted: list[str] = []
+    async with a_database(database_url) as database:
+        outbox = Outbox(database, EgressGuard(development=True, resolve=None))
+        items = [
+            Item(
+                row_of(a_delivery(id=new_id(1_700_000_000))),
+                KeyUse(outbox.keys, "acme", f"api:{agent}", "k"),
+                lambda _, agent=agent: counted.append(agent),  # type: ignore[misc]
+            )
+            for agent in "cab"
+        ]
+        async with database.write() as connection:
+            await connection.run_sync(partial(write_items, database), items)
+        assert (counted, len(await written(database))) == (["a", "b", "c"], 3)
 
 
 async def test_a_key_goes_with_its_row(database_url: str) -> None:

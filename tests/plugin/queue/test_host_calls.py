@@ -17,7 +17,6 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.host_calls import SecretSource
 from flowactions_plugin.queue.rules import WAIT_CAP_SECONDS, WAIT_LIMIT_SECONDS, Timing
 from tests.queueing import ORIGIN, Queue, a_schedule, continuously, delivering, ok
-from tests.rings import sampled
 from tests.support import SmallHost, a_walk, development, services_of
 from tests.waiting import until
 
@@ -60,7 +59,7 @@ WRONG = [
 ]
 
 
-@sampled(("answer", "said"), WRONG, size=4)
+@pytest.mark.parametrize(("answer", "said"), WRONG)
 async def test_rows_wait_while_their_signing_secret_fails(
     queue: Queue, answer: Any, said: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,19 @@ async def test_a_claim_leaves_the_due_time(queue: Queue) -> None:
         before = row
 
 
+async def test_after_an_outage_a_worker_claims_at_once_what_is_its_own(queue: Queue) -> None:
+    """Nobody else can have sent it. A lease of another worker that ended meanwhile has a grace."""
+    queue.store.contact.prefix = "00000001"
+    mine, others = [await queue.put() for _ in range(2)]
+    assert len(await queue.store.claim(2)) == 2
+    ended = int(await queue.database.time() * 1000) - 500
+    for row_id, prefix in ((mine, "00000001"), (others, "00000002")):
+        changes = f"claimed_until = {ended}, claimed_by = '{prefix}{'0' * 24}'"
+        await queue.run(f"UPDATE flowactions_outbox SET {changes} WHERE id = '{row_id}'")  # noqa: S608
+    queue.store.contact.failed()
+    assert [each.id for each in await queue.store.claim(2)] == [mine]
+
+
 @pytest.mark.ci
 async def test_claims_write_no_index_entry(queue: Queue) -> None:
     """On PostgreSQL nearly every claim is a heap-only update: there is room on the pages, and no indexed value changes."""
