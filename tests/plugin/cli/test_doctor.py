@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.engine import make_url
 
+from flowactions_conformance.chat_provider import Fault
 from flowactions_plugin.cli.checks import Check, Checks, check_egress
 from flowactions_plugin.cli.context import CommandContext
 from flowactions_plugin.cli.diagnosis import _clock, _writing, check_deliveries
@@ -82,6 +83,11 @@ async def test_chat_tokens_and_keys_are_tried(database_url: str, tmp_path: Path)
         assert revoked.code == 0
         assert "warning  chat         organization acme: token_revoked" in revoked.out
         assert "Reconnect the chat workspace." in revoked.out
+        portal = Fault(200, b"<html>Sign in</html>", (("content-type", "text/html"),))
+        run.provider.faults["auth.test"].append(portal)
+        unread = await command("doctor", cwd=tmp_path, **run.host.settings)
+        assert "failed   chat         organization acme: unreadable_answer" in unread.out
+        assert "CHAT_API_URL" in unread.out
         assert (await run.card())["status"] == "active"
         for ended in (well, lost, revoked):
             assert "xoxb" not in ended.out + ended.err
