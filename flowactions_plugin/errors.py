@@ -12,7 +12,7 @@ FlowActionsError (of the contract)
 ├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
 ├── EgressRefused          a rule forbids sending to this URL or address
 ├── SendFailed             a receiver gave no answer; the message says why
-│   ├── ClosedKept         it closed a connection that it had answered on before; of egress.connection
+│   ├── ClosedKept         it did not take a request on a connection that it had answered on before; of egress.connection
 │   ├── NotHttp            what it answered is not HTTP; of egress.response_reader
 │   ├── Unresolved         its name has no address; of egress.dialer
 │   └── ProxyFailed        the egress proxy let nothing through to it; of egress.tunnel

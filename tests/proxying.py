@@ -56,9 +56,12 @@ class Proxy:
             writer.write(OPENED)
         else:
             back.write(head)
-        async with asyncio.TaskGroup() as both:
-            both.create_task(pumped(reader, back))
-            both.create_task(pumped(there, writer))
+        try:
+            async with asyncio.TaskGroup() as both:
+                both.create_task(pumped(reader, back))
+                both.create_task(pumped(there, writer))
+        finally:
+            back.close()
 
 
 @asynccontextmanager

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from slack_sdk.web.async_client import AsyncWebClient
 
 CALL_SECONDS: Final = 5
-KEEP_ALIVE_SECONDS: Final = 3
-"""Shorter than the idle timeout of any server: a request on a connection that the server closes would be lost."""
 
 _QUIET: Final = logging.Logger("flowactions.chat.sdk", logging.CRITICAL)  # noqa: LOG001  not attached on purpose
 """Not attached to a handler, because the SDK logs codes and secrets at debug level."""
@@ -271,7 +269,6 @@ class _Session:
                 raise
             raise ChatRefused(UNREADABLE_ANSWER, detail=f"its body ended with {type(exc).__name__}") from None
         finally:
-            # A connection that was read to the end is in the pool already; any other is closed.
             response.close()
         headers = {str(name).lower(): str(value) for name, value in response.headers.items()}
         yield _Answer(headers, read_answer(response.status, headers, body))
@@ -281,8 +278,10 @@ class _Session:
 
         if self._session is None:
             # It is shared by all organizations, so it stores no cookies. Calls above its limit wait within their own time.
+            # No connection is kept: a call on one that was closed or lost would have to be repeated, and the provider knows
+            # no ids, so a message could be posted twice.
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=500, keepalive_timeout=KEEP_ALIVE_SECONDS),
+                connector=aiohttp.TCPConnector(limit=500, force_close=True),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
                 # `answers` decompresses with a size limit.

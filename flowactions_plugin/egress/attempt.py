@@ -36,6 +36,7 @@ DEADLINE_SECONDS: Final = 10.0
 RESPONSE_KEPT_BYTES: Final = 2048
 
 CLOSED_KEPT: Final = "the other side closed a kept connection without an answer"
+LOST_KEPT: Final = "nothing acknowledged the request on a kept connection for three seconds"
 SENT_AGAIN: Final = "sent again on a fresh connection"
 HEADERS_NOT_KEPT: Final = "headers above 64 KiB, not kept"
 UNSIGNED: Final = "not signed"
@@ -43,6 +44,7 @@ PROBE: Final = "probe"
 NOTES: Final = MappingProxyType(
     {
         "closed": CLOSED_KEPT,
+        "lost": LOST_KEPT,
         "again": SENT_AGAIN,
         "headers": HEADERS_NOT_KEPT,
         "proxy": THROUGH_PROXY,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import select
 import socket
 import ssl
-from typing import Final, cast
+from contextlib import suppress
+from typing import Final, Protocol, cast
 
 from flowactions_plugin.egress.attempt import Progress, Response
-from flowactions_plugin.egress.pool import Pool
 from flowactions_plugin.egress.response_reader import NotHttp, ResponseReader
 from flowactions_plugin.egress.transport_errors import broke, broke_off, closed_unanswered, not_http
 from flowactions_plugin.errors import SendFailed
@@ -17,12 +18,54 @@ from flowactions_plugin.errors import SendFailed
 WRITE_BYTES: Final = 64 * 1024
 """How much of a large body is handed over at once, so that other requests proceed."""
 
+SILENCE_MS: Final = 3000
+"""How long the other side of a kept connection may leave a request unacknowledged, before the kernel ends the connection."""
+
+_USER_TIMEOUT: Final[int | None] = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux has it
+
 _CLOSED_BY_PEER: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What a read or a write fails with when the other side has closed or reset the connection."""
 
 
+_SILENT: Final = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH})
+"""How the kernel says that nothing was acknowledged."""
+
+
 class ClosedKept(SendFailed):
-    """The other side closed a connection that it had answered on before; no byte came after this request."""
+    """The other side closed a connection that it had answered on before, or its path was lost; no byte came after this request.
+
+    Attributes:
+        is_lost: whether nothing acknowledged the request.
+    """
+
+    is_lost = False
+
+
+class Keeper(Protocol):
+    """The pool, as its connections see it.
+
+    Attributes:
+        buffer: what all connections of an event loop read to, in turn.
+    """
+
+    buffer: memoryview
+
+    def released(self, connection: Connection, head: bytes) -> None:
+        """Take a connection that has read a response with this head, and may take the next request."""
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+
+    def closed_early(self, key: str, *, is_certain: bool = False) -> None:
+        """Record that a kept connection to a destination did not take its next request."""
+
+
+def probe_when_idle(connection: socket.socket) -> None:
+    """Have the kernel probe a connection while it is idle, and close it after three probes that nobody acknowledged."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPALIVE", 5), ("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -43,17 +86,19 @@ class Connection(asyncio.BufferedProtocol):
         fit_until: until when it is kept, by the same clock; the pool sets it.
     """
 
-    def __init__(self, key: str, where: str, pool: Pool) -> None:
+    def __init__(self, key: str, where: str, pool: Keeper) -> None:
         self.key = key
         self._where = where
         self._pool = pool
         self._buffer = pool.buffer
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
         self._poll = select.poll()
         self._reader = ResponseReader()
         self._response: asyncio.Future[Response] | None = None  # of the request that is out
         self.may_begin = True
+        self._is_small = True  # the request that is out
         self._is_written = False  # all of the request, or it waits in the transport to be
         self._is_answered = False  # any byte has come since it went out
         self._has_answered = False  # an earlier request: the receiver may have closed it since
@@ -77,7 +122,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def attach(self, connection: socket.socket) -> None:
         """Set the connection's socket, to ask the kernel which bytes have arrived."""
+        self._socket = connection
         self._poll.register(connection, select.POLLIN)
+        if _USER_TIMEOUT is None:
+            probe_when_idle(connection)
 
     def is_quiet(self) -> bool:
         """Return whether nothing waits to be read: neither bytes that nobody asked for nor the end."""
@@ -95,9 +143,9 @@ class Connection(asyncio.BufferedProtocol):
         if not self.may_begin:
             raise self._failure(self._lost)
         progress.enter("sending the request")
-        is_small = len(body) <= WRITE_BYTES
+        is_small = self._is_small = self._is_written = len(body) <= WRITE_BYTES
         self.may_begin = self._is_answered = False
-        self._is_written = is_small
+        self._bound_silence()
         self._reader.begin(head_only=head_only)
         response: asyncio.Future[Response] = self._loop.create_future()
         self._response = response
@@ -118,6 +166,16 @@ class Connection(asyncio.BufferedProtocol):
         self.may_begin = False
         if self._transport is not None:
             self._transport.abort()
+
+    def _bound_silence(self) -> None:
+        """Bound how long a request on a kept connection may stay unacknowledged, except a large one: its window may be full."""
+        if _USER_TIMEOUT is not None and self._socket is not None and self._has_answered:
+            with suppress(OSError):  # it is lost already
+                self._socket.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, SILENCE_MS if self._is_small else 0)
+
+    def _is_silent(self) -> bool:
+        """Return whether it was kept, this side has not closed it, and no byte came since this request."""
+        return self._has_answered and not self._is_answered and not self._is_closed_here
 
     def _put(self, data: bytes | memoryview) -> None:
         """Hand bytes over, unless the connection is about to be lost, which ends the request."""
@@ -140,6 +198,8 @@ class Connection(asyncio.BufferedProtocol):
         """Return what was read of the response to a request that was given up, if its head was complete."""
         if response.done() and not response.cancelled() and response.exception() is None:
             return response.result()  # the connection was handed back, and may be another request's by now
+        if self._is_silent() and (response.cancelled() or not response.done()):
+            self._pool.closed_early(self.key, is_certain=True)
         response.cancel()  # nobody waits for it any more
         self.close()
         return self._read()
@@ -161,12 +221,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _failure(self, exc: Exception | None) -> SendFailed:
         """Return why there is no response, now that the connection is lost."""
-        by_peer = not self._is_closed_here and (exc is None or isinstance(exc, _CLOSED_BY_PEER))
         error = SendFailed(closed_unanswered(self._where))
+        is_lost = isinstance(exc, OSError) and exc.errno in _SILENT and self._is_small
         if self._is_answered:
             error = SendFailed(broke_off(self._where))
-        elif by_peer and self._has_answered:
+        elif self._is_silent() and (is_lost or exc is None or isinstance(exc, _CLOSED_BY_PEER)):
             error = ClosedKept(str(error))
+            error.is_lost = is_lost
         elif exc is not None:
             error = SendFailed(broke(self._where, exc))
         error.__cause__ = exc

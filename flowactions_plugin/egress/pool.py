@@ -7,10 +7,9 @@ import re
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from flowactions_plugin.egress.connection import Connection
+from flowactions_plugin.egress.connection import Connection
 
 LONGEST_IDLE_SECONDS: Final = 60.0
 """How long a connection may be idle before it is used again, whatever the receiver has said."""
@@ -22,7 +21,7 @@ SWEEP_SECONDS: Final = 5.0
 """How often connections are closed that have become too old to be used again. Age is checked at each use anyway."""
 
 WINDOW_SECONDS: Final = 600.0
-"""Two repeated requests within this time make a destination one that closes early, for as long again."""
+"""Two repeated requests within this time make a destination one that closes early, for as long again; so does one lost path."""
 
 _KEEP_ALIVE: Final = re.compile(rb"\nkeep-alive:([^\r\n]*)", re.IGNORECASE)
 _PARAMETER: Final = re.compile(rb"(?:^|[\s,;])(timeout|max)\s*=\s*\"?0*([0-9]+)", re.IGNORECASE)
@@ -129,11 +128,11 @@ class Pool:
         if self._sweep is None:
             self._sweep_later()
 
-    def closed_early(self, key: str) -> None:
-        """Record that a kept connection to a destination was closed just as a request went out on it, which is repeated."""
+    def closed_early(self, key: str, *, is_certain: bool = False) -> None:
+        """Record that a kept connection to a destination did not take a request; ``is_certain``: nor would its siblings."""
         now = self._clock()
         before = self._repeated.pop(key, None)
-        self._repeated[key] = (now, before is not None and now - before[0] < WINDOW_SECONDS)
+        self._repeated[key] = (now, is_certain or (before is not None and now - before[0] < WINDOW_SECONDS))
         if len(self._repeated) > 4096:
             self._repeated.popitem(last=False)
 

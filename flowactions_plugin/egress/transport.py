@@ -11,7 +11,7 @@ import base64
 from collections.abc import Callable, Sequence
 
 from flowactions_plugin.clock import lease_clock
-from flowactions_plugin.egress.attempt import CLOSED_KEPT, SENT_AGAIN, Progress, Request, Response
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, LOST_KEPT, SENT_AGAIN, Progress, Request, Response
 from flowactions_plugin.egress.connection import ClosedKept, Connection
 from flowactions_plugin.egress.destination import Destination
 from flowactions_plugin.egress.dialer import Dialer, Endpoint, Unresolved
@@ -59,8 +59,8 @@ class OutboundTransport:
     async def send(self, request: Request) -> Response:
         """Send a request.
 
-        If the other side closes a kept connection before any byte of an answer, the request is sent once more, on a
-        fresh connection. So a receiver can get it twice in one attempt.
+        If a kept connection is closed by the other side or its path was lost, before any byte of an answer, the request is
+        sent once more, on a fresh connection. So a receiver can get it twice in one attempt.
 
         Raises:
             EgressRefused: the guard forbids an address.
@@ -75,11 +75,11 @@ class OutboundTransport:
         body, head_only = request.body or b"", request.method == "HEAD"
         try:
             return await connection.request(head, body, progress, head_only=head_only)
-        except ClosedKept:
-            self._pool.closed_early(destination.key)
-            progress.notes = (CLOSED_KEPT,)
+        except ClosedKept as exc:
+            self._pool.closed_early(destination.key, is_certain=exc.is_lost)
+            progress.notes = (LOST_KEPT if exc.is_lost else CLOSED_KEPT,)
             connection = await self._open(destination, progress)
-            progress.notes = (CLOSED_KEPT, SENT_AGAIN)
+            progress.notes += (SENT_AGAIN,)
             return await connection.request(head, body, progress, head_only=head_only)
 
     async def aclose(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from flowactions_plugin.egress.attempt import CLOSED_KEPT
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, LOST_KEPT
 from flowactions_plugin.egress.transport_errors import PROXY_FAILED, THROUGH_PROXY
 from flowactions_plugin.insights.results import Certainty, DeliveryDetail, Pause, Worker
 from flowactions_plugin.insights.verdict import about, moment
@@ -43,7 +43,9 @@ def certainty(status_code: int | None, error: str | None, note: str | None) -> C
     if status_code is not None or _ANSWERED.match(error or ""):
         return "answered"
     # If the request was to be sent again, only the second connection can have failed.
-    sent = CLOSED_KEPT in (note or "") or not _NEVER_CONNECTED.match(error or "")
+    sent = any(each in (note or "") for each in (CLOSED_KEPT, LOST_KEPT)) or not _NEVER_CONNECTED.match(
+        error or ""
+    )
     return "sent, no answer" if sent else "never connected"
 
 

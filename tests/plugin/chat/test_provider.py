@@ -24,8 +24,10 @@ from flowactions_plugin.chat.provider import SlackProvider
 from tests.authority import inner_authority
 from tests.chatting import ChatHost, chat_host, chat_settings
 from tests.loopback import listening
+from tests.recorder import status
 from tests.rings import sampled
 from tests.support import SmallHost
+from tests.swallowing import Swallowing
 
 ENVIRONMENT = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
@@ -190,6 +192,26 @@ async def test_https_uses_a_tunnel_that_hides_the_token(
     assert len(arrived) == 2
     assert all(b"xoxb-hush" in head and b"roxy" not in head for head in arrived)
     assert trap == []
+
+
+async def test_each_call_has_a_connection_of_its_own() -> None:
+    """The path of one that was kept may be lost without a word, and a call cannot be repeated: the provider knows no ids."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(status(200, "content-type: application/json", body=b'{"ok":true,"ts":"1.0001"}'))
+
+    receiver = Swallowing(answer)
+    async with listening(receiver.serve) as port:
+        provider = SlackProvider(f"http://127.0.0.1:{port}/api/", None, None)
+        try:
+            for calls in (1, 2):
+                assert await provider.post_message("xoxb-1", "C1", "hi") == "1.0001"
+                assert receiver.connections == calls
+                receiver.lose()
+        finally:
+            await provider.aclose()
 
 
 @sampled("status", [301, 302, 303, 307, 308], size=1)

@@ -8,6 +8,7 @@ import pytest
 
 from flowactions_plugin.clock import to_iso
 from flowactions_plugin.egress import transport_errors
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, LOST_KEPT
 from flowactions_plugin.insights.explain import certainty, why_not_sent
 from flowactions_plugin.insights.results import Attempt, DeliveryDetail, Pause, Worker
 from flowactions_plugin.storage.schema import QUARANTINE_AFTER
@@ -46,6 +47,12 @@ def attempt(error: str | None, status_code: int | None = None) -> Attempt:
 def test_it_is_said_whether_the_receiver_can_have_had_an_attempt(error: str, expected: str) -> None:
     """Where the reason does not say, it may have: a replay could bring it a second time."""
     assert certainty(None, error, None) == expected
+
+
+@pytest.mark.parametrize("note", [CLOSED_KEPT, LOST_KEPT])
+def test_a_request_that_found_no_fresh_connection_may_have_arrived_on_the_kept_one(note: str) -> None:
+    """Only the second connection has failed."""
+    assert certainty(None, transport_errors.cannot_connect(WHERE, TimeoutError()), note) == "sent, no answer"
 
 
 def test_an_attempt_with_a_status_was_answered() -> None:

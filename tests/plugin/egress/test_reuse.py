@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ssl
 from contextlib import suppress
 from itertools import product
 from typing import Any, cast
@@ -103,22 +105,41 @@ async def test_what_is_lost_stays_lost() -> None:
         await (await driven.begin())
 
 
-@pytest.mark.parametrize(("kept", "answered", "by_peer"), list(product([True, False], repeat=3)))
-async def test_a_request_goes_out_again_only_if_a_kept_connection_was_closed_before_any_byte(
-    kept: bool, answered: bool, by_peer: bool
+ENDS: list[tuple[Exception | None, bool, bool]] = [
+    # how it ended, whether a small request goes out again, and whether its path was lost
+    (None, True, False),
+    (ConnectionResetError(errno.ECONNRESET, ""), True, False),
+    (BrokenPipeError(errno.EPIPE, ""), True, False),
+    (ssl.SSLEOFError(), True, False),
+    (TimeoutError(errno.ETIMEDOUT, ""), True, True),
+    (OSError(errno.EHOSTUNREACH, ""), True, True),
+    (OSError(errno.ENETUNREACH, ""), True, True),
+    (ssl.SSLError(1, "bad record mac"), False, False),
+    (OSError(errno.EIO, ""), False, False),
+]
+
+
+@pytest.mark.parametrize(("end", "again", "lost"), ENDS)
+async def test_a_request_goes_out_again_only_if_a_kept_connection_ended_before_any_byte(
+    end: Exception | None, again: bool, lost: bool
 ) -> None:
-    """All three hold: it had answered before, not one byte came back, and the other side has closed it."""
-    driven = Driven()
-    if kept:
-        await driven.use()
-    task = await driven.begin()
-    if answered:
-        driven.receive(b"H")
-    driven.connection.connection_lost(None if by_peer else OSError(113, "EHOSTUNREACH"))
-    with pytest.raises(SendFailed) as failed:
-        await task
-    assert isinstance(failed.value, ClosedKept) is (kept and not answered and by_peer)
-    assert not driven.connection.may_begin
+    """It had answered before, not one byte came back, and the other side has closed it or no longer hears of it."""
+    for kept, answered, closed_here, large in product([True, False], repeat=4):
+        driven = Driven()
+        if kept:
+            await driven.use()
+        task = await driven.begin(LARGE if large else b"")
+        if answered:
+            driven.receive(b"H")
+        if closed_here:
+            driven.connection.close()
+        driven.connection.connection_lost(end)
+        with pytest.raises(SendFailed) as failed:
+            await task
+        goes = kept and not answered and not closed_here and again and not (lost and large)
+        assert isinstance(failed.value, ClosedKept) is goes
+        assert getattr(failed.value, "is_lost", False) is (goes and lost)
+        assert not driven.connection.may_begin
 
 
 HEAD = b"HTTP/1.1 200 OK\r\n"
