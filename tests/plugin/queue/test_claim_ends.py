@@ -261,7 +261,8 @@ class TestLost:
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, ok)
         limits = executor.load.limits
-        limits.record(replace(claim, lane=claim.lane + 1), Outcome(0, 0, error="timed out after 10 s"))
+        host = (claim.organization_id, claim.destination)
+        limits.record(claim.lane + 1, host, Outcome(0, 0, error="timed out after 10 s"))
         assert limits.limited()
         await queue.run("DELETE FROM flowactions_outbox")
         await executor.execute(claim)
