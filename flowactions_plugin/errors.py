@@ -54,6 +54,7 @@ class StorageUnavailable(FlowActionsError):
         code: the error's SQLSTATE, or SQLite's name of it, if it has one.
         repeatable: whether a transaction of the plugin's own was rolled back because it conflicted with another one.
         may_be_written: whether the database was asked to commit and did not answer.
+        obstacle: who holds a lock, or which rights are missing, for operators; ``None``: it is not known.
     """
 
     def __init__(self, message: str | None = None, code: str | None = None) -> None:
@@ -61,6 +62,7 @@ class StorageUnavailable(FlowActionsError):
         self.code = code
         self.repeatable = False
         self.may_be_written = False
+        self.obstacle: str | None = None
 
 
 class SchemaOutdated(StorageUnavailable):

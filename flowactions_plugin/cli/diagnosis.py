@@ -166,7 +166,7 @@ async def _writing(context: CommandContext) -> Said:
     except StorageUnavailable as exc:
         advice = "nothing can be enqueued, claimed or completed until the database can be written; then everything continues without a restart"
         return Said("failed", str(exc), advice)
-    return Said("ok", "a row was written, and removed")
+    return Said("ok", "a row of each table was written, changed and removed")
 
 
 async def _clock(context: CommandContext) -> Said:

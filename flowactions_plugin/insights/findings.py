@@ -252,6 +252,20 @@ def _others(facts: Facts) -> Iterator[Finding]:
             "claims and searches pass over",
             "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot",
         )
+    if facts.lacking:
+        yield Finding(
+            "failed",
+            "rights",
+            f"this process's role lacks {', '.join(facts.lacking)}",
+            "give it the rights, as production.md says: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA …",
+        )
+    for held in facts.blockers:
+        yield Finding(
+            "warning",
+            "locks",
+            f"{printable(held.words)}: what needs it waits{', also who only reads' if held.reads else ''}",
+            "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends it",
+        )
     if facts.limited:
         limited = [since for own in facts.limited.values() for since in own.values()]
         number, since = plural(len(limited), "destination is", "destinations are"), moment(min(limited))

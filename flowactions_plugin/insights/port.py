@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -11,7 +12,7 @@ from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.errors import FilterInvalid, StorageUnavailable
 from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search, standing
 from flowactions_plugin.insights.explain import why_not_sent
@@ -65,6 +66,9 @@ MOST_ATTEMPTS: Final = 200
 MOST_RESENT: Final = 1000
 """How many of the rows that were sent again from one are read."""
 
+READ_MORE_SECONDS: Final = 2.5
+"""Beside those of `answering`: a page says within a few seconds that the database is locked."""
+
 AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
@@ -97,8 +101,17 @@ class Insights:
         self._uptime_ms = uptime_ms
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        async with self._database.read() as connection:
-            return await connection.run_sync(work)
+        """Read; when the database does not answer in time, ask it who keeps it from that."""
+        try:
+            async with self._database.answering(READ_MORE_SECONDS), self._database.read() as connection:
+                return await connection.run_sync(work)
+        except StorageUnavailable as exc:
+            with suppress(StorageUnavailable):
+                async with self._database.answering(), self._database.read() as connection:
+                    exc.obstacle = await connection.run_sync(self._database.obstacle)
+            if exc.obstacle is not None:
+                exc.args = (f"{exc}: {exc.obstacle}",)
+            raise
 
     async def _rows(self, query: Select[Any], limit: int) -> Sequence[Row[Any]]:
         return await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())

@@ -19,9 +19,15 @@ from litestar.types import ExceptionHandlersMap
 from markupsafe import escape
 
 from flowactions_plugin.clock import moment
-from flowactions_plugin.errors import ActionForbidden, ActionInvalid, FilterInvalid, TooManyPauses
+from flowactions_plugin.errors import (
+    ActionForbidden,
+    ActionInvalid,
+    FilterInvalid,
+    StorageUnavailable,
+    TooManyPauses,
+)
 from flowactions_plugin.http.auth import sign_in_url
-from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem
+from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem, ProblemDetails
 from flowactions_plugin.insights.fields import TIMES
 from flowactions_plugin.insights.filters import Filter, to_query
 from flowactions_plugin.insights.verdict import clock_offset
@@ -196,5 +202,17 @@ def page_handlers(renderer: Renderer, login_url: str | None) -> ExceptionHandler
         code = next((code for kind, code in _CODES.items() if isinstance(exc, kind)), "invalid_request")
         return HANDLERS[Problem](_, Problem(code, str(exc)))
 
-    handlers = {**HANDLERS, FilterInvalid: unusable, ActionInvalid: unusable}
+    def unavailable(request: Request[Any, Any, Any], exc: StorageUnavailable) -> Response[Any]:
+        answer: Response[ProblemDetails] = HANDLERS[StorageUnavailable](request, exc)
+        viewer = viewer_of(request)
+        if exc.obstacle is not None and viewer is not None and viewer.sees_all:
+            answer.content.detail = f"The database did not answer: {exc.obstacle}."
+        return answer
+
+    handlers = {
+        **HANDLERS,
+        FilterInvalid: unusable,
+        ActionInvalid: unusable,
+        StorageUnavailable: unavailable,
+    }
     return {**{kind: as_page(handler) for kind, handler in handlers.items()}, SignInNeeded: sign_in}

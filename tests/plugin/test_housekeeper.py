@@ -176,19 +176,21 @@ async def test_an_entry_that_fails_is_logged_and_done_again(caplog: pytest.LogCa
 
 
 async def test_an_outage_pauses_everything_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """One wait for all: nothing is begun until the database answers the housekeeper, and then all go on."""
+    """One wait for all: nothing is begun until the database answers, but what says that the process lives; then all go on."""
     database = Database()
 
     async def reads() -> None:
         database.check()
 
-    works = [Work(name, act=reads) for name in ("a", "b")] + [Work("memory")]
-    async with keeping(*works, database=database):
+    works, lives = [Work(name, act=reads) for name in ("a", "b")] + [Work("memory")], Work("lives")
+    lives.entry = lives.entry._replace(always=True)
+    async with keeping(*works, lives, database=database):
         await until(lambda: all(each.begun > 5 for each in works))
         database.is_away = True
         await until(lambda: database.tries > 3)
         begun = [each.begun for each in works]
-        await until(lambda: database.tries > 6)
+        seen = lives.begun
+        await until(lambda: database.tries > 6 and lives.begun > seen + 5)
         assert [each.begun for each in works] == begun
         assert "out of reach" in caplog.text
         database.is_away = False
