@@ -31,7 +31,6 @@ FlowActionsError (of the contract)
 ├── NotAuthentic           an inbound request is not signed by its provider; of inbound.requests
 ├── FilterInvalid          a search field cannot be read; the message names it and says what is allowed
 ├── ActionInvalid          a bulk action or a pause cannot be made as it is asked for; the message says why
-│   ├── SetChanged         its rows are others than those that were shown
 │   ├── ActionForbidden    an operator has begun it, and only operators may end it
 │   └── TooManyPauses      the organization has paused as many destinations as it may
 ├── RequestInvalid         a request's body is not JSON that all parsers read alike, or holds no valid event
@@ -182,10 +181,6 @@ class FilterInvalid(FlowActionsError):
 
 class ActionInvalid(FlowActionsError):
     """A bulk action or a pause cannot be made as it is asked for."""
-
-
-class SetChanged(ActionInvalid):
-    """The rows are others than those that were shown: look at them again."""
 
 
 class ActionForbidden(ActionInvalid):

@@ -212,7 +212,7 @@ async def _nodes(checks: Checks, insights: Insights, overview: Overview) -> None
         if origin.failed < NODE_FAILURES:
             break
         organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
-        wanted = Filter(organization_id=organization, flow_id=origin.flow_id, node_id=origin.node_id)
+        wanted = Filter.of(organization=organization, flow=origin.flow_id, node=origin.node_id)
         rows = (await insights.deliveries(Scope(), wanted, None, NODE_READ)).rows
         ended = [
             row

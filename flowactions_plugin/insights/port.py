@@ -202,11 +202,15 @@ class Insights:
         Raises:
             FilterInvalid: ``before`` is no `Page.next_cursor` of this search.
         """
-        return await self._read(lambda connection: search.page(connection, scope, wanted, before, limit))
+        return await self._read(
+            lambda connection: search.page(connection, self._database, scope, wanted, before, limit)
+        )
 
     async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter."""
-        return await self._read(lambda connection: search.counted(connection, scope, wanted, limit))
+        return await self._read(
+            lambda connection: search.counted(connection, self._database, scope, wanted, limit)
+        )
 
     async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
         """Return one delivery with everything that is known of it; ``None``: there is none within the scope."""
@@ -376,7 +380,9 @@ def _action(connection: Connection, scope: Scope, action_id: str | None) -> Acti
     action = action_of(found, scope)
     # Of an operator's action on rows of all organizations, an organization sees who and why, not which rows nor how many.
     return (
-        action if scope.allows(action.organization_id) else replace(action, filter=Filter(), counted=0, done=0)
+        action
+        if scope.allows(action.organization_id)
+        else replace(action, filter="", counted=0, done=0, sent=0)
     )
 
 

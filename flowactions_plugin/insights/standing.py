@@ -32,6 +32,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
+from flowactions_plugin.insights.search import is_paused
 from flowactions_plugin.insights.verdict import (
     FAILING_MINUTES,
     Blocked,
@@ -482,14 +483,6 @@ def with_depth(
         waiting = Counted(number=0 if row is None else row.number, exact=exact)
         shown.append(replace(each, waiting=waiting, waiting_since=None if row is None else row.since))
     return shown
-
-
-def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
-    """Return the condition that a destination is paused, by its organization or for all."""
-    return exists().where(
-        pauses.c.destination == destination,
-        or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
-    )
 
 
 def pauses_of(scope: Scope) -> list[ColumnElement[bool]]:

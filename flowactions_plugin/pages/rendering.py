@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
-import msgspec
 from litestar import MediaType, Request, Response
 from litestar.response import Redirect
 from litestar.types import ExceptionHandlersMap
@@ -28,8 +27,7 @@ from flowactions_plugin.errors import (
 )
 from flowactions_plugin.http.auth import sign_in_url
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem, ProblemDetails
-from flowactions_plugin.insights.fields import TIMES
-from flowactions_plugin.insights.filters import Filter, to_query
+from flowactions_plugin.insights.filters import TIMES, Filter, parse
 from flowactions_plugin.insights.verdict import clock_offset
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
@@ -104,11 +102,12 @@ class Renderer:
             "plural": plural,
             "clock_offset": clock_offset,
             "exact": escape,
-            "filter_words": filter_words,
+            "chips": chips,
         }
         made.globals |= {
             "share": formats.share,
             "query": query_text,
+            "matching": lambda **fields: query_text({"q": str(Filter.of(**fields))}),
             "times": TIMES,
             "files": {name.partition(".")[0]: name for name in self.files},
         }
@@ -142,14 +141,13 @@ class Renderer:
         )
 
 
-def filter_words(stored: Filter | str | None) -> dict[str, str]:
-    """Return a filter in words; what is stored and cannot be read is shown as it is."""
-    if stored is None:
-        return {}
+def chips(words: str | None) -> list[tuple[str, str]]:
+    """Return the terms of a filter in words: names and values; what is stored and cannot be read is shown as it is."""
     try:
-        return to_query(msgspec.json.decode(stored, type=Filter) if isinstance(stored, str) else stored)
-    except (msgspec.MsgspecError, ValueError, OverflowError):
-        return {"filter": str(stored)}
+        terms = parse(words or "").terms
+    except FilterInvalid:
+        return [("filter", words or "")]
+    return [(f"{'not ' if each.excluded else ''}{each.name}", each.text) for each in terms]
 
 
 def base_of(request: ASGIRequest) -> str:

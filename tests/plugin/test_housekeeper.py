@@ -260,7 +260,7 @@ async def test_bulk_actions_are_looked_for_less_often_while_there_is_none(queue:
     await queue.put()
     await queue.run("UPDATE flowactions_outbox SET status = 'dead', finished_at = created_at - 1000")
     preview = await Operations(queue.database).preview(ACME, "retry", Filter())
-    await Operations(queue.database).change(ACME, preview.chosen, MAYA, "", delay_seconds=0)
+    await Operations(queue.database).change(ACME, preview.chosen, MAYA, "")
     busy = await act()
     assert busy is not None
     assert busy <= POLL_SECONDS
