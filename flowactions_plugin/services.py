@@ -243,7 +243,7 @@ class Services:
             Entry(
                 "contact with the queue", delivery.claims.contact.lease_seconds / 15, delivery.claims.touch, 90
             ),
-            Entry("statistics", 5, self._monitor.report, 300),
+            Entry("statistics", 5, self._monitor.report, 300, always=True),
         ]
         if not delivery.claims_all:
             return entries

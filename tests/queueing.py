@@ -99,14 +99,10 @@ class Deliveries(Insights):
         """Retry the dead rows of a filter, as a bulk action does; give how many there were."""
         operations, scope = Operations(self._database), Scope(organization_id)
         preview = await operations.preview(scope, "retry", wanted)
-        if not preview.chosen.count:
-            return 0
-        action = await operations.change(
-            scope, preview.chosen, SOMEBODY, "", reset_attempts=reset_attempts, delay_seconds=0
-        )
-        while await Engine(self._database).run_step(action.id) is not None:
+        action = await operations.change(scope, preview.chosen, SOMEBODY, "", reset_attempts=reset_attempts)
+        while action is not None and await Engine(self._database).run_step(action.id) is not None:
             pass
-        return preview.chosen.count
+        return preview.count
 
     async def cancel(self, row_id: str, organization_id: str, reason: str) -> bool:
         return await change_one(self._database, "cancel", row_id, Scope(organization_id), SOMEBODY, reason)

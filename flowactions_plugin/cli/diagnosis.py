@@ -166,7 +166,7 @@ async def _writing(context: CommandContext) -> Said:
     except StorageUnavailable as exc:
         advice = "nothing can be enqueued, claimed or completed until the database can be written; then everything continues without a restart"
         return Said("failed", str(exc), advice)
-    return Said("ok", "a row was written, and removed")
+    return Said("ok", "a row of each table was written, changed and removed")
 
 
 async def _clock(context: CommandContext) -> Said:
@@ -212,7 +212,7 @@ async def _nodes(checks: Checks, insights: Insights, overview: Overview) -> None
         if origin.failed < NODE_FAILURES:
             break
         organization, flow, node = origin.organization_id, origin.flow_id or "", origin.node_id or ""
-        wanted = Filter(organization_id=organization, flow_id=origin.flow_id, node_id=origin.node_id)
+        wanted = Filter.of(organization=organization, flow=origin.flow_id, node=origin.node_id)
         rows = (await insights.deliveries(Scope(), wanted, None, NODE_READ)).rows
         ended = [
             row

@@ -21,10 +21,10 @@ from flowactions_plugin.storage.retention import DAY_MS
 
 
 async def list_deliveries(
-    context: CommandContext, limit: int, cursor: str | None, **given: str | None
+    context: CommandContext, limit: int, cursor: str | None, where: str | None, **given: str | None
 ) -> tuple[Page, int]:
     """List deliveries; a page of a search that no index serves may be empty, so the next ones are asked for."""
-    wanted = filter_of(given)
+    wanted = filter_of(where, **given)
     rows: list[Delivery] = []
     while True:
         page = await context.insights.deliveries(Scope(), wanted, cursor, limit - len(rows))
@@ -58,7 +58,7 @@ async def show(context: CommandContext, delivery_id: str) -> int | tuple[Found, 
     """Show one delivery."""
     found = await context.insights.delivery(Scope(), delivery_id.lower())
     if found is None:
-        status("flowactions: no delivery has this id; 'outbox list --event-id' searches by event")
+        status("flowactions: no delivery has this id; 'outbox list --where event:<id>' searches by event")
         return FAILED
     show_delivery(found)
     return found, DONE

@@ -10,6 +10,7 @@ from typing import Final, get_args
 from urllib.parse import urlencode
 
 from flowactions_plugin.insights.curl import quoted
+from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import Finding, Level, Verdict, Worker, Worst
 from flowactions_plugin.insights.verdict import ABSENT_MS, SKEW_MS, Facts, about, clock_words, moment
 from flowactions_plugin.log_text import plural, printable
@@ -55,15 +56,15 @@ def worst_of(verdict: Verdict, findings: Sequence[Finding]) -> Worst:
     return "failed" if "failed" in levels else "warning" if "warning" in levels else "ok"
 
 
-def see(**options: str) -> str:
-    """Return the advice to look at deliveries, by the options of ``outbox list``."""
-    wanted = " ".join(f"--{name} {quoted(value)}" for name, value in options.items())
-    return f"see what it answers: flowactions outbox list {wanted}, then outbox show of one"
+def see(**fields: str) -> str:
+    """Return the advice to look at the deliveries that meet a filter."""
+    where = quoted(str(Filter.of(**fields)))
+    return f"see what it answers: flowactions outbox list --where {where}, then outbox show of one"
 
 
-def listed(**fields: str) -> str:
+def listed(**fields: str | None) -> str:
     """Return the link to the deliveries that meet a filter."""
-    return f"/deliveries?{urlencode({name: value for name, value in fields.items() if value})}"
+    return f"/deliveries?{urlencode({'q': str(Filter.of(**fields))})}"
 
 
 def _more(
@@ -164,10 +165,10 @@ def _blocked(facts: Facts) -> Iterator[Finding]:
             "failed" if each.organizations > 1 else "warning",
             "waiting",
             f"{waits}, without an attempt, since {moment(each.since)}: {printable(each.reason, message=True)}",
-            "repair what is named, and they continue by themselves: flowactions outbox list --error waits",
+            "repair what is named, and they continue by themselves: flowactions outbox list --where error:waits",
             link,
         )
-    see_them = "flowactions outbox list --error waits"
+    see_them = "flowactions outbox list --where error:waits"
     yield from _more("waiting", len(facts.blocked) - NAMED, "reason", "reasons", see_them, link, exact=False)
 
 
@@ -205,7 +206,7 @@ def _destinations(facts: Facts) -> Iterator[Finding]:
             f"{printable(each.destination)}{of} has failed {each.failures_in_row} times in a row since "
             f"{moment(each.failing_since)}: {printable(each.last_reason, message=True)}{more}",
             see(destination=each.destination),
-            listed(destination=each.destination, organization=each.organization_id if facts.sees_all else ""),
+            listed(destination=each.destination, organization=each.organization_id if facts.sees_all else None),
         )
     what = ("destination fails", "destinations fail")
     yield from _more("destination", number - NAMED, *what, list_them, "/destinations", exact=exact)
@@ -254,6 +255,20 @@ def _others(facts: Facts) -> Iterator[Finding]:
             f"PostgreSQL keeps what the {kept.holder} may still read{since}: {kept.kept:,} old versions of rows, which "
             "claims and searches pass over",
             "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends a process, pg_drop_replication_slot a slot",
+        )
+    if facts.lacking:
+        yield Finding(
+            "failed",
+            "rights",
+            f"this process's role lacks {', '.join(facts.lacking)}",
+            "give it the rights, as production.md says: GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA …",
+        )
+    for held in facts.blockers:
+        yield Finding(
+            "warning",
+            "locks",
+            f"{printable(held.words)}: what needs it waits{', also who only reads' if held.reads else ''}",
+            "see whether it is still needed; SELECT pg_terminate_backend(<pid>) ends it",
         )
     if facts.limited:
         limited = [since for own in facts.limited.values() for since in own.values()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -11,7 +12,7 @@ from sqlalchemy import Row, Select, select, tuple_
 from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import is_id
-from flowactions_plugin.errors import FilterInvalid
+from flowactions_plugin.errors import FilterInvalid, StorageUnavailable
 from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search, standing
 from flowactions_plugin.insights.explain import why_not_sent
@@ -65,6 +66,9 @@ MOST_ATTEMPTS: Final = 200
 MOST_RESENT: Final = 1000
 """How many of the rows that were sent again from one are read."""
 
+READ_MORE_SECONDS: Final = 2.5
+"""Beside those of `answering`: a page says within a few seconds that the database is locked."""
+
 AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
@@ -97,8 +101,17 @@ class Insights:
         self._uptime_ms = uptime_ms
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        async with self._database.read() as connection:
-            return await connection.run_sync(work)
+        """Read; when the database does not answer in time, ask it who keeps it from that."""
+        try:
+            async with self._database.answering(READ_MORE_SECONDS), self._database.read() as connection:
+                return await connection.run_sync(work)
+        except StorageUnavailable as exc:
+            with suppress(StorageUnavailable):
+                async with self._database.answering(), self._database.read() as connection:
+                    exc.obstacle = await connection.run_sync(self._database.obstacle)
+            if exc.obstacle is not None:
+                exc.args = (f"{exc}: {exc.obstacle}",)
+            raise
 
     async def _rows(self, query: Select[Any], limit: int) -> Sequence[Row[Any]]:
         return await self._read(lambda connection: connection.execute(query.limit(inline(limit))).all())
@@ -189,11 +202,15 @@ class Insights:
         Raises:
             FilterInvalid: ``before`` is no `Page.next_cursor` of this search.
         """
-        return await self._read(lambda connection: search.page(connection, scope, wanted, before, limit))
+        return await self._read(
+            lambda connection: search.page(connection, self._database, scope, wanted, before, limit)
+        )
 
     async def count(self, scope: Scope, wanted: Filter, limit: int = SEARCH_COUNT_LIMIT) -> Counted:
         """Count deliveries, up to a limit, among some thousand rows where no index serves the filter."""
-        return await self._read(lambda connection: search.counted(connection, scope, wanted, limit))
+        return await self._read(
+            lambda connection: search.counted(connection, self._database, scope, wanted, limit)
+        )
 
     async def delivery(self, scope: Scope, delivery_id: str) -> Found | None:
         """Return one delivery with everything that is known of it; ``None``: there is none within the scope."""
@@ -363,7 +380,9 @@ def _action(connection: Connection, scope: Scope, action_id: str | None) -> Acti
     action = action_of(found, scope)
     # Of an operator's action on rows of all organizations, an organization sees who and why, not which rows nor how many.
     return (
-        action if scope.allows(action.organization_id) else replace(action, filter=Filter(), counted=0, done=0)
+        action
+        if scope.allows(action.organization_id)
+        else replace(action, filter="", counted=0, done=0, sent=0)
     )
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from flowactions_hookspecs import Header, Origin, UnsignedTestOrigin
-from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.operators.scope import Role
 
 Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -187,7 +186,7 @@ class AuditEntry(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         action: what was done.
         delivery_id: the delivery that was changed, if it was one.
         action_id: the bulk action that the change belongs to.
-        filter: JSON of the `Filter` that selected the deliveries.
+        filter: the filter that selected the deliveries, in words.
         destination: the destination that was changed.
         reason: the reason that the person gave.
         number: number of changed rows.
@@ -217,7 +216,7 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         id: id of the action; later actions have greater ids.
         kind: the kind of change.
         organization_id: the organization of the rows; empty: all organizations.
-        filter: the filter that selects the rows.
+        filter: the filter that selects the rows, in words.
         as_of: when the rows were counted.
         counted: number of rows at that time.
         actor_id: id of the person who began it.
@@ -226,20 +225,19 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         reason: the reason that the person gave.
         reset_attempts: whether each row gets all its attempts again; if not, each gets one.
         rate: maximum number of rows per second; ``None``: no limit.
-        canary: number of rows that are tried first; 0: no canary.
-        state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person or its canary has stopped it,
-            and changed rows stay changed.
-        state_reason: the reason why it waits, or why it has stopped.
+        state: ``waiting``: no row was changed yet; ``running``; ``done``; ``stopped``: a person has stopped it, and changed
+            rows stay changed.
+        state_reason: the reason why it has stopped.
         created_at: when it was ordered.
-        starts_at: when it begins; stopped before, it changes no row.
         finished_at: when it ended; ``None``: workers still have to change rows.
         done: number of changed rows.
+        sent: of a cancellation that is done: further rows that were being sent.
     """
 
     id: str
     kind: Kind
     organization_id: str
-    filter: Filter
+    filter: str
     as_of: int
     counted: int
     actor_id: str
@@ -248,13 +246,12 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     reason: str
     reset_attempts: bool
     rate: float | None
-    canary: int
     state: State
     state_reason: str | None
     created_at: int
-    starts_at: int
     finished_at: int | None
     done: int
+    sent: int
 
 
 class Resent(msgspec.Struct, rename="camel", frozen=True):

@@ -31,6 +31,7 @@ from flowactions_plugin.egress.destination import parse_destination
 from flowactions_plugin.errors import EgressRefused
 from flowactions_plugin.http.masking import reason_for_tenants
 from flowactions_plugin.insights.results import Bucket, Counted, DestinationState, Worker, counted_to
+from flowactions_plugin.insights.search import is_paused
 from flowactions_plugin.insights.verdict import (
     FAILING_MINUTES,
     Blocked,
@@ -44,6 +45,7 @@ from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.settings.model import Settings
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
+from flowactions_plugin.storage.postgresql import Blocker
 from flowactions_plugin.storage.retention import DAY_MS, HOUR_MS
 from flowactions_plugin.storage.schema import (
     EVERY_ORGANIZATION,
@@ -102,7 +104,10 @@ def read_facts(
     now, waiting = first.now, sum(row.number or 0 for row in rows)
     workers, limited = workers_of(connection, scope, now)
     buckets = _buckets(connection, scope, now)
-    alerts = None
+    alerts, refusal = None, None if database.refused is None else database.refused.words
+    # Names of processes and roles are the operators'.
+    blockers, lacking = (database.blockers(connection), database.lacking(connection)) if sees_all else ((), ())
+    refusal = obstacle_of(lacking, blockers) or refusal
     if first.alerts_destination is not None:
         alerts = DestinationState(
             destination=first.alerts_destination,
@@ -117,7 +122,9 @@ def read_facts(
         mode=settings.delivery,
         tick_seconds=settings.tick_seconds,
         uptime_ms=uptime_ms,
-        refusal=None if database.refused is None else database.refused.words,
+        refusal=refusal,
+        blockers=blockers,
+        lacking=lacking,
         due=Counted(number=min(first.due, COUNT_LIMIT), exact=first.due_read <= COUNT_LIMIT),
         oldest_due_ms=None if first.oldest_due_ms is None else max(0, first.oldest_due_ms),
         held_ms_ago=first.held_ms_ago,
@@ -144,6 +151,15 @@ def read_facts(
         # Whose it is, an organization's people may not know.
         snapshot=database.oldest_snapshot(connection) if sees_all else None,
     )
+
+
+def obstacle_of(lacking: Sequence[str], blockers: Sequence[Blocker]) -> str | None:
+    """Return why nothing can be queued, claimed or completed now; ``None``: the rights and the locks do not keep it."""
+    missing = [each for each in lacking if each.endswith(f" {outbox.name}")]
+    if missing:
+        return f"this process's role lacks {', '.join(missing)}"
+    held = [each.words for each in blockers if outbox.name in each.places]
+    return "; ".join(held) or None
 
 
 def _alerts_at(settings: Settings) -> str | None:
@@ -457,14 +473,6 @@ def with_depth(
         waiting = Counted(number=0 if row is None else row.number, exact=exact)
         shown.append(replace(each, waiting=waiting, waiting_since=None if row is None else row.since))
     return shown
-
-
-def is_paused(organization_id: Any, destination: Any) -> ColumnElement[bool]:
-    """Return the condition that a destination is paused, by its organization or for all."""
-    return exists().where(
-        pauses.c.destination == destination,
-        or_(pauses.c.organization_id == organization_id, pauses.c.organization_id == EVERY_ORGANIZATION),
-    )
 
 
 def pauses_of(scope: Scope) -> list[ColumnElement[bool]]:

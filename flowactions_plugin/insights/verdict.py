@@ -13,7 +13,7 @@ from flowactions_plugin.watch.fleet import Limited
 from flowactions_plugin.watch.statistics import BUCKET_MS
 
 if TYPE_CHECKING:
-    from flowactions_plugin.storage.postgresql import Snapshot
+    from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 
 TICKS: Final = 3
 """Ticks without a claim after which deliveries have stalled, in scheduled mode."""
@@ -92,6 +92,8 @@ class Facts(NamedTuple):
         buckets: the last day.
         shares: organizations with failed attempts of the last minutes, the most failures first; empty if most arrive.
         snapshot: what has kept the database from removing old versions of rows for long; ``None``: nothing.
+        blockers: who holds locks for which others wait.
+        lacking: rights on the tables that this process's role lacks.
         failing: destinations that fail now, those that have failed for longest first.
         quarantined: rows of the outbox that are in quarantine.
         inbound: of each provider of which no event was processed, the row of why the latest request failed.
@@ -118,6 +120,8 @@ class Facts(NamedTuple):
     buckets: Sequence[Bucket]
     shares: Sequence[Share] = ()
     snapshot: Snapshot | None = None
+    blockers: Sequence[Blocker] = ()
+    lacking: Sequence[str] = ()
     failing: Sequence[DestinationState] = ()
     quarantined: Sequence[Any] = ()
     inbound: Sequence[Any] = ()
@@ -162,7 +166,7 @@ def _stopped(facts: Facts) -> Verdict | None:
         claims.append(facts.held_ms_ago)  # its worker may not have reported itself yet
     if facts.refusal is not None:
         reason = f"The database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed."
-        advice = "free disk space, or make the database writable: the check 'writing' says which"
+        advice = "free disk space, end who holds the lock, or give the role its rights: flowactions doctor, check 'writing'"
         return Verdict("unwritable", reason, "failed", advice)
     if due is not None and due > patience and min(claims, default=due) > patience:
         last = f"the last claim was {about(min(claims))} ago" if claims else "nothing has been claimed"

@@ -13,7 +13,6 @@ from flowactions_plugin.egress.attempt import NOTES
 from flowactions_plugin.egress.transport_errors import THROUGH_PROXY
 from flowactions_plugin.http.masking import masked_header, masked_url, reason_for_tenants
 from flowactions_plugin.insights.explain import after_the_end, certainty
-from flowactions_plugin.insights.filters import Filter
 from flowactions_plugin.insights.results import (
     Action,
     Attempt,
@@ -151,7 +150,6 @@ def action_of(row: Any, scope: Scope) -> Action:
         actor_id=who.id,
         actor_name=who.name,
         reset_attempts=bool(row.reset_attempts),
-        filter=_decoded(row.filter, Filter) or Filter(),
     )
 
 

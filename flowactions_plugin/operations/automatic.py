@@ -13,7 +13,7 @@ from sqlalchemy import Row, Select, and_, func, or_, select
 from flowactions_hookspecs import DeliveryAlert
 from flowactions_plugin.clock import to_utc
 from flowactions_plugin.errors import ActionInvalid, TooManyPauses
-from flowactions_plugin.insights.standing import is_paused
+from flowactions_plugin.insights.search import is_paused
 from flowactions_plugin.operations.port import Operations
 from flowactions_plugin.operators.scope import AUTOMATIC, Scope
 from flowactions_plugin.queue.probes import BY_ITSELF

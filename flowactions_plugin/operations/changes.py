@@ -100,7 +100,7 @@ def requeueing(
 def ending(
     database: Database, rows: ColumnElement[bool], reason: str, action_id: Any = None
 ) -> ReturningUpdate[Any]:
-    """Write the statement that ends rows, and returns for each whether a worker has claimed it: its claim stays."""
+    """Write the statement that ends rows, and returns each, and whether a worker has claimed it: its claim stays."""
     now = database.now()
     told = storable(reason) or ""
     return (
@@ -117,7 +117,7 @@ def ending(
             finished_at=now,
             action_id=action_id,
         )
-        .returning(outbox.c.claimed_by.is_not(None).label("claimed"))
+        .returning(outbox.c.id, outbox.c.attempts, outbox.c.claimed_by.is_not(None).label("claimed"))
     )
 
 

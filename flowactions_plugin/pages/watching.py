@@ -18,14 +18,14 @@ from flowactions_plugin.pages.context import ROWS, Visit, cut
 @get("/")
 async def show_overview(visit: NamedDependency[Visit]) -> Response[bytes]:
     """Show how deliveries stand."""
-    found = await visit.insights.overview(visit.scope)
+    overview = await visit.insights.overview(visit.scope)
     return visit.page(
         "overview.html",
-        found=found,
+        overview=overview,
         failed_read=FAILED_READ,
-        workers=found.workers[:ROWS],
-        hour=chart(found.hour, "5 min"),
-        day=chart(found.day, "hour"),
+        workers=overview.workers[:ROWS],
+        hour=chart(overview.hour, "5 min"),
+        day=chart(overview.day, "hour"),
     )
 
 

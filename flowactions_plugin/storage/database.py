@@ -25,7 +25,7 @@ from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import UNTRANSLATABLE, head, prepare_tables
 from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
-from flowactions_plugin.storage.postgresql import Snapshot
+from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
 from flowactions_plugin.storage.urls import is_in_memory, sqlite_path
@@ -344,6 +344,11 @@ class Database:
         if self.sql.is_server:
             await transaction.execute(text(f"LOCK TABLE {table.name} IN {mode} MODE"))
 
+    async def limit_locks(self, transaction: AsyncConnection, seconds: float) -> None:
+        """Limit how long each statement of a transaction of `write` waits for the locks of others, on PostgreSQL."""
+        if self.sql.is_server:
+            await transaction.execute(text(f"SET LOCAL lock_timeout = {int(seconds * 1000)}"))
+
     async def time(self) -> float:
         """Return the time, Unix seconds, that decides what is due: that of PostgreSQL's server, or the given clock's."""
         async with self.read() as connection:
@@ -378,6 +383,20 @@ class Database:
     def oldest_snapshot(self, connection: SyncConnection) -> Snapshot | None:
         """Return what has kept PostgreSQL from removing old versions of rows for long, if anything."""
         return postgresql.oldest_snapshot(connection) if self.sql.is_server else None
+
+    def blockers(self, connection: SyncConnection) -> list[Blocker]:
+        """Return who keeps others from writing to the tables by a lock on PostgreSQL."""
+        return postgresql.blockers(connection) if self.sql.is_server else []
+
+    def lacking(self, connection: SyncConnection) -> list[str]:
+        """Return the rights on the tables that the role of this process lacks on PostgreSQL."""
+        return postgresql.lacking(connection) if self.sql.is_server else []
+
+    def obstacle(self, connection: SyncConnection) -> str | None:
+        """Return why writes wait or are refused, in words, as far as PostgreSQL says so."""
+        if rights := self.lacking(connection):
+            return f"this process's role lacks {', '.join(rights)}"
+        return "; ".join(each.words for each in self.blockers(connection)) or None
 
     async def _prepare(self, deadline: Deadline) -> None:
         """Prepare the tables at the first use that reaches the database."""

@@ -328,7 +328,7 @@ actions: Final = _table(
     Column("id", String(36), primary_key=True),
     Column("kind", String(16), nullable=False),
     Column("organization_id", Text, nullable=False),
-    # The filter as JSON, and the set: rows that met it at this time, and how many they were.
+    # The filter in words, and the set: rows that met it at this time, and how many they were.
     Column("filter", Text, nullable=False),
     Column("as_of", BigInteger, nullable=False),
     Column("counted", BigInteger, nullable=False),
@@ -339,17 +339,17 @@ actions: Final = _table(
     Column("reset_attempts", Integer, nullable=False),
     # Rows per second. NULL: without limit.
     Column("rate", Float),
-    Column("canary", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("state_reason", Text),
     Column("created_at", BigInteger, nullable=False),
-    Column("starts_at", BigInteger, nullable=False),
     Column("finished_at", BigInteger),
     # The last row that was done: the others follow in the order of ids.
     Column("position", String(36)),
     Column("done", BigInteger, nullable=False),
-    # The rows of a canary that were done, as JSON. NULL: none was ordered, or it has ended.
-    Column("canary_ids", Text),
+    # Rows of a cancellation that workers had claimed, and how many attempts each had: JSON. NULL: there was none.
+    Column("claimed", Text),
+    # How many of these were being sent.
+    Column("sent", BigInteger, nullable=False, server_default="0"),
     # When workers have given back what they had claimed of a cancellation and not begun.
     Column("withdrawn_at", BigInteger),
     # From when on, and from how many rows on, the rate counts.

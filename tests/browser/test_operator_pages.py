@@ -74,7 +74,7 @@ class Site:
 
     async def send_again(self) -> str:
         """Send a delivered webhook again, three times, and give its id."""
-        found = await self.queue.queries.deliveries(Scope(), Filter(status="delivered"), None, 1)
+        found = await self.queue.queries.deliveries(Scope(), Filter.of(status="delivered"), None, 1)
         who = Actor("olive", "Olive", "operator")
         for _ in range(3):
             assert await send_one_again(self.queue.database, found.rows[0].id, Scope(), who) is not None

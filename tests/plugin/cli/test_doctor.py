@@ -152,7 +152,7 @@ async def test_deliveries_that_wait_for_the_host_are_told(
         ("failed", "2 deliveries wait, without an attempt, since 1970-01-01T00:00:02Z: no secret: SECRET_A"),
         ("warning", "1 delivery waits, without an attempt, since 1970-01-01T00:00:01Z: no secret: SECRET_B"),
     ]
-    assert all("outbox list --error waits" in check["advice"] for check in waiting)
+    assert all("outbox list --where error:waits" in check["advice"] for check in waiting)
 
 
 async def test_a_database_that_cannot_be_written_is_told(outage: Outage, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ async def test_all_destinations_that_fail_now_are_named(queue: Queue) -> None:
     assert checks[0].message.startswith(
         "http://waits:1 of organization acme has failed 20 times in a row since "
     )
-    assert "outbox list --destination http://waits:1" in checks[0].advice
+    assert "outbox list --where destination:http://waits:1" in checks[0].advice
 
 
 @pytest.mark.parametrize("failures", [2, 5, 20])

@@ -424,8 +424,8 @@ class TestOneDelivery:
         )
         await queue.run(
             "INSERT INTO flowactions_actions (id, kind, organization_id, filter, as_of, counted, actor_id, actor_name,"  # noqa: S608
-            " actor_role, reason, reset_attempts, canary, state, created_at, starts_at, done, paced_done)"
-            f" VALUES ('{action}', 'retry', '', '{{}}', 1, 99, 'u', 'Ann', 'operator', 'why', 0, 0, 'done', 1, 1, 99, 0)"
+            " actor_role, reason, reset_attempts, state, created_at, done, paced_done)"
+            f" VALUES ('{action}', 'retry', '', '', 1, 99, 'u', 'Ann', 'operator', 'why', 0, 'done', 1, 99, 0)"
         )
         entry = "INSERT INTO flowactions_audit (id, at, organization_id, actor_id, actor_name, actor_role, action, delivery_id, action_id, reason, number) VALUES"
         await queue.run(

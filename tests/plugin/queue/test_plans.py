@@ -33,8 +33,8 @@ from tests.queueing import Deliveries, OutboxStore, Queue
 from tests.support import a_walk
 
 ROW = "00000001-0000-7000-8000-000000000001"
-EVERYTHING = Filter(
-    ids=(ROW,), agent_id="agent-7", destination="d", event_type="t", finished_from=0, finished_before=10**12
+EVERYTHING = Filter.of(
+    id=(ROW,), agent="agent-7", destination="d", type="t", ended_since=0, ended_before=10**12
 )
 
 
@@ -61,8 +61,8 @@ async def forget_one(store: OutboxStore) -> None:
 
 async def resend(store: OutboxStore) -> None:
     """Look for the next rows that are sent again, of which a batch finds none."""
-    wanted = Filter(created_from=1, destination="none")
-    selection = Selection(kind="resend", organization_id="acme", filter=wanted, as_of=1 << 41)
+    wanted = Filter.of(since=1, destination="none")
+    selection = Selection("resend", wanted, 1 << 41, "acme")
     actions = ActionStore(store._database)
     async with store._database.write() as connection:
         batch = await connection.run_sync(actions.next_rows, selection, ROW, 500)
@@ -102,9 +102,9 @@ STATEMENTS: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
     "cancel": lambda store: queries(store).cancel(ROW, "acme", "no"),
     "resend": resend,
     "list": lambda store: listed(store, Filter()),
-    "list by status": lambda store: listed(store, Filter(status="dead"), ROW),
-    "list by agent": lambda store: listed(store, Filter(agent_id="agent-7"), ROW),
-    "list by what no index serves": lambda store: listed(store, Filter(event_type="none")),
+    "list by status": lambda store: listed(store, Filter.of(status="dead"), ROW),
+    "list by agent": lambda store: listed(store, Filter.of(agent="agent-7"), ROW),
+    "list by what no index serves": lambda store: listed(store, Filter.of(type="none")),
     "list of a tenant without rows": lambda store: listed(store, Filter(), organization_id="globex"),
     "detail": lambda store: queries(store).stored(ROW, "acme"),
     "lease of a step": lambda store: deferred(store).lease(Step("acme", "run-7", "f", "")),

@@ -176,13 +176,13 @@ CREATE TABLE flowactions_actions (
     id VARCHAR(36) NOT NULL, kind VARCHAR(16) NOT NULL, organization_id TEXT NOT NULL, filter TEXT NOT NULL,
     as_of BIGINT NOT NULL, counted BIGINT NOT NULL, actor_id TEXT NOT NULL, actor_name TEXT NOT NULL,
     actor_role VARCHAR(16) NOT NULL, reason TEXT NOT NULL, reset_attempts INTEGER NOT NULL, rate FLOAT,
-    canary INTEGER NOT NULL, state VARCHAR(16) NOT NULL, state_reason TEXT, created_at BIGINT NOT NULL,
-    starts_at BIGINT NOT NULL, finished_at BIGINT, position VARCHAR(36), done BIGINT NOT NULL,
-    canary_ids TEXT, withdrawn_at BIGINT, paced_from BIGINT, paced_done BIGINT NOT NULL, held_by VARCHAR(32),
+    state VARCHAR(16) NOT NULL, state_reason TEXT, created_at BIGINT NOT NULL, finished_at BIGINT,
+    position VARCHAR(36), done BIGINT NOT NULL, claimed TEXT, sent BIGINT DEFAULT '0' NOT NULL,
+    withdrawn_at BIGINT, paced_from BIGINT, paced_done BIGINT NOT NULL, held_by VARCHAR(32),
     held_until BIGINT,
     CONSTRAINT pk_flowactions_actions PRIMARY KEY (id)
 );
-CREATE INDEX ix_flowactions_actions_open ON flowactions_actions (starts_at) WHERE finished_at IS NULL;
+CREATE INDEX ix_flowactions_actions_open ON flowactions_actions (id) WHERE finished_at IS NULL;
 CREATE INDEX ix_flowactions_actions_organization ON flowactions_actions (organization_id, id);
 CREATE TABLE flowactions_audit (
     id VARCHAR(36) NOT NULL, at BIGINT NOT NULL, organization_id TEXT NOT NULL, actor_id TEXT NOT NULL,
