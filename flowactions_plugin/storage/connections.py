@@ -32,7 +32,9 @@ MOST_KEPT: Final = 4
 """How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest, at
 least one for LISTEN and one for transactions."""
 
-NO_USER: Final = "the URL names no user, and this system has no name for the user of this process: name the user in the URL"
+NO_USER: Final = (
+    "the URL names no user, and this system has no name for the user of this process: name the user in the URL"
+)
 
 _SET_PATH: Final = text("SELECT set_config('search_path', :path, true)")
 
@@ -228,7 +230,9 @@ class Engines:
         except Exception as exc:
             if code_of(exc) == TOO_MANY:
                 return None
-            if isinstance(exc.__cause__ or exc, KeyError):  # of getpass; since Python 3.13 the cause of an OSError
+            if isinstance(
+                exc.__cause__ or exc, KeyError
+            ):  # of getpass; since Python 3.13 the cause of an OSError
                 raise StorageUnavailable(f"the database failed: {NO_USER}", code=UNUSABLE_URL) from exc
             raise
 
