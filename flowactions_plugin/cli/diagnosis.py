@@ -103,6 +103,7 @@ async def _with_settings(
     if not await _is_open(checks, context, stack):
         return None
     for name, check in (
+        ("pooler", _pooler),
         ("writing", _writing),
         ("clock", _clock),
         ("keys", check_keys),
@@ -158,6 +159,15 @@ async def _is_open(checks: Checks, context: CommandContext, stack: AsyncExitStac
         checks.add("database", "ok", answers)
     checks.add("migrations", "ok", f"the tables are at revision {head()}, as this release needs")
     return True
+
+
+async def _pooler(context: CommandContext) -> Said | None:
+    words = await context.database.misses_statements()
+    return (
+        None
+        if words is None
+        else Said("failed", words, "until then, calls fail now and then, and what they enqueue is lost")
+    )
 
 
 async def _writing(context: CommandContext) -> Said:

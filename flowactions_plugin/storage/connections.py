@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from flowactions_plugin.errors import StorageUnavailable
 from flowactions_plugin.storage import postgresql, sqlite
-from flowactions_plugin.storage.outages import ADVICE, code_of
+from flowactions_plugin.storage.outages import ADVICE, UNUSABLE_URL, code_of
 from flowactions_plugin.storage.sqlite import Deadline, limit_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
@@ -31,6 +31,10 @@ OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
 MOST_KEPT: Final = 4
 """How many connections are kept at the most: for claims, those beside them, outcomes, enqueues. The pool has the rest, at
 least one for LISTEN and one for transactions."""
+
+NO_USER: Final = (
+    "the URL names no user, and this system has no name for the user of this process: name the user in the URL"
+)
 
 _SET_PATH: Final = text("SELECT set_config('search_path', :path, true)")
 
@@ -199,17 +203,22 @@ class Engines:
         """Check a connection out. If the server has none to spare, wait for one of this process, the oldest caller first."""
         if not self._turn.locked() and (found := await self._spare()) is not None:
             return found
+        is_told = True  # that the server has none to spare: meanwhile it may have stopped answering
         try:
             async with asyncio.timeout(sqlite.WAIT_SECONDS), self._turn:
                 while True:
                     self._returned.clear()
                     await self._give_back()
+                    is_told = False
                     if (found := await self._spare()) is not None:
                         return found
+                    is_told = True
                     self.unlisten.set()
                     with suppress(TimeoutError):  # another process may give one back
                         await asyncio.wait_for(self._returned.wait(), 0.25)
         except TimeoutError:
+            if not is_told:
+                raise
             raise StorageUnavailable(f"the database failed: {ADVICE[TOO_MANY]}", code=TOO_MANY) from None
 
     async def _spare(self) -> AsyncConnection | None:
@@ -221,6 +230,10 @@ class Engines:
         except Exception as exc:
             if code_of(exc) == TOO_MANY:
                 return None
+            if isinstance(
+                exc.__cause__ or exc, KeyError
+            ):  # of getpass; since Python 3.13 the cause of an OSError
+                raise StorageUnavailable(f"the database failed: {NO_USER}", code=UNUSABLE_URL) from exc
             raise
 
     async def _check_in(self, connection: AsyncConnection) -> None:

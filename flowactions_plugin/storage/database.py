@@ -24,7 +24,7 @@ from flowactions_plugin.storage import postgresql, sqlite, waiting
 from flowactions_plugin.storage.connections import Engines
 from flowactions_plugin.storage.dialect import Dialect
 from flowactions_plugin.storage.migrations import UNTRANSLATABLE, head, prepare_tables
-from flowactions_plugin.storage.outages import UNUSABLE_URL, OutageLog, Outages, Refused
+from flowactions_plugin.storage.outages import POOLED, UNUSABLE_URL, OutageLog, Outages, Refused
 from flowactions_plugin.storage.postgresql import Blocker, Snapshot
 from flowactions_plugin.storage.sqlite import Deadline, SQLite
 from flowactions_plugin.storage.transactions import Transactions
@@ -357,6 +357,27 @@ class Database:
     def time_on(self, connection: SyncConnection) -> int:
         """Return the same time, Unix milliseconds, on a connection of this database."""
         return int(connection.execute(select(self.sql.now())).scalar_one())
+
+    async def misses_statements(self) -> str | None:
+        """Return what goes wrong where a pooler gives each transaction another connection of the server's; ``None``: nothing.
+
+        A statement runs twice, the second time while a transaction has the connection of the first.
+        """
+        if not self.sql.is_server:
+            return None
+        pid, single = (
+            select(func.pg_backend_pid()),
+            {**self._engines.own_options, "isolation_level": "AUTOCOMMIT"},
+        )
+        try:
+            async with self._outages.translated(), self.answering(), self._engines.connect(single) as one:
+                await one.execute(pid)
+                async with self._engines.connect() as other:
+                    await other.execute(pid)
+                    await one.execute(pid)
+        except StorageUnavailable as exc:
+            return str(exc) if exc.code in POOLED else None
+        return None
 
     async def notify(self, channel: str, payload: str) -> None:
         """Send a payload of up to 8000 bytes to the listeners of a channel of PostgreSQL."""

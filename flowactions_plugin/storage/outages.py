@@ -74,6 +74,9 @@ OUTAGES: Final = {
 
 MISSING: Final = "run 'flowactions migrate', or bring the tables named flowactions_… back from a backup"
 
+POOLED: Final = ("26000", "42P05")
+"""SQLSTATEs: a prepared statement that is not there, or is there already, as a pooler has changed the server's connection."""
+
 ADVICE: Final = {
     **OUTAGES,
     "URL": "see the options of FLOWACTIONS_DATABASE_URL",
@@ -84,6 +87,11 @@ ADVICE: Final = {
     "42P01": "run 'flowactions migrate', or have search_path name the schema of the tables named flowactions_…, or bring "
     "them back from a backup",
     "42": MISSING,
+    **dict.fromkeys(
+        POOLED,
+        "a pooler in transaction mode needs prepared_statement_cache_size=0&statement_cache_size=0 in FLOWACTIONS_DATABASE_URL, "
+        "or both in the host's engine",
+    ),
     "no such table": MISSING,
     "no such column": MISSING,
 }
@@ -186,6 +194,8 @@ class Outages:
         self, exc: Exception, message: str, transaction: AsyncConnection | None
     ) -> StorageUnavailable:
         reason, code = _reason(exc), code_of(exc)
+        if code in POOLED:
+            message = message.partition("\nHINT")[0]  # the driver's advice is for who uses it
         parts = [_own_words(reason) or f"{type(reason).__name__}: {' '.join(message.split())}"]
         if code == "SQLITE_CANTOPEN" and self._path is not None:
             parts[0] += f" {self._path}"
