@@ -227,7 +227,7 @@ class Lanes:
         if waits is not lane.in_due:
             (group.kind.due.add if waits else group.kind.due.remove)(lane)
             lane.in_due = waits
-        waits = lane.waiting > 0 and lane.in_flight < lane.limit
+        waits = lane.waiting > 0
         if waits is not lane.in_ready:
             (group.kind.ready.add if waits else group.kind.ready.remove)(lane)
             lane.in_ready = waits

@@ -275,9 +275,15 @@ def test_a_lane_is_slow_while_a_delivery_takes_too_long() -> None:
     assert len(queue.lanes.surplus()) == 40
     assert queue.lanes.surplus() == []
     new = queue.put("a", "new", 1, host="h0", answers=False)
-    assert queue.lanes._lanes[new.lane].group.kind.shares[0] is queue.lanes.slow
+    assert queue.lanes.slow in queue.lanes._lanes[new.lane].group.kind.shares
     for row in list(queue.begun):
         queue.end(row, REFUSED)
+    assert queue.lanes.slow.held == 0
+    queue.claim()
+    queue.start()
+    newer = queue.put("a", "newer", 1, host="h0", answers=False)
+    for due in (new, newer):
+        assert queue.lanes.slow not in queue.lanes._lanes[due.lane].group.kind.shares
     assert queue.lanes.slow.held == 0
 
 
@@ -289,8 +295,10 @@ def test_new_lanes_of_a_host_that_becomes_slow_hold_no_more_than_its_limit() -> 
         queue.put("a", f"id/{number}", 1, answers=False)
     assert queue.claim() == {"a": LANE_AHEAD * 10}
     assert len(queue.start()) == 10
+    assert queue.lanes._quick.due
     queue.now += SLOW_SECONDS + 0.01
     queue.lanes.asks()
+    assert not queue.lanes._quick.due
     assert len(queue.lanes.surplus()) >= (LANE_AHEAD - 2) * 10
     for _ in range(3):
         assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting <= 10) == (10, True)
