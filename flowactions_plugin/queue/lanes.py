@@ -33,14 +33,20 @@ AHEAD: Final = 2
 many until their leases end."""
 
 LANE_AHEAD: Final = 8
-"""Of these, so many may be of one quick lane for each that it may have in flight."""
+"""Of these, so many may be of one organization at one destination for each that may be in flight there."""
 
 MOST_LANES: Final = 200
-"""How many lanes a claim asks at the most, and for how many rows it asks one lane."""
+"""How many lanes a claim asks at the most."""
+
+MOST_OF_A_LANE: Final = 1000
+"""How many rows a claim asks of a lane at the most: as many as a tick claims at the most."""
 
 SINCE_MARGIN_MS: Final = 1000
 """So far before the oldest row of its last claim a lane is searched: rows are committed a while after their due time was written.
 PostgreSQL keeps the index entries of rows that have ended until it vacuums; a claim from the oldest entry on would read all."""
+
+EVER: Final = -(1 << 63)
+"""The earliest due time: somebody may have written a negative one, to have a row sent at once."""
 
 PURGED: Final = ""
 """What a purge writes in place of what workers limit, where the organization may be among it. Each worker then forgets it."""
@@ -79,7 +85,7 @@ class Due(NamedTuple):
     lane: int
     organization_id: str
     destination: str
-    since: int = 0
+    since: int = EVER
     rows: int = 1
 
 
@@ -104,6 +110,7 @@ class Lanes:
     Attributes:
         total: the tally of all rows.
         slow: that of slow lanes.
+        is_full: whether the last claim left out rows of known lanes because too many are held.
     """
 
     def __init__(
@@ -135,16 +142,12 @@ class Lanes:
         self._large_bytes = 0
         self._next_large: Lane | None = None
         self._first_alone = False  # whether the last claim was of organizations that held nothing
+        self.is_full = False
 
     @property
     def has_room(self) -> bool:
         """Whether a claim is to ask for rows of known lanes, and more of them may be held."""
         return any(kind.due and kind.room() > 0 for kind in self._kinds.values())
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a claim is to ask for rows of known lanes, and no more rows may be held."""
-        return self._quick.room() <= 0 and any(kind.due for kind in self._kinds.values())
 
     # What is known of a lane
 
@@ -308,6 +311,7 @@ class Lanes:
                 lane.group.kind.due.add(lane, first=True)
             asked = first
         self._ask_more(asked)
+        self.is_full = self._quick.room() <= 0 and any(kind.due for kind in self._kinds.values())
         return [_due(lane, rows) for lane, rows in asked.items()]
 
     def _ask_more(self, asked: dict[Lane, int]) -> None:
@@ -321,7 +325,7 @@ class Lanes:
                 rows = min(
                     max(1, each // organizations[lane.group.host.organization]),
                     lane.limit * lane.ahead - lane.held,
-                    MOST_LANES - asked[lane],
+                    MOST_OF_A_LANE - asked[lane],
                     self._room(lane.group),
                 )
                 if rows > 0:
@@ -441,7 +445,7 @@ class Lanes:
         size, other = lane.rows[0].size, self._next_large
         if size <= SMALL_BYTES:
             return True
-        if other is not None and other is not lane and other.in_ready:
+        if other is not None and other is not lane and other.rows:
             group = other.group
             if group.kind.free() > 0 and self._free(group) > 0:  # nothing else keeps it back
                 return False
@@ -458,7 +462,7 @@ class Lanes:
         if row.size > SMALL_BYTES:
             self._large_bytes -= row.size
         if lane.group.ahead > 1:
-            lane.ahead = min(LANE_AHEAD, lane.ahead + 1)
+            lane.ahead += 1
         self._count(lane, -1, 0, -1)
         self._judge(lane)
 
