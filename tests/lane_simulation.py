@@ -149,7 +149,7 @@ class Simulation:
     def _answer(self, asks: list[Due]) -> None:
         rows = []
         for ask in asks:
-            waiting = self._due.get(ask._replace(since=0, rows=1), deque())
+            waiting = self._due.get(Due(*ask[:3]), deque())
             for _ in range(min(ask.rows, len(waiting))):
                 found = waiting.popleft()
                 self._held[found.row.id] = found, self.now

@@ -33,7 +33,7 @@ AHEAD: Final = 2
 many until their leases end."""
 
 LANE_AHEAD: Final = 8
-"""Of these, so many may be of one quick lane for each that it may have in flight."""
+"""Of these, so many may be of one organization at one destination for each that may be in flight there."""
 
 MOST_LANES: Final = 200
 """How many lanes a claim asks at the most."""
@@ -117,6 +117,7 @@ class Lanes:
     Attributes:
         total: the tally of all rows.
         slow: that of slow lanes.
+        is_full: whether the last claim left out rows of known lanes because too many are held.
     """
 
     def __init__(
@@ -148,16 +149,12 @@ class Lanes:
         self._large_bytes = 0
         self._next_large: Lane | None = None
         self._first_alone = False  # whether the last claim was of organizations that held nothing
+        self.is_full = False
 
     @property
     def has_room(self) -> bool:
         """Whether a claim is to ask for rows of known lanes, and more of them may be held."""
         return any(kind.due and kind.room() > 0 for kind in self._kinds.values())
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a claim is to ask for rows of known lanes, and no more rows may be held."""
-        return self._quick.room() <= 0 and any(kind.due for kind in self._kinds.values())
 
     # What is known of a lane
 
@@ -240,7 +237,7 @@ class Lanes:
         if waits is not lane.in_due:
             (group.kind.due.add if waits else group.kind.due.remove)(lane)
             lane.in_due = waits
-        waits = lane.waiting > 0 and lane.in_flight < lane.limit
+        waits = lane.waiting > 0
         if waits is not lane.in_ready:
             (group.kind.ready.add if waits else group.kind.ready.remove)(lane)
             lane.in_ready = waits
@@ -321,6 +318,7 @@ class Lanes:
                 lane.group.kind.due.add(lane, first=True)
             asked = first
         self._ask_more(asked)
+        self.is_full = self._quick.room() <= 0 and any(kind.due for kind in self._kinds.values())
         return [_due(lane, rows) for lane, rows in asked.items()]
 
     def _ask_more(self, asked: dict[Lane, int]) -> None:
@@ -454,7 +452,7 @@ class Lanes:
         size, other = lane.rows[0].size, self._next_large
         if size <= SMALL_BYTES:
             return True
-        if other is not None and other is not lane and other.in_ready:
+        if other is not None and other is not lane and other.rows:
             group = other.group
             if group.kind.free() > 0 and self._free(group) > 0:  # nothing else keeps it back
                 return False
@@ -471,7 +469,7 @@ class Lanes:
         if row.size > SMALL_BYTES:
             self._large_bytes -= row.size
         if lane.group.ahead > 1:
-            lane.ahead = min(LANE_AHEAD, lane.ahead + 1)
+            lane.ahead += 1
         self._count(lane, -1, 0, -1)
         self._judge(lane)
 

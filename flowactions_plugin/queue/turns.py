@@ -119,7 +119,7 @@ class Lane(Tally):
         number: its number.
         group: where it belongs.
         since: no row of it is due for longer, Unix milliseconds.
-        ahead: how many times its limit it may hold.
+        ahead: how many times its limit it may hold, as far as its host may.
         limit: how many of its rows may be in flight.
         late: how many are in flight for too long.
         is_due: whether a claim is to ask for its rows.
@@ -162,11 +162,14 @@ class Turns:
         if lanes is None:
             lanes = deque()
             self._add(lane.group, lanes)
-        if first:
-            lanes.appendleft(lane)
-            self._groups.move_to_end(lane.group.host.key[0], last=False)
-        else:
+        if not first:
             lanes.append(lane)
+            return
+        lanes.appendleft(lane)
+        organization = lane.group.host.key[0]
+        self._groups.move_to_end(organization, last=False)
+        if len(lanes) == 1:
+            self._groups[organization].rotate(1)
 
     def remove(self, lane: Lane) -> None:
         """Remove a lane."""

@@ -11,7 +11,17 @@ import pytest
 
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
-from flowactions_plugin.queue.lanes import AHEAD, LANE_AHEAD, MOST_BYTES, MOST_OF_A_LANE, Due, Lanes, lane_of
+from flowactions_plugin.queue.lanes import (
+    AHEAD,
+    EVER,
+    LANE_AHEAD,
+    MOST_BYTES,
+    MOST_OF_A_LANE,
+    SINCE_MARGIN_MS,
+    Due,
+    Lanes,
+    lane_of,
+)
 from flowactions_plugin.queue.standing import SLOW_SECONDS, Standing
 from tests.queueing import claimed
 
@@ -224,17 +234,20 @@ def test_an_organization_and_a_host_have_half_of_the_slots_while_others_wait(sam
 
 @pytest.mark.parametrize("same", ["organization", "destination"])
 def test_half_of_the_slots_is_left_to_others_also_when_more_was_claimed_before(same: str) -> None:
-    """Its rows wait here, and give way to those that have come since."""
+    """Its rows wait here, and give way to those that come since, although they take longer."""
     queue = Queue(slots=10)
     for number in range(4):
         one = same == "organization"
-        queue.put("a" if one else f"o{number}", "p", 4, host=f"h{number}" if one else "h")
-    assert queue.claim().total() == 16
-    queue.put("other", "p", 4, host="other")
-    assert queue.claim() == {"other": 4}
-    queue.start()
-    assert of(queue.begun)["other"] == 4
-    assert len(queue.begun) == 10
+        queue.put("a" if one else f"o{number}", "p", 3, host=f"h{number}" if one else "h")
+    assert queue.claim().total() == 12
+    queue.put("other", "p", 100, host="other")
+    for _ in range(10):
+        queue.claim()
+        queue.start()
+        quick = [row for row in queue.begun if row.organization_id == "other"]
+        assert len(queue.begun) - len(quick) <= 5
+        for row in quick[:-1]:
+            queue.end(row)
 
 
 @pytest.mark.parametrize(
@@ -275,9 +288,15 @@ def test_a_lane_is_slow_while_a_delivery_takes_too_long() -> None:
     assert len(queue.lanes.surplus()) == 40
     assert queue.lanes.surplus() == []
     new = queue.put("a", "new", 1, host="h0", answers=False)
-    assert queue.lanes._lanes[new.lane].group.kind.shares[0] is queue.lanes.slow
+    assert queue.lanes.slow in queue.lanes._lanes[new.lane].group.kind.shares
     for row in list(queue.begun):
         queue.end(row, REFUSED)
+    assert queue.lanes.slow.held == 0
+    queue.claim()
+    queue.start()
+    newer = queue.put("a", "newer", 1, host="h0", answers=False)
+    for due in (new, newer):
+        assert queue.lanes.slow not in queue.lanes._lanes[due.lane].group.kind.shares
     assert queue.lanes.slow.held == 0
 
 
@@ -289,8 +308,10 @@ def test_new_lanes_of_a_host_that_becomes_slow_hold_no_more_than_its_limit() -> 
         queue.put("a", f"id/{number}", 1, answers=False)
     assert queue.claim() == {"a": LANE_AHEAD * 10}
     assert len(queue.start()) == 10
+    assert queue.lanes._quick.due
     queue.now += SLOW_SECONDS + 0.01
     queue.lanes.asks()
+    assert not queue.lanes._quick.due
     assert len(queue.lanes.surplus()) >= (LANE_AHEAD - 2) * 10
     for _ in range(3):
         assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting <= 10) == (10, True)
@@ -404,6 +425,26 @@ def test_a_row_that_is_enqueued_has_a_place_only_where_no_older_one_may_wait() -
     queue.claim()
     assert queue.lanes.is_full
     assert not queue.lanes.reserve(fresh)
+    queue.end(queue.start()[0])  # a place is free: it is that of the rows that wait for a claim
+    assert not queue.lanes.reserve(fresh)
+
+
+def test_a_row_has_no_place_where_an_older_one_of_its_lane_has_become_due() -> None:
+    """While another one is being enqueued."""
+    queue = Queue()
+    due = Due(lane_of("a", "h", "http://h/"), "a", "h")
+    queue.record(due, ANSWER)
+    assert queue.lanes.reserve(due)
+    assert queue.lanes.reserve(due)
+    queue.lanes.learn(due)
+    assert not queue.lanes.reserve(due)
+
+
+def test_a_claim_asks_a_lane_for_as_many_rows_as_its_statement_reads_at_the_most() -> None:
+    """Otherwise the lane would seem to have no more."""
+    queue = Queue(slots=1000, per_destination=1000)
+    queue.put("a", "p", 2000)
+    assert [due.rows for due in queue.lanes.asks()] == [MOST_OF_A_LANE]
 
 
 @pytest.mark.parametrize("answer", [LATE, None], ids=["slow", "unknown"])
@@ -497,6 +538,25 @@ def test_a_large_row_that_its_share_keeps_back_is_not_the_next_one() -> None:
     assert queue.start() == [kept_back]
 
 
+def test_a_large_row_that_its_host_keeps_back_is_not_the_next_one() -> None:
+    """Another row of that host has begun meanwhile."""
+    queue = Queue(slots=4, per_destination=1)
+    large = MOST_BYTES // 2 + 1
+    first, kept_back, small, other = (
+        a_row(str(lane), lane, "a", host, size=size)
+        for lane, host, size in ((0, "h0", large), (1, "h1", large), (2, "h1", 1), (3, "h3", large))
+    )
+    for row in (first, kept_back, small, other):
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(row.lane, "a", row.destination))
+    queue.lanes.unreserve([first, kept_back], [first, kept_back])
+    assert queue.start() == [first]  # the other one is the next
+    queue.lanes.unreserve([small, other], [small, other])
+    assert queue.start() == [small]
+    queue.end(first)
+    assert queue.start() == [other]
+
+
 def test_what_has_not_begun_can_be_removed() -> None:
     """What has begun stays."""
     queue = Queue(slots=2)
@@ -533,6 +593,55 @@ def test_a_notification_tells_of_lanes_that_have_had_rows() -> None:
     assert not queue.lanes.heard_of([due.lane, due.lane + 1])
     assert [ask.lane for ask in queue.lanes.asks()] == [due.lane]
     assert queue.lanes.heard_of([due.lane])
+
+
+def test_a_lane_is_searched_from_where_the_last_claim_ended() -> None:
+    """Or from where older rows were seen: PostgreSQL reads the index entries of ended rows."""
+    queue = Queue(slots=2)
+    due = queue.put("a", "p", 10)._replace(since=100)
+    assert [ask.since for ask in queue.lanes.asks()] == [EVER]
+    queue = Queue(slots=2)
+    queue.rows[due.lane] = 10
+    queue.record(due, ANSWER)
+    queue.lanes.learn(due)
+    queue.claim()
+    queue.lanes.learn(due._replace(since=4500))
+    queue.start()
+    queue.end(queue.begun[0])
+    assert [ask.since for ask in queue.lanes.asks()] == [5000 - SINCE_MARGIN_MS]
+    queue.lanes.fail([due._replace(rows=1)])
+    queue.lanes.learn(due._replace(since=200))
+    assert [ask.since for ask in queue.lanes.asks()] == [200]
+
+
+def test_nothing_is_kept_of_hosts_without_lanes() -> None:
+    """Names are new all the time."""
+    queue = Queue()
+    for number in range(5):
+        queue.put(f"o{number}", "p", 1, host=f"h{number}")
+    queue.claim()
+    for row in queue.start():
+        queue.end(row)
+    assert len(queue.lanes._hosts) == len(queue.lanes._tallies) == 0
+
+
+def test_lanes_that_a_claim_leaves_out_keep_their_turns() -> None:
+    """Because it was for organizations that held nothing: the next one asks for theirs, in the same order."""
+    queue = Queue(slots=2)
+    lanes = [queue.put("a", f"p{number}", 3, host=f"h{number}").lane for number in range(4)]
+    asks = queue.lanes.asks()
+    assert [ask.lane for ask in asks] == lanes
+    queue.lanes.answer(asks, [], [])
+    for number, lane in enumerate(lanes):
+        queue.lanes.learn(Due(lane, "a", f"h{number}"))
+    queue.put("b", "p", 1)
+    row = a_row("1", 7, "a", "h7")
+    queue.record(row, ANSWER)
+    assert queue.lanes.reserve(Due(7, "a", "h7"))
+    first = queue.lanes.asks()
+    assert [ask.organization_id for ask in first] == ["b"]
+    queue.lanes.answer(first, [], [])
+    assert [ask.lane for ask in queue.lanes.asks()] == lanes[:3]
 
 
 def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
