@@ -103,7 +103,7 @@ class NodeTests:
         saved = await saved_node(self._host, walk, node)
         if saved is None or saved.type != webhook.NAME:
             return "save the node first." if typed else ""
-        place, drafted = (read_config(webhook.WebhookConfig, each.config)[0].place for each in (saved, node))
+        place, drafted = (read_config(webhook.WebhookConfig, one.config)[0].place for one in (saved, node))
         if place is None or place != drafted:
             return (
                 "its URL differs from the saved one." if typed or saved.config.get(webhook.SECRET_FIELD) else ""

@@ -118,7 +118,8 @@ def explained(text: str, refusal: BodyInvalid) -> BodyInvalid:
         return refusal
     else:
         # Python reads NaN and Infinity, too.
-        at = next((each.start() for each in _JSON_TOKEN.finditer(plain) if each[0].endswith(("NaN", "ty"))), -1)
+        tokens = _JSON_TOKEN.finditer(plain)
+        at = next((token.start() for token in tokens if token[0] in {"NaN", "Infinity", "-Infinity"}), -1)
         if at < 0:
             return refusal
         message = _expected(plain[:at])

@@ -203,7 +203,7 @@ class DeferredStore:
                 if not records:
                     return Lease("running")
                 if is_spent:
-                    records = [each for each in records if each.id != first.id]
+                    records = [record for record in records if record.id != first.id]
                     await connection.execute(self._ended().where(deferred.c.id == first.id))
                     log.error(
                         "deferred node %s of run %s is dropped: it failed or ended its process %s times",
