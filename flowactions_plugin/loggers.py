@@ -1,4 +1,4 @@
-"""The plugin's loggers: they stay enabled, and what a host's logging raises does not reach the code that logs (§6.3)."""
+"""The plugin's loggers: they stay enabled, and what a host's logging raises does not reach the code that logs."""
 
 from __future__ import annotations
 

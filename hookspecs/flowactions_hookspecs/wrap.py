@@ -52,7 +52,7 @@ class Wrapped:
     ) -> None:
         """Build the plugins' routes around an app; without a ``lifespan``, its messages are passed on unchanged.
 
-        ``is_open`` tells whether the lifespan is open, in whatever way it was entered.
+        ``is_open`` tells whether the lifespan is open; a host may have entered it itself.
         """
         self._app = app
         self._is_open = is_open
