@@ -321,6 +321,7 @@ def mistakes() -> Iterator[dict[str, Any]]:
     joined = [(name, f"{value}, {value}") for name, value in signed(body=SENT)]
     yield mistake("headers doubled", "joined", headers=joined)
     yield mistake("headers doubled", "the signature joined", headers=[signed(body=SENT)[0], joined[1]])
+    yield mistake("headers doubled", "the timestamp joined", headers=[joined[0], signed(body=SENT)[1]])
     yield mistake("clock or queue", "301 seconds late", now=STAMP + 301)
     yield mistake("clock or queue", "ten minutes early", now=STAMP - 600)
     yield mistake(LAST, "the secret", secrets="of another node")
