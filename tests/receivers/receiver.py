@@ -72,17 +72,10 @@ def forms_of(headers: list[tuple[str, str]]) -> list[Any]:
 
 def taken(secrets: Any, headers: list[tuple[str, str]], body: bytes) -> list[str]:
     """Gives what was not refused, although it is no form of headers or of a body."""
-    wrong = [
-        *((headers, other) for other in (None, body.decode("latin-1"), {}, 5)),
-        *(
-            (other, body)
-            for other in (None, 5, object(), "x-service: 1", ["x: y"], [1], [("x", 1, 2)], [(5, "x")])
-        ),
-        *(
-            (other, body)
-            for other in ({"X-Service-Webhook-Timestamp": 1}, {"x-service-webhook-signature": None})
-        ),
-    ]
+    bodies: list[Any] = [None, body.decode("latin-1"), {}, 5]
+    shapes: list[Any] = [None, 5, object(), "x-service: 1", ["x: y"], [1], [("x", 1, 2)], [(5, "x")]]
+    shapes += [{"X-Service-Webhook-Timestamp": 1}, {"x-service-webhook-signature": None}]
+    wrong = [*((headers, other) for other in bodies), *((other, body) for other in shapes)]
     said = []
     for form in wrong:
         try:
@@ -99,7 +92,8 @@ def cases() -> None:
         names_and_values = [pair.split(":") for pair in parts(pairs)]
         headers = [(text(name), text(value)) for name, value in names_and_values]
         body = base64.b64decode(encoded)
-        forms = [(form, each) for each in (body, bytearray(body)) for form in forms_of(headers)]
+        both = (body, bytearray(body))
+        forms: list[tuple[Any, ...]] = [(form, each) for each in both for form in forms_of(headers)]
         forms += [(event,) for event in json.loads(text(events))]
         said = verdict(secrets_in(secrets), forms, int(now))
         wrong = [] if said == "refused" else taken(secrets_in(secrets), headers, body)
