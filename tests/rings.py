@@ -136,7 +136,7 @@ README: Final = pytest.StashKey[frozenset[str]]()
 TEST_SECONDS: Final = {"ci and not long": 1.4}
 """Of one processor, on an average over what a command's ``-m`` chooses; otherwise `README_SECONDS`."""
 
-README_SECONDS: Final = 0.11
+README_SECONDS: Final = 0.06
 """The same over the README's ring."""
 
 

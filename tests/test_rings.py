@@ -121,7 +121,7 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "google-chrome").touch(mode=0o755)
     assert announcement(6_000, 2) == (
-        "6,000 tests, about 6 min on 2 idle processors;"
+        "6,000 tests, about 3 min on 2 idle processors;"
         " skipped, for they are not here: what needs node and npm, go, java, ruby, php, nginx"
     )
     for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
