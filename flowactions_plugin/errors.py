@@ -83,13 +83,7 @@ class EgressRefused(FlowActionsError):
 
 
 class SendFailed(FlowActionsError):
-    """A request got no answer, or one whose headers are above the limits.
-
-    Attributes:
-        status_code: of the answer whose headers are above the limits; ``None``: there is none.
-    """
-
-    status_code: int | None = None
+    """A request got no answer."""
 
 
 class HostFailed(FlowActionsError):

@@ -45,7 +45,6 @@ ENDS: Final[Mapping[str, End]] = {
     "close_notify": _unwrap,
     "close after 100": _answers(b"HTTP/1.1 100 Continue\r\n\r\n"),
     "close after a byte": _answers(b"H"),
-    "close after half a response": _answers(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf"),
 }
 """How a connection ends, after its second request was read unless the name says otherwise."""
 

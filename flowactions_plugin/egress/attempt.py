@@ -38,7 +38,7 @@ RESPONSE_KEPT_BYTES: Final = 2048
 CLOSED_KEPT: Final = "the other side closed a kept connection without an answer"
 LOST_KEPT: Final = "nothing acknowledged the request on a kept connection for three seconds"
 SENT_AGAIN: Final = "sent again on a fresh connection"
-HEADERS_NOT_KEPT: Final = "headers above 64 KiB, not kept"
+FLAWED: Final = "after its status line, the answer was incomplete, too long or not valid HTTP"
 UNSIGNED: Final = "not signed"
 PROBE: Final = "probe"
 NOTES: Final = MappingProxyType(
@@ -46,7 +46,7 @@ NOTES: Final = MappingProxyType(
         "closed": CLOSED_KEPT,
         "lost": LOST_KEPT,
         "again": SENT_AGAIN,
-        "headers": HEADERS_NOT_KEPT,
+        "flawed": FLAWED,
         "proxy": THROUGH_PROXY,
         "unsigned": UNSIGNED,
         PROBE: "a probe of a paused destination, it used up no attempt",
@@ -138,11 +138,13 @@ class Response(msgspec.Struct, frozen=True):
         status_code: of the final response.
         headers: found by their names in any case.
         body_prefix: the body's first bytes, as they came, at most `RESPONSE_KEPT_BYTES`.
+        flawed: whether what came after the status line was incomplete, too long or not HTTP.
     """
 
     status_code: int
     headers: Mapping[str, str]
     body_prefix: bytes
+    flawed: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -195,19 +195,22 @@ class Connection(asyncio.BufferedProtocol):
         self._is_written = True
 
     def _interrupted(self, response: asyncio.Future[Response]) -> Response | None:
-        """Return what was read of the response to a request that was given up, if its head was complete."""
+        """Return what was read of the response to a request that was given up, if its status line was complete."""
         if response.done() and not response.cancelled() and response.exception() is None:
             return response.result()  # the connection was handed back, and may be another request's by now
         if self._is_silent() and (response.cancelled() or not response.done()):
             self._pool.closed_early(self.key, is_certain=True)
         response.cancel()  # nobody waits for it any more
         self.close()
+        self._reader.cut()
         return self._read()
 
     def _read(self) -> Response | None:
-        """Return what was read of a response, if its head was complete."""
+        """Return what was read of a response, if its status line was complete."""
         reader = self._reader
-        return None if reader.headers is None else Response(reader.status, reader.headers, reader.body)
+        if reader.headers is None:
+            return None
+        return Response(reader.status, reader.headers, reader.body, reader.flawed)
 
     def _settle(self, result: Response | SendFailed | None) -> None:
         """End the request that is out, unless nobody waits for it any more."""
@@ -252,12 +255,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._reader.feed(bytes(self._buffer[:nbytes]))
         except NotHttp as exc:
-            code = exc.status_code
-            said = not_http(self._where, str(exc))
-            if code is not None:
-                said = f"{self._where} answered {code} with headers above 64 KiB"
-            error = SendFailed(said)
-            error.status_code, error.__cause__ = code, exc
+            error = SendFailed(not_http(self._where, str(exc)))
+            error.__cause__ = exc
             self._settle(error)
             self.close()
             return
@@ -276,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the request that waits for a response."""
         self._settle(self._failure(exc))
-        self._reader.end()
+        self._reader.cut()
         self._lost = exc
         self.may_begin = False
         self.resume_writing()

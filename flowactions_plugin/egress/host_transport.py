@@ -51,7 +51,7 @@ class HostTransport:
         try:
             response = self._checked(await self._transport.handle_async_request(translated))
             self._tunnels.opened(key, lease_clock())
-            progress.response = Response(response.status_code, response.headers, b"")
+            progress.response = Response(response.status_code, response.headers, b"", flawed=True)
             progress.enter("reading the body")
             try:
                 body_prefix = await self._body_prefix(response)

@@ -1,11 +1,13 @@
 """Reads one response from the bytes of a connection, whatever pieces they come in; no I/O.
 
 llhttp parses heads and chunks. What it does not limit or does not tell is added here: the size of heads, how
-much of a body is kept, and whether bytes have come that belong to no response.
+much of a body is kept, whether bytes have come that belong to no response, and what a response is worth whose status line is
+complete and whose rest is not (§4.5).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final
@@ -19,13 +21,12 @@ MAX_HEAD_BYTES: Final = 64 * 1024
 """The status line and all headers of one response; and, apart from them, what frames the chunks of its body, with its trailers."""
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_END_OF_FLAWED_HEAD: Final = re.compile(rb"\n\r?\n")
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[0-9][ \t]+([1-9][0-9]{2})(?:[ \t][^\n]*)?\r?\n")
 
 
 class NotHttp(SendFailed):
-    """The bytes are not an HTTP response, or one beyond the limits; the message says what is wrong.
-
-    It has a status code if the headers of the final response are above `MAX_HEAD_BYTES`.
-    """
+    """The bytes are not an HTTP response, or one beyond the limits; the message says what is wrong."""
 
 
 class Headers(Mapping[str, str]):
@@ -34,7 +35,7 @@ class Headers(Mapping[str, str]):
     Of few responses anything is asked, so the head is taken apart only then.
 
     Args:
-        head: its bytes, which the parser has accepted.
+        head: its bytes, of which whole lines count.
     """
 
     def __init__(self, head: bytes) -> None:
@@ -52,7 +53,7 @@ class Headers(Mapping[str, str]):
     @cached_property
     def _found(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for line in self.head.decode("latin-1").split("\r\n")[1:]:
+        for line in self.head.decode("latin-1").replace("\r\n", "\n").split("\n")[1:-1]:
             name, colon, value = line.partition(":")
             if colon:
                 found.setdefault(name.strip().lower(), value.strip(" \t"))
@@ -62,7 +63,9 @@ class Headers(Mapping[str, str]):
 class ResponseReader:
     """Reads the responses of one connection, one after the other.
 
-    Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over, up to sixteen.
+    Interim responses (1xx, except 101, which ends HTTP on a connection) are passed over, up to sixteen. Once the status line of
+    a final one is complete, it counts: what is wrong after it, or missing, makes it flawed. Headers of a flawed failure are read
+    to their end, because ``Retry-After`` may be among them.
 
     Args:
         head_only: whether the first request is one whose response has no body (HEAD, CONNECT).
@@ -73,6 +76,7 @@ class ResponseReader:
         body: the first bytes of its body, at most `RESPONSE_KEPT_BYTES`.
         complete: whether all has been read that counts: the response, or as much of its body as is kept.
         clean: whether the response has ended, nothing came after it, and the connection stays open after it.
+        flawed: whether what was read after its status line is not HTTP, too long, or not all.
     """
 
     def __init__(self, *, head_only: bool = False) -> None:
@@ -84,7 +88,9 @@ class ResponseReader:
         self.status = 0
         self.headers: Headers | None = None
         self.body = self._head = self._tail = b""
-        self.complete = self.clean = False
+        self.complete = self.clean = self.flawed = False
+        self._wrong = ""  # in the head
+        self._parsed = 0  # bytes of the head
         self._head_only = head_only
         self._interim = self._empty_bytes = self._rest_bytes = self._body_bytes = 0
         self._chunked = self._ended = self._keep_alive = self._surplus = False
@@ -93,22 +99,38 @@ class ResponseReader:
         """Parse the next bytes of the connection.
 
         Raises:
-            NotHttp: they are not a response's; what was read before stays.
+            NotHttp: they are not a response's, and no status line of one was complete.
         """
-        while data and not self.complete:
-            data = self._feed_head(data) if self.headers is None else self._feed_body(data)
+        try:
+            while data and not self.complete:
+                data = self._feed_head(data) if self.headers is None else self._feed_body(data)
+        except NotHttp:
+            if not self.cut():
+                raise
         if data:
             self.clean = False
 
     def end(self) -> bool:
-        """Handle the end of the connection; return whether the response is complete.
+        """Handle the end of the connection; return whether there is a response.
 
         Without a length and without chunks, the end of the connection is the end of the body.
         """
         if not self.complete and self.headers is not None and not self._chunked:
             self.complete = not {"content-length", "transfer-encoding"} & self.headers.keys()
+        return self.cut()
+
+    def cut(self) -> bool:
+        """Take what was read for all of the response, if its status line is complete; return whether it is."""
         self.clean, self._parser = False, None
-        return self.complete
+        if self.headers is None:
+            found = _STATUS_LINE.match(self._head, 0, MAX_HEAD_BYTES)
+            status = 0 if found is None else int(found[1])
+            if status < 200 and status != 101:
+                return False
+            self.status = status
+            self.headers = Headers(self._head[:MAX_HEAD_BYTES])
+        self.complete, self.flawed = True, self.flawed or not self.complete
+        return True
 
     def _feed_head(self, data: bytes) -> bytes:
         """Take bytes of a head; return those that are after it."""
@@ -123,20 +145,39 @@ class ResponseReader:
         if end >= 0:
             size = end + len(_END_OF_HEAD)
             self._head, rest = self._head[:size], self._head[size:]
-        upgraded = self._parse(self._head[before:MAX_HEAD_BYTES])
+        upgraded = self._parse_head(before)
+        return b"" if end < 0 or self._wrong else self._end_head(rest, upgraded=upgraded)
+
+    def _parse_head(self, before: int) -> bool:
+        """Have llhttp take what is new in a head; return whether that ended HTTP on this connection."""
+        is_long, upgraded = len(self._head) > MAX_HEAD_BYTES, False
+        if b"\n" not in self._head and not is_long:
+            return False  # llhttp gets whole status lines, so that it makes no difference where they are cut
+        start, self._parsed = self._parsed, len(self._head)
+        if not self._wrong:
+            try:
+                upgraded = self._parse(self._head[start:MAX_HEAD_BYTES])
+            except NotHttp as exc:
+                self._wrong = str(exc)
+        if self._wrong:
+            line = _STATUS_LINE.match(self._head, 0, MAX_HEAD_BYTES)
+            if (
+                line is None
+                or line[1][0] in b"12"
+                or _END_OF_FLAWED_HEAD.search(self._head, max(0, before - 2))
+            ):
+                raise NotHttp(self._wrong)
+        if is_long:
+            raise NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
+        return upgraded
+
+    def _end_head(self, rest: bytes, *, upgraded: bool) -> bytes:
+        """Pass over the head of an interim response, or keep that of a final one; return what is after it."""
         status = self._parser.get_status_code()
-        interim = 100 <= status < 200 and status != 101
-        if len(self._head) > MAX_HEAD_BYTES:
-            error = NotHttp(f"its headers are longer than {MAX_HEAD_BYTES} bytes")
-            has_line = not interim and b"\r\n" in self._head[:MAX_HEAD_BYTES]
-            error.status_code = status if has_line else None
-            raise error
-        if end < 0:
-            return b""
-        if interim:
+        if 100 <= status < 200 and status != 101:
             if not self._ended:
                 raise NotHttp(f"an interim response ({status}) has a body")
-            self._head, self._ended = b"", False
+            self._head, self._parsed, self._ended = b"", 0, False
             self._interim += 1
             if self._interim > 16:
                 raise NotHttp("more than 16 interim responses came before it")

@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 from flowactions_plugin.clock import Clock, lease_clock
 from flowactions_plugin.egress.attempt import (
     DEADLINE_SECONDS,
-    HEADERS_NOT_KEPT,
+    FLAWED,
     SLOW_MS,
     Aborted,
     Message,
@@ -111,40 +111,32 @@ class Sender:
             self.lag.deadlines.discard(deadline)
         started_at, duration = int(now * 1000), int((self._timer() - started) * 1000)
         lost = self.lag.lost() - lost_before
-        code = failure.status_code if isinstance(failure, SendFailed) else None
-        if code is not None and 200 <= code < 300:  # a delivery, although its headers are above the limits
-            progress.notes += (HEADERS_NOT_KEPT,)
-            failure, response = None, Response(code, {}, b"")
-        answer = response or progress.response
-        seen = code if answer is None else answer.status_code
-        if progress.relayed is not None and seen is not None:
-            if answer is not None and asks_for_credentials(seen, answer.headers):
-                return _proxy_failed(not_authorized(progress.relayed), "proxy")
-            progress.notes += (THROUGH_PROXY,)
-        if failure is not None:
+        response = response or progress.response  # cut short, it counts by its status
+        if response is None:
+            assert failure is not None  # noqa: S101  or there were a response
             refused = isinstance(failure, EgressRefused) or (
                 progress.blamed is True and isinstance(failure, ProxyFailed) and failure.status in REFUSALS
             )
             timed_out = deadline.expired()
-            aborted = None
-            if not refused and code is None:
-                aborted = self._aborted(failure, progress, lost, timed_out=timed_out)
-            response = None if aborted is None else progress.response  # cut short here, it counts by its status
-            if response is None:
-                if aborted is not None and (forgives or aborted.cause != "stall"):
-                    return aborted
-                return Outcome(
-                    started_at,
-                    duration,
-                    code,
-                    error=self._error_message(failure, progress, destination, timed_out=timed_out),
-                    final=refused,
-                    phases=progress.phases(),
-                    notes=progress.notes,
-                    stalled_ms=int(lost * 1000),
-                )
-        assert response is not None  # noqa: S101  there was no failure
+            aborted = None if refused else self._aborted(failure, progress, lost, timed_out=timed_out)
+            if aborted is not None and (forgives or aborted.cause != "stall"):
+                return aborted
+            return Outcome(
+                started_at,
+                duration,
+                error=self._error_message(failure, progress, destination, timed_out=timed_out),
+                final=refused,
+                phases=progress.phases(),
+                notes=progress.notes,
+                stalled_ms=int(lost * 1000),
+            )
         code, asked = response.status_code, None
+        if response.flawed:
+            progress.notes += (FLAWED,)
+        if progress.relayed is not None:
+            if asks_for_credentials(code, response.headers):
+                return _proxy_failed(not_authorized(progress.relayed), "proxy")
+            progress.notes += (THROUGH_PROXY,)
         if code in {429, 503}:
             asked = retry_after(response.headers.get("retry-after", ""), now)
         is_timed = self._times_all or duration >= SLOW_MS or not 200 <= code < 300

@@ -7,6 +7,7 @@ OpenSSL's fixed names of errors, and none has an address that only a lookup has 
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import ssl
 from collections.abc import Mapping
@@ -63,6 +64,9 @@ _TLS: Final[Mapping[str, str]] = {
 }
 """OpenSSL's reasons that receivers cause most. Of the others its own text is shown, which is fixed."""
 
+_NAMELESS: Final = re.compile(r"\[\w+\] (?!unknown error)([a-z0-9 ]+) \(_ssl")
+"""OpenSSL's text of an error for which Python has no name."""
+
 _REASONS: Final[Mapping[type[OSError], str]] = {
     ConnectionRefusedError: "it refused the connection",
     ConnectionResetError: "it reset the connection",
@@ -116,7 +120,8 @@ def broke(where: str, error: BaseException) -> str:
 def _reason(error: BaseException) -> str:
     """Return what an error of a connection means."""
     if isinstance(error, ssl.SSLError):
-        reason = getattr(error, "reason", None) or ""
+        found = _NAMELESS.match(str(error))
+        reason = getattr(error, "reason", None) or (found[1].upper().replace(" ", "_") if found else "")
         return _TLS.get(reason) or f"TLS failed: {reason.replace('_', ' ').lower()}".removesuffix(": ")
     if isinstance(error, OSError) and error.errno in _UNREACHABLE:
         return "no network leads to it"

@@ -96,6 +96,9 @@ class Tunnel(Connection):
             detail = f"{self._where}: {exc.__cause__ or closed}"
             raise ProxyFailed(reason, detail, of_tunnel=True) from exc
         status = answer.status_code
+        if answer.flawed:
+            self.close()
+            raise ProxyFailed("its answer is not HTTP", f"{self._where}: it answered {status}", of_tunnel=True)
         if 200 <= status < 300 and self._transport is not None:
             return self._transport
         self.close()

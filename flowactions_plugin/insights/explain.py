@@ -21,9 +21,7 @@ _NEVER_CONNECTED: Final = re.compile(
     # Refused by a rule, before anything was dialled.
     r"|Requests to .{1,300} are not allowed|The URL "
 )
-_ANSWERED: Final = re.compile(
-    r"timed out after \S+ s while reading the body|.{1,300} broke its answer off|what .{1,300} answered is not HTTP"
-)
+_ANSWERED: Final = re.compile(r".{1,300} broke its answer off|what .{1,300} answered is not HTTP")
 
 LATE_MS: Final = 10_000
 """What has been due for longer waits for a slot, as a rule one for its destination."""

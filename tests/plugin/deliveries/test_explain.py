@@ -30,7 +30,6 @@ def attempt(error: str | None, status_code: int | None = None) -> Attempt:
         ("timed out after 10 s while sending the request", "sent, no answer"),
         ("timed out after 10 s while waiting for the answer", "sent, no answer"),
         ("timed out after 10 s while sending the request or waiting for the answer", "sent, no answer"),
-        ("timed out after 10 s while reading the body", "answered"),
         (transport_errors.no_address("example.com", OSError("nothing")), "never connected"),
         (transport_errors.cannot_connect(WHERE, ConnectionRefusedError()), "never connected"),
         (transport_errors.cannot_connect(WHERE, ssl.SSLCertVerificationError()), "never connected"),

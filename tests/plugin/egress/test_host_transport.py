@@ -12,7 +12,7 @@ import httpx
 import httpx2
 import pytest
 
-from flowactions_plugin.egress.attempt import RESPONSE_KEPT_BYTES, Aborted, Outcome
+from flowactions_plugin.egress.attempt import FLAWED, RESPONSE_KEPT_BYTES, Aborted, Outcome
 from flowactions_plugin.egress.host_transport import HostTransport
 from flowactions_plugin.egress.sender import Sender
 from tests.loopback import black_hole, listening
@@ -94,6 +94,29 @@ async def test_failures_are_told_in_the_plugins_words(library: ModuleType) -> No
 
     timed_out = await attempt(library.MockTransport(late), "http://127.0.0.1:1/")
     assert timed_out.error == "the connection to 127.0.0.1:1 broke: it did not answer"
+
+
+@pytest.mark.parametrize(("status", "asked"), [(200, None), (503, 7)])
+async def test_an_answer_whose_body_breaks_off_counts_by_its_status(
+    library: ModuleType, status: int, asked: float | None
+) -> None:
+    """At the end of the connection, and at the deadline; the attempt says so."""
+    head = b"HTTP/1.1 %d Odd\r\ncontent-length: 9\r\nretry-after: 7\r\n\r\nhalf" % status
+    silent = asyncio.Event()
+
+    async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+
+    async def drips(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await ends(reader, writer)
+        await silent.wait()
+
+    for serve in (ends, drips):
+        async with library.AsyncHTTPTransport() as transport, listening(serve) as port:
+            outcome = await attempt(transport, f"http://127.0.0.1:{port}/", seconds=0.3)
+        assert (outcome.status_code, outcome.error, outcome.notes) == (status, None, (FLAWED,))
+        assert outcome.retry_after == asked
 
 
 async def test_a_proxy_that_gives_no_tunnel_is_blamed_as_by_the_plugins_own(library: ModuleType) -> None:

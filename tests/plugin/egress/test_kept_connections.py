@@ -194,7 +194,7 @@ class TestClosedByTheOtherSide:
 class TestNotSentAgain:
     """Requests that fail, and are an attempt's only one."""
 
-    @pytest.mark.parametrize("end", ["close after 100", "close after a byte", "close after half a response"])
+    @pytest.mark.parametrize("end", ["close after 100", "close after a byte"])
     async def test_one_that_has_got_a_byte(self, end: str) -> None:
         """Of whatever: the receiver was at work."""
         with closing(end) as receiver:

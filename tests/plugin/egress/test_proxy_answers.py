@@ -80,6 +80,8 @@ FLOOD = b"HTTP/1.1 100 Continue\r\n\r\n" * 20_000
         (HTTPS, b"HTTP/1.1 101 Switching\r\n\r\n", NOT_CONNECTED + "it opened no tunnel (101)"),
         (HTTPS, b"SSH-2.0-x\r\n\r\n", NOT_CONNECTED + "its answer is not HTTP"),
         (HTTPS, FLOOD + b"HTTP/1.1 200 OK\r\n\r\n", NOT_CONNECTED + "its answer is not HTTP"),
+        (HTTPS, b"HTTP/1.1 200 OK\r\nx y: z\r\n\r\n", NOT_CONNECTED + "its answer is not HTTP"),
+        (HTTPS, b"HTTP/1.1 200 OK\r\nx: y\r\n", NOT_CONNECTED + "its answer is not HTTP"),
         (HTTPS, b"", NOT_CONNECTED + "it closed the connection"),
         (HTTPS, b"HTTP/1.1 200 O", NOT_CONNECTED + "it closed the connection"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -23,7 +24,8 @@ class Read(NamedTuple):
     complete: bool
     clean: bool
     body: bytes
-    refused: bool
+    refused: bool = False
+    flawed: bool = False
 
 
 def feed(reader: ResponseReader, pieces: Iterable[bytes]) -> None:
@@ -44,7 +46,7 @@ def read(data: bytes, cuts: tuple[int, ...] = (), *, head_only: bool = False, en
         refused = True
     if ends:
         reader.end()
-    return Read(reader.status, reader.complete, reader.clean, reader.body, refused)
+    return Read(reader.status, reader.complete, reader.clean, reader.body, refused, reader.flawed)
 
 
 CLEAN: dict[str, bytes] = {
@@ -108,23 +110,27 @@ def test_a_response_without_a_body_is_complete_with_its_head(length: bytes) -> N
 
 
 @pytest.mark.parametrize(
-    ("data", "complete"),
+    ("data", "complete", "flawed"),
     [
-        (OK + b"\r\nuntil the end", True),
-        (OK + b"\r\n", True),
-        (OK + b"content-length: 5\r\n\r\nhel", False),
-        (OK + b"content-length: 5\r\n\r\n", False),
-        (CHUNKED, False),
-        (CHUNKED + b"5\r\nhello\r\n", False),
-        (OK + b"x: y", False),
-        (b"HTTP/1.1 100 Continue\r\n\r\n", False),
-        (b"", False),
+        (OK + b"\r\nuntil the end", True, False),
+        (OK + b"\r\n", True, False),
+        (OK + b"content-length: 5\r\n\r\nhel", True, True),
+        (OK + b"content-length: 5\r\n\r\n", True, True),
+        (CHUNKED, True, True),
+        (CHUNKED + b"5\r\nhello\r\n", True, True),
+        (OK + b"x: y", True, True),
+        (OK, True, True),
+        (OK[:-2], False, False),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", False, False),
+        (b"HTTP/1.1 103 Early\r\nx: y", False, False),
+        (b"", False, False),
     ],
 )
-def test_the_end_of_a_connection_ends_a_body_without_length(data: bytes, complete: bool) -> None:
-    """With a length or chunks, what is missing is missing."""
+def test_the_end_of_a_connection_ends_a_body_without_length(data: bytes, complete: bool, flawed: bool) -> None:
+    """With a length or chunks, what is missing is missing; the response counts once its status line is complete."""
     assert not read(data).complete
-    assert read(data, ends=True).complete is complete
+    found = read(data, ends=True)
+    assert (found.complete, found.flawed, found.clean) == (complete, flawed, False)
 
 
 @pytest.mark.parametrize(
@@ -136,20 +142,14 @@ def test_the_end_of_a_connection_ends_a_body_without_length(data: bytes, complet
         bytes(range(256)),
         b"PRI * HTTP/2.0\r\n\r\n",
         b"HTTP/1.1 twohundred\r\n\r\n",
-        OK + b"content-length: 5\r\ncontent-length: 7\r\n\r\nhello",
-        OK + b"content-length: -5\r\n\r\n",
-        OK + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
-        OK + b"x y: z\r\n\r\n",
-        OK + b"x: a\0b\r\n\r\n",
-        CHUNKED + b"ZZ\r\nx",
-        CHUNKED + b"-1\r\nx",
-        OK + b"x: " + b"y" * MAX_HEAD_BYTES,
+        b"HTTP/2 200 OK\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 20 OK\r\n\r\n",
+        b"HTTP/1.1 200OK\r\n\r\n",
         b"HTTP/1.1 200 " + b"y" * MAX_HEAD_BYTES + b"\r\n\r\n",
-        OK + b"x: y\r\n" * (MAX_HEAD_BYTES // 6),
         b"\r\n" * MAX_HEAD_BYTES,
-        CHUNKED + b"1;x=" + b"y" * MAX_HEAD_BYTES,
-        CHUNKED + b"0\r\n" + b"x: y\r\n" * (MAX_HEAD_BYTES // 6 + 1),
         b"HTTP/1.1 103 Early\r\ncontent-length: 2\r\n\r\nok" + OK + b"\r\n",
+        b"HTTP/1.1 103 Early\nx: y\n\n" + OK + b"\r\n",
     ],
 )
 def test_what_is_not_http_is_refused(data: bytes) -> None:
@@ -157,6 +157,131 @@ def test_what_is_not_http_is_refused(data: bytes) -> None:
     assert read(data).refused
     for size in (1, 7, 1000):
         assert read(data, tuple(range(0, len(data), size))).refused
+
+
+HEADS: dict[str, bytes] = {
+    "both lengths": b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    "both lengths, chunks first": b"transfer-encoding: chunked\r\ncontent-length: 5\r\n\r\nhello",
+    "two equal lengths": b"content-length: 2\r\ncontent-length: 2\r\n\r\nok",
+    "two equal lengths in one": b"content-length: 2, 2\r\n\r\nok",
+    "two lengths": b"content-length: 5\r\ncontent-length: 7\r\n\r\nhello",
+    "a length below zero": b"content-length: -5\r\n\r\n",
+    "a length with a sign": b"content-length: +2\r\n\r\nok",
+    "a length in words": b"content-length: two\r\n\r\nok",
+    "a length without end": b"content-length: 99999999999999999999999\r\n\r\nok",
+    "an empty length": b"content-length:\r\n\r\nok",
+    "a folded header": b"x: a\r\n b\r\ncontent-length: 2\r\n\r\nok",
+    "a folded first header": b" x: a\r\ncontent-length: 2\r\n\r\nok",
+    "bare LF": b"x: y\ncontent-length: 2\n\nok",
+    "bare LF in a header": b"x: y\ncontent-length: 2\r\n\r\nok",
+    "bare LF at the end": b"content-length: 2\r\n\nok",
+    "bare CR": b"x: y\rz\r\ncontent-length: 2\r\n\r\nok",
+    "an empty name": b": y\r\ncontent-length: 2\r\n\r\nok",
+    "a blank in a name": b"x y: z\r\ncontent-length: 2\r\n\r\nok",
+    "a blank after a name": b"x : z\r\ncontent-length: 2\r\n\r\nok",
+    "a name that is no ASCII": b"\xc3\xbc: z\r\ncontent-length: 2\r\n\r\nok",
+    "no colon": b"garbage\r\ncontent-length: 2\r\n\r\nok",
+    "NUL": b"x: a\0b\r\ncontent-length: 2\r\n\r\nok",
+    "a control character": b"x: a\x01b\r\ncontent-length: 2\r\n\r\nok",
+    "identity and a length": b"transfer-encoding: identity\r\ncontent-length: 2\r\n\r\nok",
+}
+"""What may be wrong in a head after the status line."""
+
+LINES: dict[str, bytes] = {
+    "bare LF": b"HTTP/1.1 %d OK\n",
+    "two blanks": b"HTTP/1.1  %d OK\r\n",
+    "a tab": b"HTTP/1.1\t%d OK\r\n",
+    "HTTP/1.2": b"HTTP/1.2 %d OK\r\n",
+    "bare CR in the reason": b"HTTP/1.1 %d O\rK\r\n",
+    "after an interim response": b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1  %d\n",
+}
+"""Status lines of HTTP/1.x that are odd themselves."""
+
+CHUNKS: dict[str, bytes] = {
+    "no number": b"2\r\nok\r\nZZ\r\nx",
+    "below zero": b"2\r\nok\r\n-1\r\nx",
+    "a number without end": b"2\r\nok\r\nfffffffffffffffffff\r\nx",
+    "bare LF": b"2\r\nok\r\n2\nok\n0\n\n",
+    "no end of line": b"2\r\nokX\r\n0\r\n\r\n",
+    "a blank after the size": b"2\r\nok\r\n2 \r\nok\r\n0\r\n\r\n",
+    "an extension without end": b"2\r\nok\r\n1;x=" + b"y" * MAX_HEAD_BYTES,
+    "trailers without end": b"2\r\nok\r\n0\r\n" + b"x: y\r\n" * (MAX_HEAD_BYTES // 6 + 1),
+    "a trailer that is none": b"2\r\nok\r\n0\r\nx y: z\r\n\r\n",
+}
+"""What may be wrong in a body of chunks, after its first two bytes."""
+
+
+class TestFlawed:
+    """Once the status line is complete, a response counts, whatever is wrong after it (§4.5)."""
+
+    @pytest.mark.parametrize("rest", HEADS.values(), ids=HEADS)
+    def test_a_wrong_head_of_a_success_is_not_read_on(self, rest: bytes) -> None:
+        """Cut anywhere, it is the same; the connection is not used again."""
+        data = OK + rest
+        assert {read(data, (cut,)) for cut in range(len(data))} == {Read(200, True, False, b"", flawed=True)}
+        assert read(data, tuple(range(len(data)))) == Read(200, True, False, b"", flawed=True)
+        assert read(OK + b"x y: z\r\n") == Read(200, True, False, b"", flawed=True)  # its end need not come
+
+    @pytest.mark.parametrize("rest", HEADS.values(), ids=HEADS)
+    @pytest.mark.parametrize("status", [429, 503, 500])
+    def test_a_wrong_head_of_a_failure_keeps_its_headers(self, status: int, rest: bytes) -> None:
+        """As far as it is read, which is to its end: the whole lines before the flaw count, and those after it."""
+        head = b"HTTP/1.1 %d Busy\r\n" % status
+        end = re.search(rb"\n\r?\n", rest)
+        assert end is not None
+        for data in (
+            head + b"Retry-After: 7\r\n" + rest,
+            head + rest[: end.start() + 1] + b"Retry-After: 7\n" + rest[end.start() + 1 :],
+        ):
+            for size in (1, 7, len(data)):
+                reader = ResponseReader()
+                feed(reader, (data[start : start + size] for start in range(0, len(data), size)))
+                assert (reader.status, reader.complete, reader.clean, reader.flawed) == (
+                    status,
+                    True,
+                    False,
+                    True,
+                )
+                assert reader.headers is not None
+                assert reader.headers.get("retry-after") == "7"
+
+    @pytest.mark.parametrize("line", LINES.values(), ids=LINES)
+    @pytest.mark.parametrize("status", [200, 204, 299, 302, 410, 503])
+    def test_an_odd_status_line_is_one(self, status: int, line: bytes) -> None:
+        """Of HTTP/1.x, with three digits, and complete."""
+        data = line % status + b"content-length: 2\r\n\r\nok"
+        for size in (1, 7, len(data)):
+            assert read(data, tuple(range(0, len(data), size))) == Read(status, True, False, b"", flawed=True)
+        before = line[: line.rindex(b"\n")] % status
+        assert not read(before, ends=True).complete
+
+    @pytest.mark.parametrize("rest", CHUNKS.values(), ids=CHUNKS)
+    @pytest.mark.parametrize("status", [200, 503])
+    def test_of_a_wrong_body_the_start_is_kept(self, status: int, rest: bytes) -> None:
+        """What came before the flaw."""
+        data = b"HTTP/1.1 %d Odd\r\ntransfer-encoding: chunked\r\n\r\n" % status + rest
+        for size in (1, 7, len(data)):
+            assert read(data, tuple(range(0, len(data), size))) == Read(status, True, False, b"ok", flawed=True)
+
+    @pytest.mark.parametrize(
+        ("data", "retry_after"),
+        [
+            (b"HTTP/1.1 503 Busy\r\nRetry-After: 12", None),  # the number may go on
+            (b"HTTP/1.1 503 Busy\r\nRetry-After: 12\r\n", "12"),
+            (b"HTTP/1.1 503 Busy\nRetry-After: 12\n", "12"),
+            (b"HTTP/1.1 503 Busy\r\nx y: z\r\nRetry-After: 12\r\nx", "12"),
+            (b"HTTP/1.1 503 Busy\r\nRetry-After: 12\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES, "12"),
+            (b"HTTP/1.1 503 Busy\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES + b"Retry-After: 12\r\n", None),
+        ],
+    )
+    def test_of_a_head_that_was_cut_short_whole_lines_count(self, data: bytes, retry_after: str | None) -> None:
+        """By a deadline, a reset or the limit."""
+        reader = ResponseReader()
+        reader.feed(data)
+        assert reader.cut()
+        assert (reader.status, reader.flawed) == (503, True)
+        assert reader.headers is not None
+        assert reader.headers.get("retry-after") == retry_after
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(CLEAN, repeat=2)))
@@ -167,7 +292,7 @@ def test_responses_on_one_connection_are_read_like_the_first(before: str, after:
         reader.begin(head_only=False)
         for start in range(0, len(data), size):
             reader.feed(data[start : start + size])
-        assert Read(reader.status, reader.complete, reader.clean, reader.body, False) == read(data)
+        assert Read(reader.status, reader.complete, reader.clean, reader.body) == read(data)
         assert reader._interim == data.count(b"HTTP/1.1 10")
 
 
@@ -193,14 +318,15 @@ def test_headers_up_to_the_limit_are_read(line: bytes) -> None:
     """However many lines they are."""
     data = head_of(MAX_HEAD_BYTES, line=line) + b"ok"
     assert data.index(b"\r\n\r\n") + 4 == MAX_HEAD_BYTES
-    assert read(data) == Read(200, True, True, b"ok", False)
-    assert read(data, tuple(range(0, len(data), 1000))) == Read(200, True, True, b"ok", False)
+    assert read(data) == Read(200, True, True, b"ok")
+    assert read(data, tuple(range(0, len(data), 1000))) == Read(200, True, True, b"ok")
 
 
 @pytest.mark.parametrize(
     ("data", "status"),
     [
         (head_of(MAX_HEAD_BYTES + 1), 200),
+        (OK + b"x: y\r\n" * (MAX_HEAD_BYTES // 6), 200),
         (head_of(MAX_HEAD_BYTES + 1, line=b"x: " + b"y" * 60_000 + b"\r\n"), 200),
         (OK + b"x: " + b"y" * MAX_HEAD_BYTES, 200),
         (head_of(9 * MAX_HEAD_BYTES, b"204 No"), 204),
@@ -211,19 +337,14 @@ def test_headers_up_to_the_limit_are_read(line: bytes) -> None:
         # An interim response is no answer, and a status line without end is none.
         (head_of(9 * MAX_HEAD_BYTES, b"103 Early"), None),
         (b"HTTP/1.1 200 " + b"y" * 9 * MAX_HEAD_BYTES, None),
-        # Malformed within the limit.
-        (OK + b"x y: z\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES, None),
+        (b"HTTP/1.1 503 Busy\r\nx y: z\r\n" + b"x: y\r\n" * MAX_HEAD_BYTES, 503),
     ],
 )
 def test_of_headers_above_the_limit_the_status_is_known(data: bytes, status: int | None) -> None:
-    """In one piece and in many: the status line was read."""
+    """In one piece and in many: the status line was read, and nothing more is."""
     for size in (1, 1000, 16 * 1024, len(data)):
-        reader = ResponseReader()
-        pieces = (data[start : start + size] for start in range(0, len(data), size))
-        with pytest.raises(NotHttp) as refused:
-            feed(reader, pieces)
-        assert refused.value.status_code == status
-        assert not reader.end()
+        found = read(data, tuple(range(0, len(data), size)))
+        assert found == Read(status or 0, status is not None, False, b"", status is None, status is not None)
 
 
 def test_headers_are_found_by_their_names_in_any_case() -> None:

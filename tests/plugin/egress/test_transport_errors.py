@@ -62,6 +62,17 @@ def _tls(reason: str) -> ssl.SSLError:
         (_tls("TLSV1_ALERT_NO_APPLICATION_PROTOCOL"), "it does not offer HTTP/1.1"),
         (_tls("UNSAFE_LEGACY_RENEGOTIATION_DISABLED"), "its TLS has no secure renegotiation"),
         (_tls("TLSV1_ALERT_DECODE_ERROR"), "TLS failed: tlsv1 alert decode error"),
+        # Python has no name for some errors of OpenSSL, and shows its text.
+        (
+            ssl.SSLError(1, "[SSL] tlsv1 alert no application protocol (_ssl.c:1006)"),
+            "it does not offer HTTP/1.1",
+        ),
+        (
+            ssl.SSLError(1, "[SSL] tlsv1 alert user cancelled (_ssl.c:1006)"),
+            "TLS failed: tlsv1 alert user cancelled",
+        ),
+        (ssl.SSLError(1, "[SSL] unknown error (_ssl.c:1006)"), "TLS failed"),
+        (ssl.SSLError("no text of OpenSSL"), "TLS failed"),
         *((_certificate(code), "certificate") for code in (0, 9, 10, 18, 19, 20, 21, 62, 64, 99)),
         (RuntimeError("0x7f"), "network failed"),
     ],
@@ -144,6 +155,11 @@ def unknown(context: ssl.SSLContext) -> None:
     context.sni_callback = lambda *_: ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
 
+def http2_only(context: ssl.SSLContext) -> None:
+    # As OpenSSL's server answers. Python's own goes on without a protocol, so the alert is sent where another may be chosen.
+    context.sni_callback = lambda *_: 120  # no_application_protocol
+
+
 TLS_OF: Mapping[str, tuple[dict[str, Any], Callable[[ssl.SSLContext], None] | None, str | None]] = {
     # What the receiver has: its certificate, its settings, what is said.
     "all in order": ({}, None, None),
@@ -157,6 +173,7 @@ TLS_OF: Mapping[str, tuple[dict[str, Any], Callable[[ssl.SSLContext], None] | No
         "it accepts none of our ciphers, or asks for a client certificate",
     ),
     "other names": ({}, unknown, "it does not know this name"),
+    "HTTP/2 only": ({}, http2_only, "it does not offer HTTP/1.1"),
     "a short key": ({"bits": 1024}, None, "its key is too short"),
     "a client's certificate": ({"purpose": ExtendedKeyUsageOID.CLIENT_AUTH}, None, "it is not for a server"),
     "a certificate of another authority": (

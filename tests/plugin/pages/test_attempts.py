@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flowactions_plugin.egress.attempt import CLOSED_KEPT, HEADERS_NOT_KEPT, SENT_AGAIN
+from flowactions_plugin.egress.attempt import CLOSED_KEPT, FLAWED, SENT_AGAIN
 from tests.commanding import command
 from tests.plugin.pages.conftest import Site
 
@@ -19,7 +19,7 @@ async def test_the_notes_of_attempts_are_shown(site: Site, database_url: str, tm
     await site.execute(
         "UPDATE flowactions_outbox SET attempts = 4, delivered_started_at = 1700000000000, delivered_duration_ms = 5,"
         " last_status_code = 200, delivered_phases = :notes",
-        notes='{"headers":0}',
+        notes='{"flawed":0}',
     )
     failed = {1: (REFUSED, None), 2: (REFUSED, '{"closed":0}'), 3: (None, '{"wait":5,"closed":0,"again":0}')}
     for number, (error, phases) in failed.items():
@@ -34,7 +34,7 @@ async def test_the_notes_of_attempts_are_shown(site: Site, database_url: str, tm
     page = (await site.get(f"/deliveries/{row_id}")).text
     steps = page[page.index('<ol class="attempts">') : page.index("</ol>")].split("<li>")[1:]
     assert [REFUSED in each for each in steps] == [True, True, False, False]
-    notes = [None, CLOSED_KEPT, AGAIN, HEADERS_NOT_KEPT]
+    notes = [None, CLOSED_KEPT, AGAIN, FLAWED]
     for step, note in zip(steps, notes, strict=True):
         assert (f'<p class="note">{note}</p>' in step) if note else ('class="note"' not in step)
     expected = ["never connected", "sent, no answer", "answered", "answered"]
