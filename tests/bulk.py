@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from sqlalchemy import text
 
@@ -93,3 +94,9 @@ async def copy(database: Database, row_id: str, times: int, *, already: int = 0)
         await connection.execute(text(statement), {"row_id": row_id})
     async with database.write() as connection:
         await connection.execute(text("ANALYZE"))
+
+
+def failing(number: int, at: int) -> dict[str, Any]:
+    """Write how a destination of an organization of its own fails."""
+    place = {"organization_id": f"o{number:05}", "destination": f"https://d{number}.example:443"}
+    return {**place, "last_failure_at": at, "failing_since": 1, "failures_in_row": 9, "updated_at": at}

@@ -33,6 +33,12 @@ from flowactions_plugin.cli.options import (
 RATE: Final = option(
     "--rate", "At most this many deliveries a second.", type=click.FloatRange(min=0, min_open=True), metavar="N"
 )
+CURSOR: Final = option(
+    "--cursor",
+    "Continue after a page; the last line of each page names its cursor.",
+    type=WORDS,
+    metavar="TEXT",
+)
 RESET: Final = option(
     "--reset reset_attempts",
     "Give each delivery all its attempts again; without it, one more attempt.",
@@ -80,12 +86,7 @@ OUTBOX: Final = (
         WHERE,
         option("--status", "pending, retrying, delivered or dead; waiting or due.", metavar="STATE"),
         LIMIT,
-        option(
-            "--cursor",
-            "Continue after a page; the last line of each page names its cursor.",
-            type=WORDS,
-            metavar="TEXT",
-        ),
+        CURSOR,
         document="insights.results:Page",
         opens=True,
     ),
@@ -149,9 +150,10 @@ DESTINATIONS: Final = (
     command(
         "list",
         "destinations:list_destinations",
-        "List destinations with the results of the last hour, and pauses.",
+        "List destinations with the results of the last hour, those whose last attempt has failed first, and pauses.",
         organization_option(),
         LIMIT,
+        CURSOR,
         document="cli.destinations:Destinations",
         opens=True,
     ),

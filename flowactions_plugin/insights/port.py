@@ -15,10 +15,10 @@ from flowactions_plugin.clock import is_id
 from flowactions_plugin.errors import FilterInvalid, StorageUnavailable
 from flowactions_plugin.insights import inbound as events
 from flowactions_plugin.insights import search, standing
-from flowactions_plugin.insights.explain import why_not_sent
-from flowactions_plugin.insights.failures import failures
+from flowactions_plugin.insights.facts import ABSENT_MS, Facts
+from flowactions_plugin.insights.failures import failing_nodes, failures
 from flowactions_plugin.insights.filters import Filter
-from flowactions_plugin.insights.findings import FAILING_COUNTED, NAMED, findings_of, worst_of
+from flowactions_plugin.insights.findings import fails, findings_of, verdict_of, why_not_sent, worst_of
 from flowactions_plugin.insights.inbound import InboundPage
 from flowactions_plugin.insights.results import (
     Action,
@@ -35,7 +35,6 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.insights.search import SEARCH_COUNT_LIMIT
 from flowactions_plugin.insights.standing import HOUR_BUCKETS, of_scope
-from flowactions_plugin.insights.verdict import ABSENT_MS, Facts, judge
 from flowactions_plugin.insights.views import RESENT_FROM, action_of, detail_of, entry_of, pause_of, struct_of
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
@@ -72,8 +71,8 @@ READ_MORE_SECONDS: Final = 2.5
 AUDIT_SHOWN: Final = 50
 """How many entries of the audit are shown with a delivery."""
 
-SHOWN: Final = 5
-"""How many destinations, flows and nodes an overview names of each kind."""
+SHOWN: Final = 10
+"""How many destinations and nodes an overview names of each kind."""
 
 _EVERYTHING: Final = Scope()
 
@@ -123,23 +122,14 @@ class Insights:
         return None if refused is None else refused.words
 
     async def overview(self, scope: Scope, shown: int = SHOWN) -> Overview:
-        """Return how deliveries stand, in ten statements at the most.
-
-        Args:
-            scope: whose.
-            shown: how many destinations, flows and nodes are named of each kind.
-        """
+        """Return how deliveries stand; ``shown`` is how many destinations and nodes are named of each kind."""
 
         def read(connection: Connection) -> Overview:
             facts = self._facts(connection, scope)
-            now, limited = facts.now, facts.limited
-            worst, slowest = standing.busiest(connection, scope, now, shown, limited)
-            facts = facts._replace(
-                failing=standing.states(connection, scope, now, limited, FAILING_COUNTED + 1, failing=True),
-                quarantined=standing.quarantined(connection, scope, NAMED + 1),
-                inbound=standing.inbound_failing(connection, now) if facts.sees_all else (),
-            )
-            verdict = judge(facts)
+            failed = failures(connection, scope, facts.now, shown)
+            failing = [each for each in facts.failing if fails(each, facts.now)]
+            places = {each.destination for each in failing}
+            facts = facts._replace(nodes=failing_nodes(connection, scope, failed.nodes, places))
             found = findings_of(facts)
             return struct_of(
                 facts,
@@ -147,12 +137,11 @@ class Insights:
                 oldest_due_ms=facts.oldest_due_ms or 0,
                 hour=facts.buckets[-HOUR_BUCKETS:],
                 day=_hours(facts.buckets),
-                worst=worst,
-                slowest=slowest,
-                failures=failures(connection, scope, now, shown),
-                verdict=verdict,
+                failing=failing[:shown],
+                failures=failed,
+                verdict=verdict_of(facts, found),
                 findings=found,
-                level=worst_of(verdict, found),
+                level=worst_of(found),
             )
 
         return await self._read(read)
@@ -165,25 +154,24 @@ class Insights:
         return standing.read_facts(connection, self._database, scope, self._settings, self._uptime_ms())
 
     async def destinations(
-        self, scope: Scope, limit: int, after: tuple[str, str] | None = None
-    ) -> list[DestinationState]:
-        """Return destinations to which something was sent, by organization and name."""
-        return await self._read(lambda connection: self._states(connection, scope, limit, after=after))
+        self, scope: Scope, limit: int, cursor: str | None = None
+    ) -> tuple[list[DestinationState], str | None]:
+        """Return a page of destinations to which something was sent, and the cursor of the next one; ``None``: it is the last.
 
-    async def failing(self, limit: int, scope: Scope = _EVERYTHING) -> list[DestinationState]:
-        """Return destinations that fail now, those that have failed for longest first.
+        Those whose last attempt has failed come first, the latest failure first, and then all others by organization and
+        name. A page may be short, because it passes over what was on an earlier one.
 
-        A destination fails as it does for an alert, and has failed within the last hour, or deliveries wait for it. One whose
-        last attempt has succeeded does not fail.
+        Raises:
+            FilterInvalid: ``cursor`` is none of this list.
         """
-        return await self._read(lambda connection: self._states(connection, scope, limit, failing=True))
 
-    def _states(self, connection: Connection, scope: Scope, limit: int, **which: Any) -> list[DestinationState]:
-        """Return destinations with what waits for them."""
-        now = self._database.time_on(connection)
-        _, limited = standing.workers_of(connection, scope, now)
-        found = standing.states(connection, scope, now, limited, limit, **which)
-        return standing.with_depth(connection, scope, found)
+        def read(connection: Connection) -> tuple[list[DestinationState], str | None]:
+            now = self._database.time_on(connection)
+            _, limited = standing.workers_of(connection, scope, now)
+            found, following = standing.listed(connection, scope, now, limited, limit, cursor)
+            return standing.with_depth(connection, self._database, scope, found), following
+
+        return await self._read(read)
 
     async def workers(self) -> list[Worker]:
         """Return the processes that deliver, those seen last first."""
@@ -230,12 +218,21 @@ class Insights:
                 # Names of machines are the operators'.
                 holder = replace(holder, name="")
             since = limited.get(facts.organization_id, {}).get(facts.destination)
+            refused = self._database.refused
             return Found(
                 row=facts,
                 audit=_audited(connection, scope, delivery_id, facts.action_id),
                 pause=pause,
                 action=_action(connection, scope, facts.action_id),
-                why=why_not_sent(facts, pause, now, workers=workers, holder=holder, limited_since=since),
+                why=why_not_sent(
+                    facts,
+                    pause,
+                    now,
+                    workers=workers,
+                    holder=holder,
+                    limited_since=since,
+                    refusal=None if refused is None else refused.words,
+                ),
                 resent_as=_resent_as(connection, row),
             )
 

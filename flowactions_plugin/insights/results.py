@@ -17,8 +17,6 @@ Kind: TypeAlias = Literal["retry", "cancel", "delete", "resend"]
 """What is done: ``retry`` makes dead rows due, ``cancel`` ends rows that wait, ``delete`` removes dead rows, ``resend`` sends
 delivered rows again, as new rows."""
 
-State: TypeAlias = Literal["waiting", "running", "done", "stopped"]
-
 Level: TypeAlias = Literal["failed", "warning", "note"]
 """How bad a finding is, the worst first. A note concerns nobody at night: it works as somebody wants it to."""
 
@@ -246,7 +244,7 @@ class Action(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     reason: str
     reset_attempts: bool
     rate: float | None
-    state: State
+    state: Literal["waiting", "running", "done", "stopped"]
     state_reason: str | None
     created_at: int
     finished_at: int | None
@@ -376,6 +374,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
         dead: deliveries that ended without success.
         worker_ms: milliseconds that its attempts took together.
         last_success_at: when a delivery last arrived; ``None``: no delivery has arrived since this is recorded.
+        last_failure_at: when an attempt last failed; ``None``: none has failed since this is recorded.
         failing_since: time of the first failure since the last success; ``None``: the last attempt succeeded.
         failures_in_row: failures since the last success.
         last_error: the kind of the last failure.
@@ -394,6 +393,7 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     dead: int = 0
     worker_ms: int = 0
     last_success_at: int | None = None
+    last_failure_at: int | None = None
     failing_since: int | None = None
     failures_in_row: int = 0
     last_error: str | None = None
@@ -404,38 +404,32 @@ class DestinationState(msgspec.Struct, rename="camel", kw_only=True, frozen=True
     waiting_since: int | None = None
 
 
-class FailingOrigin(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Number of failed deliveries of a flow, or of one of its nodes.
+class FailingOrigin(msgspec.Struct, rename="camel", frozen=True):
+    """A node, and how many of its deliveries have failed.
 
     Attributes:
-        organization_id: the tenant; empty: alerts to operators.
-        flow_id: the flow; ``None``: a logic action, the host, a plugin or an alert has queued them.
-        node_id: the node; ``None``: all nodes of the flow, or no node has queued them.
+        organization_id: the tenant.
+        flow_id: its flow.
+        node_id: the node.
         dead: deliveries that ended without success within the last hour, without those that a person cancelled.
         retrying: deliveries that have failed and are retried.
     """
 
     organization_id: str
-    flow_id: str | None
-    node_id: str | None
+    flow_id: str
+    node_id: str
     dead: int
     retrying: int
 
-    @property
-    def failed(self) -> int:
-        """Both together."""
-        return self.dead + self.retrying
-
 
 class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
-    """Flows and nodes of failed deliveries.
+    """Nodes of failed deliveries.
 
     Attributes:
         since: the start of the last hour.
         dead: deliveries that ended without success since then, without those that a person cancelled.
         retrying: deliveries that have failed and are retried, without those of paused destinations.
         exact: whether all are counted; if not, only the latest thousand of each kind are.
-        flows: the flows with the most failed deliveries.
         nodes: the nodes with the most failed deliveries.
     """
 
@@ -443,13 +437,7 @@ class Failures(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     dead: int
     retrying: int
     exact: bool
-    flows: Sequence[FailingOrigin]
     nodes: Sequence[FailingOrigin]
-
-    @property
-    def failed(self) -> int:
-        """Both together."""
-        return self.dead + self.retrying
 
 
 class Verdict(msgspec.Struct, rename="camel", frozen=True):
@@ -461,34 +449,39 @@ class Verdict(msgspec.Struct, rename="camel", frozen=True):
             ``failing``: most attempts of the last minutes have failed, in more than one organization.
         reason: the reason, in one sentence or two.
         level: ``failed``, ``warning`` or ``ok``.
-        advice: what to do, with commands; empty: nothing.
-        failing_organization: the organization with most of the failures, if the attempts of the others succeed; ``None``
-            otherwise.
     """
 
     state: Literal["ok", "idle", "unwritable", "stalled", "no_worker", "failing"]
     reason: str
     level: Worst = "ok"
-    advice: str = ""
-    failing_organization: str | None = None
 
 
 class Finding(msgspec.Struct, rename="camel", frozen=True):
-    """Something that somebody should look at.
+    """Something that somebody should look at, and what can be done about it.
 
     Attributes:
         level: ``failed``; ``warning``; ``note``.
         about: what it concerns, as `doctor` names its checks.
         words: what is found, with times as ISO 8601.
-        advice: what to do, with commands; empty: nothing.
-        link: the page that shows more, below the root of the pages; empty: no page does.
+        advice: what to do; empty: nothing.
+        where: the filter, in words, of the deliveries that it is about; empty: it is about no deliveries.
+        page: another page that shows more, below the root of the pages.
+        act: the action: ``retry`` these deliveries, or ``pause`` the destination; empty: none.
+        destination: the destination to pause.
+        organization_id: for which organization.
+        state: the verdict, if it is one on all deliveries.
     """
 
     level: Level
     about: str
     words: str
     advice: str = ""
-    link: str = ""
+    where: str = ""
+    page: str = ""
+    act: Literal["", "retry", "pause"] = ""
+    destination: str = ""
+    organization_id: str = ""
+    state: Literal["", "unwritable", "stalled", "no_worker", "failing"] = ""
 
 
 class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
@@ -502,12 +495,11 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         hour: the last hour, in intervals of five minutes, the oldest first.
         day: the last day, in intervals of an hour, the oldest first.
         workers: processes that deliver; those last seen more than a day ago are left out.
-        worst: destinations, ordered by failures within the last hour.
-        slowest: destinations, ordered by time of workers within the last hour.
-        failures: flows and nodes, ordered by failed deliveries.
+        failing: destinations that fail now, the latest failure first.
+        failures: nodes, ordered by failed deliveries.
         verdict: whether deliveries work.
-        findings: what else somebody should look at, the worst first.
-        level: the worst level of verdict and findings: ``failed``, ``warning`` or ``ok``.
+        findings: what somebody should look at, the worst first.
+        level: the worst level of the findings: ``failed``, ``warning`` or ``ok``.
     """
 
     due: Counted
@@ -517,8 +509,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     hour: Sequence[Bucket]
     day: Sequence[Bucket]
     workers: Sequence[Worker]
-    worst: Sequence[DestinationState]
-    slowest: Sequence[DestinationState]
+    failing: Sequence[DestinationState]
     failures: Failures
     verdict: Verdict
     findings: Sequence[Finding]
@@ -531,8 +522,7 @@ class Overview(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         return "needs you" if goes_on and self.level != "ok" else self.verdict.state
 
     @property
-    def first(self) -> Finding:
-        """What a first line tells after the state: the verdict, or a finding that is worse while deliveries go on."""
-        if self.state == "needs you" and self.level != self.verdict.level:
-            return self.findings[0]
-        return Finding("note", "deliveries", self.verdict.reason, self.verdict.advice)
+    def first(self) -> Finding | None:
+        """The finding that a first line tells; ``None``: deliveries go on, and there is none but notes."""
+        told = [each for each in self.findings if each.state == self.verdict.state or self.state == "needs you"]
+        return told[0] if told else None

@@ -27,8 +27,8 @@ from flowactions_plugin.errors import (
 )
 from flowactions_plugin.http.auth import sign_in_url
 from flowactions_plugin.http.problems import HANDLERS, NO_STORE, Problem, ProblemDetails
+from flowactions_plugin.insights.facts import clock_offset
 from flowactions_plugin.insights.filters import TIMES, Filter, parse
-from flowactions_plugin.insights.verdict import clock_offset
 from flowactions_plugin.log_text import plural
 from flowactions_plugin.pages import formats
 from flowactions_plugin.pages.guard import ASGIRequest, SignInNeeded, viewer_of

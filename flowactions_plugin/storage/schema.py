@@ -93,6 +93,8 @@ QUARANTINE_AFTER: Final = 3
 QUARANTINED: Final = text(f"status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}")
 FAILED: Final = text("error_class IS NOT NULL")
 """Rows whose last attempt has failed."""
+UNSENT: Final = text("error_class = 'not_sent' AND status = 'dead'")
+"""Rows that ended without an attempt, and not by a person."""
 KEYED: Final = text("idempotency_key IS NOT NULL")
 FINISHED: Final = text("finished_at IS NOT NULL")
 
@@ -171,6 +173,9 @@ chat_connections: Final = _table(
     # When the provider is asked again about the token that it has refused. NULL: never, the workspace itself has revoked it.
     Column("ask_at", BigInteger),
 )
+
+TROUBLED: Final = text("status <> 'active' OR last_error_at IS NOT NULL")
+"""Connections that are revoked, or could not send at some time."""
 
 oauth_states: Final = _table(
     "oauth_states",

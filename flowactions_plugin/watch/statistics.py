@@ -103,10 +103,11 @@ class Tally:
         self._counts: dict[tuple[str, str], Counts] = {}
 
     def record(self, completions: Iterable[Completion]) -> None:
-        """Count outcomes that were written."""
+        """Count outcomes that were written; an end without an attempt is the organization's, and of no destination."""
         counts = self._counts
         for completion in completions:
-            key = (completion.delivery.organization_id, completion.delivery.destination)
+            place = completion.delivery.destination if completion.attempted else EVERY_DESTINATION
+            key = (completion.delivery.organization_id, place)
             found = counts.get(key)
             if found is None:
                 found = counts[key] = Counts()

@@ -68,6 +68,8 @@ CREATE INDEX ix_flowactions_outbox_failed_destination ON flowactions_outbox (des
     WHERE error_class IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_failed_node ON flowactions_outbox (organization_id, flow_id, node_id, id)
     WHERE error_class IS NOT NULL;
+CREATE INDEX ix_flowactions_outbox_unsent ON flowactions_outbox (finished_at)
+    WHERE error_class = 'not_sent' AND status = 'dead';
 CREATE INDEX ix_flowactions_outbox_key ON flowactions_outbox (idempotency_key, id)
     WHERE idempotency_key IS NOT NULL;
 CREATE INDEX ix_flowactions_outbox_event ON flowactions_outbox (event_id{by_bytes});
@@ -108,6 +110,8 @@ CREATE TABLE flowactions_chat_connections (
     CONSTRAINT ck_flowactions_chat_connections_status CHECK (status IN ('active', 'revoked'))
 );
 CREATE INDEX ix_flowactions_chat_connections_team ON flowactions_chat_connections (team_id);
+CREATE INDEX ix_flowactions_chat_connections_troubled ON flowactions_chat_connections (last_error_at)
+    WHERE status <> 'active' OR last_error_at IS NOT NULL;
 CREATE INDEX ix_flowactions_chat_connections_ask ON flowactions_chat_connections (ask_at)
     WHERE ask_at IS NOT NULL;
 CREATE TABLE flowactions_oauth_states (
@@ -148,6 +152,7 @@ CREATE TABLE flowactions_workers (
     clock_ahead_ms BIGINT, limited TEXT,
     CONSTRAINT pk_flowactions_workers PRIMARY KEY (id)
 );
+CREATE INDEX ix_flowactions_workers_seen ON flowactions_workers (last_seen_at);
 CREATE TABLE flowactions_installation (
     id VARCHAR(36) NOT NULL, outages BIGINT NOT NULL,
     CONSTRAINT pk_flowactions_installation PRIMARY KEY (id)
@@ -163,7 +168,9 @@ CREATE TABLE flowactions_destinations (
     updated_at BIGINT NOT NULL, last_reason TEXT, failing_origin TEXT,
     CONSTRAINT pk_flowactions_destinations PRIMARY KEY (organization_id, destination)
 );
-CREATE INDEX ix_flowactions_destinations_failing ON flowactions_destinations (failing_since)
+CREATE INDEX ix_flowactions_destinations_failing ON flowactions_destinations (last_failure_at)
+    WHERE failing_since IS NOT NULL;
+CREATE INDEX ix_flowactions_destinations_own_failing ON flowactions_destinations (organization_id, last_failure_at)
     WHERE failing_since IS NOT NULL;
 CREATE INDEX ix_flowactions_destinations_updated ON flowactions_destinations (updated_at);
 CREATE TABLE flowactions_statistics (
