@@ -146,18 +146,18 @@ WHERE NOT EXISTS (SELECT 1 FROM flowactions_outbox AS mine WHERE mine.id = held.
 """Find those of the held rows that may not begin: their destination is paused, their claim has ended, or somebody has cancelled
 them."""
 
-QUARANTINED: Final = f"""
+_QUARANTINED: Final = f"""
 SELECT id FROM flowactions_outbox{{by_index}}
 WHERE status IN ('pending', 'retrying') AND takeovers >= {QUARANTINE_AFTER}
   AND next_attempt_at <= {{now}} AND {FREE} AND {UNPAUSED.format(row="flowactions_outbox")}
 ORDER BY next_attempt_at, id LIMIT 1"""
 """Find the oldest row that may be sent in quarantine only."""
 
-IS_QUARANTINED: Final = f"SELECT {{now}} AS now WHERE EXISTS ({QUARANTINED})"
+IS_QUARANTINED: Final = f"SELECT {{now}} AS now WHERE EXISTS ({_QUARANTINED})"
 
 CLAIM_QUARANTINED: Final = f"""
 UPDATE flowactions_outbox SET {_LEASE}
-WHERE id = ({QUARANTINED}{{locked}})
+WHERE id = ({_QUARANTINED}{{locked}})
 RETURNING {{columns}}"""
 """Of such a row, the rounds that were begun are counted, and not the reclaims."""
 
