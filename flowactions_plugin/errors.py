@@ -9,7 +9,7 @@ FlowActionsError (of the contract)
 ├── HostFailed             a method or object of the host failed or has the wrong type; the message names it
 ├── NodeFailed             a node type of a plugin does not do what the contract says; the message says what
 │   └── TransactionEnded   its write has ended, or tried to end, the transaction that it was given
-├── LeaseLost              this process was too slow, and another one has reclaimed the lease of deferred nodes
+├── LeaseLost              this process was too slow, and another one has the lease
 ├── EgressRefused          a rule forbids sending to this URL or address
 ├── SendFailed             a receiver gave no answer; the message says why
 │   ├── ClosedKept         it did not take a request on a connection that it had answered on before; of egress.connection

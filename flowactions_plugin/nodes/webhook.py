@@ -270,9 +270,10 @@ class WebhookNode:
         except (BodyInvalid, EgressRefused, TooLarge) as exc:
             problem = reading.refused(exc)
             log.warning(
-                "webhook node %s skipped: %s",
+                "webhook node %s skipped: %s: %s",
                 printable(node.id),
                 problem.code,
+                printable(str(exc), message=True),
                 extra={"event": "webhook.skipped"},
             )
             return NodeResult(

@@ -229,13 +229,17 @@ class TestSkipped:
                 assert found == ("skipped", reason, None, proceed is False), (config, proceed)
                 assert result.message
 
-    async def test_production_refuses_loopback_and_private_destinations(self, database_url: str) -> None:
-        """In production a private or loopback host skips the node, literal or by name (§2.4)."""
+    async def test_production_refuses_loopback_and_private_destinations(
+        self, database_url: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A private or loopback host skips the node (§2.4); the author is told no setting, and the log has what allows it."""
         settings = {"FLOWACTIONS_DATABASE_URL": database_url}
         async with running(SmallHost(settings)) as run:
             for url in (run.receiver.url, "http://localhost:9/", "https://10.0.0.1/", "http://[::1]/"):
                 result = await run.reach(a_node(url))
                 assert (result.status, result.reason) == ("skipped", "blocked_url")
+                assert "FLOWACTIONS" not in (result.message or "FLOWACTIONS")
+                assert "FLOWACTIONS_EGRESS_ALLOW" in caplog.messages[-1]
             assert run.receiver.requests == []
 
     async def test_an_allowed_network_passes_in_production(self, database_url: str) -> None:
