@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
-from sqlalchemy import Executable, text
+from sqlalchemy import Executable, text, update
 
 from flowactions_hookspecs import FlowNodeOrigin
 from flowactions_plugin.clock import new_id
@@ -37,6 +37,7 @@ from flowactions_plugin.queue.rules import CLAIM_SECONDS, NewDelivery, Timing, T
 from flowactions_plugin.queue.scheduled import ScheduledClaims
 from flowactions_plugin.queue.worker import Worker
 from flowactions_plugin.storage.database import Database
+from flowactions_plugin.storage.schema import outbox
 from tests.sending import as_transport, validate
 
 SOMEBODY = Actor("", "", "dashboard")
@@ -116,10 +117,13 @@ class Queue:
         self.store = OutboxStore(database, lease_seconds)
         self.queries = Deliveries(database)
 
-    async def put(self, **changes: Any) -> str:
+    async def put(self, *, state: Mapping[str, Any] | None = None, **changes: Any) -> str:
+        """Write a row; ``state``: columns that no enqueue writes, or writes otherwise, such as ``{"takeovers": 3}``."""
         delivery = a_delivery(**changes)
         async with self.database.write() as connection:
             await self.store.enqueue(delivery, connection)
+            if state:
+                await connection.execute(update(outbox).where(outbox.c.id == delivery.id).values(**state))
         return delivery.id
 
     async def complete(self, claim: ClaimedDelivery, outcome: Outcome, change: Transition) -> bool:

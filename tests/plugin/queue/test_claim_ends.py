@@ -36,8 +36,7 @@ class TestGivenBack:
     async def test_a_row_that_is_too_late_goes_back(self, queue: Queue, left: float) -> None:
         """The rest of its lease is too short for an attempt: it is due at once, and what it waited for is over."""
         sent: list[httpx.Request] = []
-        row_id = await queue.put()
-        await queue.run("UPDATE flowactions_outbox SET waiting_since = 5")
+        row_id = await queue.put(state={"waiting_since": 5})
         (claim,) = await queue.store.claim(1)
         executor = an_executor(queue, sent.append)
         await executor.execute(replace(claim, lease_end=lease_clock() + left))
@@ -50,8 +49,7 @@ class TestGivenBack:
     async def test_a_row_in_quarantine_that_is_too_late_goes_back(self, queue: Queue) -> None:
         """No round of it has begun."""
         sent: list[httpx.Request] = []
-        row_id = await queue.put()
-        await queue.run("UPDATE flowactions_outbox SET takeovers = 3")
+        row_id = await queue.put(state={"takeovers": 3})
         claim = await queue.store.claim_quarantined()
         assert claim is not None
         executor = an_executor(queue, sent.append)
