@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -117,7 +117,7 @@ class Queue:
         self.store = OutboxStore(database, lease_seconds)
         self.queries = Deliveries(database)
 
-    async def put(self, *, state: Mapping[str, Any] | None = None, **changes: Any) -> str:
+    async def put(self, *, state: Any = None, **changes: Any) -> str:
         """Write a row; ``state``: columns that no enqueue writes, or writes otherwise, such as ``{"takeovers": 3}``."""
         delivery = a_delivery(**changes)
         async with self.database.write() as connection:

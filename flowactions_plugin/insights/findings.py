@@ -530,6 +530,7 @@ def why_not_sent(
     holder: Worker | None = None,
     limited_since: int | None = None,
     refusal: str | None = None,
+    before: str | None = None,
 ) -> str:
     """Return why a delivery is not sent yet, or how it ended, in one sentence: of several reasons, that which has to end first.
 
@@ -542,11 +543,16 @@ def why_not_sent(
             is known of it.
         limited_since: since when a worker limits its destination (Unix milliseconds); ``None``: none does.
         refusal: why the database takes no writes; ``None``: it does.
+        before: the delivery that has to end first, as they are sent one after another; ``None``: none has.
     """
     if row.status == "delivered":
         return f"It was delivered at {moment(row.finished_at)}, by attempt {row.attempts}."
     if row.status == "dead":
         return f"It failed at {moment(row.finished_at)}: {_sentence(row.last_error)}"
+    if before is not None:
+        return (
+            f"It waits for the delivery before it ({before}), which has not arrived yet and was not given up."
+        )
     due = now if row.next_attempt_at is None else _ms(row.next_attempt_at)
     return _waits(row, pause, now, due, holder) or _is_due(row, now, due, workers, limited_since, refusal)
 

@@ -35,7 +35,15 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.insights.search import SEARCH_COUNT_LIMIT
 from flowactions_plugin.insights.standing import HOUR_BUCKETS, of_scope
-from flowactions_plugin.insights.views import RESENT_FROM, action_of, detail_of, entry_of, pause_of, struct_of
+from flowactions_plugin.insights.views import (
+    RESENT_FROM,
+    action_of,
+    detail_of,
+    entry_of,
+    is_behind,
+    pause_of,
+    struct_of,
+)
 from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claims import PREFIX_DIGITS, is_token_of, token_prefix
 from flowactions_plugin.settings.model import Settings
@@ -44,7 +52,10 @@ from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
     AUDITED_ACTION,
     AUDITED_DELIVERY,
+    BEHIND_MS,
     EVERY_ORGANIZATION,
+    LIVE,
+    UNDELIVERED,
     actions,
     attempts,
     audit,
@@ -213,6 +224,7 @@ class Insights:
             names = {token_prefix(each.id): each.name for each in workers}
             facts = detail_of(row, log, now, names, for_operators=scope.organization_id is None)
             pause = _pause(connection, scope, row)
+            before = _before(connection, row)
             holder = next((each for each in workers if is_token_of(row.claimed_by, each.id)), None)
             if holder is not None and scope.organization_id is not None:
                 # Names of machines are the operators'.
@@ -232,7 +244,9 @@ class Insights:
                     holder=holder,
                     limited_since=since,
                     refusal=None if refused is None else refused.words,
+                    before=before,
                 ),
+                before=before,
                 resent_as=_resent_as(connection, row),
             )
 
@@ -333,6 +347,19 @@ def _stored(connection: Connection, scope: Scope, row_id: str) -> tuple[Row[Any]
     if last is not None and all(each.number != last.number for each in log):
         log.append(last)
     return row, log
+
+
+def _before(connection: Connection, row: Row[Any]) -> str | None:
+    """Return the delivery that has to end before a row is due; ``None``: it does not wait for another."""
+    if not is_behind(row):
+        return None
+    mine = (outbox.c.sequence == row.sequence, LIVE, UNDELIVERED)
+    due = select(outbox.c.id).where(*mine, outbox.c.next_attempt_at < inline(BEHIND_MS)).limit(1)
+    first = (
+        select(outbox.c.id).where(*mine, outbox.c.position < row.position).order_by(outbox.c.position).limit(1)
+    )
+    found = connection.execute(due).scalar() or connection.execute(first).scalar()
+    return None if found is None else str(found)
 
 
 def _delivering(row: Row[Any]) -> SimpleNamespace | None:

@@ -276,6 +276,7 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
         action: the last bulk action that changed it; ``None``: no bulk action has.
         why: one sentence: why it is not sent yet, or how it ended.
         resent_as: the new deliveries that send it again, the newest first.
+        before: the delivery that has to end first, as they are sent one after another; ``None``: none has.
     """
 
     row: DeliveryDetail
@@ -284,6 +285,7 @@ class Found(msgspec.Struct, rename="camel", kw_only=True, frozen=True):
     action: Action | None
     why: str
     resent_as: Sequence[Resent] = ()
+    before: str | None = None
 
 
 class Counted(msgspec.Struct, rename="camel", kw_only=True, frozen=True):

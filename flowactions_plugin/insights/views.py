@@ -26,6 +26,7 @@ from flowactions_plugin.insights.results import (
 )
 from flowactions_plugin.operators.scope import Actor, Scope
 from flowactions_plugin.queue.rules import FINISHED
+from flowactions_plugin.storage.schema import BEHIND_MS
 from flowactions_plugin.watch.statistics import answered
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -65,6 +66,11 @@ def struct_of(row: Any, kind: type[T], **others: Any) -> T:
     return kind(**{name: getattr(row, name) for name in names if name not in others}, **others)
 
 
+def is_behind(row: Any) -> bool:
+    """Return whether a row waits for the delivery before it in its sequence."""
+    return bool(row.next_attempt_at == BEHIND_MS and row.status == "pending")
+
+
 def delivery_of(row: Any, *, for_operators: bool) -> Delivery:
     """Return a delivery of a list, from its columns; ``for_operators``: who sees it may read why something failed here."""
     return _delivery(row, Delivery, for_operators=for_operators)
@@ -77,7 +83,7 @@ def _delivery(row: Any, kind: type[D], *, for_operators: bool, **others: Any) ->
         kind,
         agent_id=row.agent_id or None,
         url=masked_url(row.url),
-        next_attempt_at=None if row.status in FINISHED else _moment(row.next_attempt_at),
+        next_attempt_at=None if row.status in FINISHED or is_behind(row) else _moment(row.next_attempt_at),
         created_at=_moment(row.created_at),
         updated_at=_moment(row.updated_at),
         finished_at=_moment(row.finished_at),

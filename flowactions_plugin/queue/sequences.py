@@ -1,4 +1,4 @@
-"""Sequences: deliveries that are sent one after another (decision 72).
+"""Sequences: deliveries that are sent one after another (decision 77).
 
 Two deliveries are in one sequence if organization, endpoint and key are equal. Of a sequence, at most one row is due or in flight; the
 others are *behind*: their next attempt is at `BEHIND_MS`, so no claim, look or scan sees them, and the claim knows nothing of order.

@@ -80,7 +80,7 @@ outbox: Final = _table(
     # How long each phase of the attempt took that has delivered the row, when it was slow, and what was noted of it: as in
     # the attempts log.
     Column("delivered_phases", Text),
-    # What is sent one after another (decision 72), and the row's place in it: in the order of writing. NULL: it waits for no other row.
+    # What is sent one after another (decision 77), and the row's place in it: in the order of writing. NULL: it waits for no other row.
     Column("sequence", BigInteger),
     Column("position", BigInteger),
 )

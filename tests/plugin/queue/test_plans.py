@@ -171,15 +171,15 @@ BESIDE: dict[str, Callable[[OutboxStore], Awaitable[Any]]] = {
 
 SEARCHED = (
     Filter(),
-    Filter(flow_id="f"),
-    Filter(flow_id="f", node_id="n"),
-    Filter(destination="https://example.com:443"),
-    Filter(status="delivered"),
-    Filter(status="dead"),
-    Filter(error_class="timeout"),
-    Filter(idempotency_key="k"),
-    Filter(agent_id="agent-7", event_type="t"),
-    Filter(created_from=10**12),
+    Filter.of(flow="f"),
+    Filter.of(flow="f", node="n"),
+    Filter.of(destination="https://example.com:443"),
+    Filter.of(status="delivered"),
+    Filter.of(status="dead"),
+    Filter.of(error="timeout"),
+    Filter.of(key="k"),
+    Filter.of(agent="agent-7", type="t"),
+    Filter.of(since=10**12),
 )
 
 

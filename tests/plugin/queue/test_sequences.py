@@ -14,6 +14,7 @@ from sqlalchemy import text
 from flowactions_plugin.clock import new_id
 from flowactions_plugin.egress.attempt import Outcome
 from flowactions_plugin.insights.filters import Filter
+from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.queue.claimed import ClaimedDelivery
 from flowactions_plugin.queue.enqueue import row_of
 from flowactions_plugin.queue.items import Item, statements_of, write_items
@@ -378,3 +379,18 @@ async def test_the_limit_of_a_destination_is_one_of_the_whole_tick(queue: Queue)
     await put(queue, *(f"a-{number}" for number in range(30)))
     await release(queue.database, [SEQUENCE])
     assert await a_schedule(queue, ok, per_destination=20).tick() == 20
+
+
+async def test_a_waiting_delivery_names_the_one_before_it(queue: Queue) -> None:
+    """It shows no next attempt; the one that has to end first is named, also before it is due."""
+    first, second = await put(queue, "first", "second")
+    for released in (False, True):
+        if released:
+            await release(queue.database, [SEQUENCE])
+        found = await queue.queries.delivery(Scope("acme"), second)
+        assert found is not None
+        assert (found.before, found.row.next_attempt_at) == (first, None)
+        assert found.why.startswith(f"It waits for the delivery before it ({first})")
+    found = await queue.queries.delivery(Scope("acme"), first)
+    assert found is not None
+    assert found.before is None
