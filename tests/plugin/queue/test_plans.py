@@ -194,7 +194,6 @@ def shown(scope: Scope) -> dict[str, Callable[[Insights], Awaitable[Any]]]:
     return {
         "overview": lambda insights: insights.overview(scope),
         "destinations": lambda insights: insights.destinations(scope, 50),
-        "failing destinations": lambda insights: insights.failing(50, scope),
         "searches": lambda insights: _searched(insights, scope),
         "delivery": lambda insights: insights.delivery(scope, ROW),
         "connections": lambda insights: insights.connections(scope, {}),
