@@ -220,6 +220,35 @@ async def test_everything_works_without_javascript(page: Page, site: Site) -> No
     await context.close()
 
 
+async def test_what_is_disabled_looks_disabled(page: Page, site: Site) -> None:
+    """Each kind of button, a field and a list, light and dark, also under the mouse."""
+    await page.goto(f"{site.root}/deliveries")
+    style = """each => { const style = getComputedStyle(each);
+        return [style.color, style.backgroundColor, style.borderTopColor, style.cursor]; }"""
+    kinds = [
+        'button class="primary"',
+        'button class="danger"',
+        'button class="quiet"',
+        "button",
+        "input",
+        "select",
+    ]
+    markup = "".join(f"<{kind} disabled>x</{kind.split()[0]}>" for kind in kinds)
+    await page.locator("main").evaluate("(main, markup) => { main.innerHTML = markup; }", markup)
+    looks = set()
+    for scheme in SCHEMES:
+        await page.emulate_media(color_scheme=scheme)
+        for each in await page.locator("main > *").all():
+            await each.hover(force=True)
+            looks.add((scheme, *await each.evaluate(style)))
+            await each.evaluate("each => { each.disabled = false; }")
+            enabled = (scheme, *await each.evaluate(style))
+            await each.evaluate("each => { each.disabled = true; }")
+            assert enabled not in looks
+    assert {look[-1] for look in looks} == {"not-allowed"}
+    assert len(looks) == len(SCHEMES)
+
+
 async def test_a_chart_tells_its_values(page: Page, site: Site) -> None:
     """One stop of the Tab key a chart; arrow keys, a tap and the mouse show the numbers of one interval, without JavaScript."""
     assert page.context.browser is not None
