@@ -33,16 +33,13 @@ _ROWS: Final = {
 ALONE: Final = {"caller": None, "nth": 0}
 """The parameters of `INSERT` beside a row's columns: its place among the rows that are written together."""
 
-POSITION: Final = {
-    # One number for all rows of a statement, and their places among them.
-    "postgresql": "CASE WHEN made.sequence IS NOT NULL"
-    " THEN (SELECT nextval('flowactions_outbox_position')) * 1024 + made.nth END",
-    # There is one writer. The time alone would not do: the clock may be set back.
-    "sqlite": "CASE WHEN made.sequence IS NOT NULL THEN max({now} * 1024, coalesce((SELECT max(position)"
-    " FROM flowactions_outbox AS last WHERE last.sequence = made.sequence"
-    f" AND last.next_attempt_at = {BEHIND_MS} AND last.status = 'pending'), 0)) + 1 + made.nth END",
-}
-"""The place of a row in its sequence: rows have it in the order in which they were written."""
+# One number for all rows of a statement, and their places among them.
+_POSITION_OF_SERVER: Final = "CASE WHEN made.sequence IS NOT NULL THEN (SELECT nextval('flowactions_outbox_position')) * 1024 + made.nth END"
+# There is one writer. The time alone would not do: the clock may be set back.
+_POSITION_OF_FILE: Final = f"""CASE WHEN made.sequence IS NOT NULL THEN max({{now}} * 1024, coalesce((
+        SELECT max(position) FROM flowactions_outbox AS last
+        WHERE last.sequence = made.sequence AND last.next_attempt_at = {BEHIND_MS} AND last.status = 'pending'
+    ), 0)) + 1 + made.nth END"""
 
 _INTO: Final = f"({', '.join((*_ROWS, *NEW))}, created_at, updated_at, next_attempt_at, position"
 # A row of a sequence always waits until it is released: its enqueue looks at no other row, and takes no lock.
@@ -223,7 +220,7 @@ def _writing(sql: Dialect, written: str, keys: IdempotencyKeys | None = None, lo
     given = {**_ROWS, **dict.fromkeys(("token", "caller", "key"), "text"), "nth": "int"}
     parts = {
         "rows": sql.rows_text("rows", given),
-        "position": POSITION[sql.name].format(now=sql.now_text),
+        "position": (_POSITION_OF_SERVER if sql.is_server else _POSITION_OF_FILE).format(now=sql.now_text),
         "bytes": "decode(made.body, 'hex')" if sql.is_server else "CAST(made.body AS BLOB)",
         "blob": "bytea" if sql.is_server else "BLOB",
     }

@@ -16,7 +16,6 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -205,7 +204,6 @@ def statement(sql: Dialect, name: str) -> TextClause:
     return made if sql.is_server or sql.now_text not in written else made.bindparams(sql.now())  # type: ignore[arg-type]
 
 
-@lru_cache
 def _read(name: str, dialect: str) -> str:
     """Return the text of a statement."""
     folder = Path(__file__).parent / "sql"

@@ -95,8 +95,8 @@ class Engines:
         """
         if self.search_path is not None and not self.sets_path:
             self.sets_path = True
-            log.warning(
-                "connections are given back with another search_path: each transaction sets it from now on",
+            log.info(
+                "a connection finds no tables: each transaction sets its search_path from now on",
                 extra={"event": "database.search_path_set"},
             )
         return self.sets_path

@@ -39,6 +39,7 @@ CONSTANT = frozenset(
         "builtins.staticmethod",
         "builtins.member_descriptor",
         "builtins.wrapper_descriptor",
+        "flowactions_plugin.loggers.PluginLogger",
         "_collections._tuplegetter",
         "collections._tuplegetter",  # since Python 3.12
         "datetime.datetime",

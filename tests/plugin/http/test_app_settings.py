@@ -292,7 +292,7 @@ async def test_hosts_that_probes_name_otherwise_are_left_out(run: ChatHost, plai
         assert differences(await answers(app), plain) == []
 
 
-NAMES = ("limit", "cursor", "status", "agent_id")
+NAMES = ("limit", "cursor", "agent_id")
 REQUIRED = {"tenant": HeaderParameter(annotation=str, name="X-Tenant", required=True)}
 
 
