@@ -227,6 +227,10 @@ INCIDENTS = {
 """By its section. A host does not start while migrations are behind: no page shows that."""
 
 
+CHANGING = ("outbox retry", "destinations pause", "destinations resume")
+"""Commands of the advice that a person decides about."""
+
+
 class Shown(NamedTuple):
     """A command of the runbook, and the lines that it shows of its output."""
 
@@ -279,7 +283,7 @@ async def run(stage: Stage, *arguments: str, host: str = "", **settings: str) ->
 
 async def follow(stage: Stage, number: int, one: Shown) -> str:
     """Run a command of the runbook with the id and the place of this run in place of its own, and compare."""
-    given = one.command.replace(f"{DESTINATION}/hook", stage.url).replace("--before 5m", "--before 1s")
+    given = one.command.replace(f"{DESTINATION}/hook", stage.url).replace("before:5m", "before:1s")
     arguments = shlex.split(re.sub(ID, stage.row, given))
 
     async def matches() -> str:
@@ -297,11 +301,12 @@ async def follow(stage: Stage, number: int, one: Shown) -> str:
 
 
 def advised(output: str) -> Iterator[list[str]]:
-    """Give the commands of `doctor`'s advice, as they stand there."""
+    """Give the commands of `doctor`'s advice that only read, as they stand there."""
     for line in output.splitlines():
         if line.strip().startswith("-> "):
-            for found in re.findall(r"'?flowactions ([a-z][^,;']*)", line):
-                yield shlex.split(found)
+            for found in re.findall(r"'?flowactions ([a-z](?: '[^']*'|[^,;'])*)", line):
+                if not found.startswith(CHANGING):
+                    yield shlex.split(found)
 
 
 async def carry_out(stage: Stage, output: str) -> str:
