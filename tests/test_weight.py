@@ -59,11 +59,11 @@ ROOMS: Final = {
     "flowactions_plugin": Weight(python=33098, other=1352, files=215),
     "hookspecs": Weight(python=3318, other=0, files=26),
     "conformance": Weight(python=14206, other=2608, files=133),
-    "tests": Weight(python=76488, other=130, files=430),
+    "tests": Weight(python=76493, other=130, files=430),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 80868, "decisions": 26, "lines of the changelog": 50, "longest decision": 37}
+TEXTS: Final = {"words of docs": 80823, "decisions": 26, "lines of the changelog": 50, "longest decision": 37}
 
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
