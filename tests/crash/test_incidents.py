@@ -24,7 +24,7 @@ pytestmark = pytest.mark.ci
 RUNBOOK = Path(__file__).parents[2] / "docs" / "how-to" / "incidents.md"
 ID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 DESTINATION = "https://hooks.customer.example:443"
-TO = r"/deliveries\?destination="
+TO = r"/deliveries\?q=.*destination%3A"
 ONE = rf"/deliveries/{ID}"
 
 MOMENT_SECONDS = 5
@@ -104,7 +104,7 @@ INCIDENTS = {
         "warning deliveries ok: Rows are being claimed; the oldest has been due for N min.",
         "PLACE acme",
         "Rows are being claimed; the oldest has been due for N min.",
-        ((r"\?status=pending", "PLACE"), (ONE, "when it has a slot free for its destination")),
+        ((r"\?q=status%3A(due|waiting|pending)", "PLACE"), (ONE, "when it has a slot free for its destination")),
     ),
     "Deliveries wait without an attempt": Incident(
         staging.waits_here,
@@ -112,7 +112,7 @@ INCIDENTS = {
         "failed proxy the egress proxy did not connect: it cannot be reached",
         "the egress proxy did not connect: it cannot be reached",
         "N deliveries wait, without an attempt, since TIME : the egress proxy did not connect: it cannot be reached",
-        ((r"\?error=waits", "it cannot be reached"), (ONE, "It waits for the egress proxy since TIME")),
+        ((r"\?q=[^&]*error%3Awaits", "it cannot be reached"), (ONE, "It waits for the egress proxy since TIME")),
     ),
     "A destination is paused": Incident(
         staging.paused_by_itself,
@@ -157,7 +157,7 @@ INCIDENTS = {
         "",
         "Message timestamp too new",
         "the clock of worker WORKER is N min ahead of the database's: receivers refuse what it signs.",
-        ((r"\?status=dead", "dead"), (ONE, "This attempt began N min after the delivery ended")),
+        ((r"\?q=status%3Adead", "dead"), (ONE, "This attempt began N min after the delivery ended")),
     ),
     "Workers crash": Incident(
         staging.crashing,
@@ -415,7 +415,7 @@ async def test_a_delivery_that_ends_its_workers_is_dead_in_the_end(stage: Stage)
     await until(lambda: stage.ids("dead"))
     await follow(stage, 3, shown(heading)[3])
     said = "its worker ended each of the N times that it was sent alone"
-    trail = ((r"\?status=dead", said), (ONE, said))
+    trail = ((r"\?q=status%3Adead", said), (ONE, said))
     await is_seen(INCIDENTS[heading]._replace(overview="Dead N", trail=trail), await stage.pages())
     assert len(stage.field.receiver.requests) == 1
 
