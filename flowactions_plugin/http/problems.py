@@ -50,7 +50,8 @@ WRONG_FORM: Final = "The request does not have the right form."
 A_MOMENT: Final = "a date and time with time zone such as 2030-01-31T12:00:00Z"
 
 NO_STORE: Final = {"cache-control": "no-store"}
-"""In small letters, as Litestar writes a header of the app's, so that an answer does not have both. For private answers, and for problems, which may be temporary."""
+"""For private answers, and for problems, which may be temporary. In small letters, as Litestar writes this header where a host's app
+sets it, so that an answer does not have both."""
 
 _WORDS: Final = {
     ">=": "at least",
