@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         key: the same.
         may_begin: whether a request may go out on it.
-        opened_at: when it was opened, by the pool's clock; the pool sets it.
+        opened_at: when it was opened, by the pool's clock; the transport sets it.
         fit_until: until when it is kept, by the same clock; the pool sets it.
     """
 
@@ -108,11 +108,6 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = False
         self.opened_at = self.fit_until = 0.0
 
-    @property
-    def is_open(self) -> bool:
-        """Whether it is connected."""
-        return self._transport is not None
-
     def phase(self) -> str:
         """Return what a request on it is waiting for."""
         if self._reader.headers is not None:
@@ -123,9 +118,10 @@ class Connection(asyncio.BufferedProtocol):
     def attach(self, connection: socket.socket) -> None:
         """Set the connection's socket, to ask the kernel which bytes have arrived."""
         self._socket = connection
-        self._poll.register(connection, select.POLLIN)
-        if _USER_TIMEOUT is None:
-            probe_when_idle(connection)
+        with suppress(OSError, ValueError):  # it was lost as it was opened
+            self._poll.register(connection, select.POLLIN)
+            if _USER_TIMEOUT is None:
+                probe_when_idle(connection)
 
     def is_quiet(self) -> bool:
         """Return whether nothing waits to be read: neither bytes that nobody asked for nor the end."""
@@ -141,6 +137,7 @@ class Connection(asyncio.BufferedProtocol):
             SendFailed: there is no response.
         """
         if not self.may_begin:
+            self.close()  # it was to be closed while it was dialled
             raise self._failure(self._lost)
         progress.enter("sending the request")
         is_small = self._is_small = self._is_written = len(body) <= WRITE_BYTES

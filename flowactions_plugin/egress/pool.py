@@ -94,8 +94,8 @@ class Pool:
             self._close(connection)
         return None
 
-    async def reserve(self) -> None:
-        """Wait until one more connection may be opened; each call is followed by `opened` or `failed`."""
+    async def reserve(self, connection: Connection) -> None:
+        """Wait until one more connection may be opened; it has its place from then on, until `closed`."""
         if self._places.locked() and self._unused:
             self._close(next(iter(self._unused)))
         self._waiting += 1
@@ -103,18 +103,7 @@ class Pool:
             await self._places.acquire()
         finally:
             self._waiting -= 1
-
-    def opened(self, connection: Connection) -> None:
-        """Count a connection that was reserved, and is open now."""
-        connection.opened_at = self._clock()
-        if connection.is_open:
-            self._open.add(connection)
-        else:
-            self._places.release()
-
-    def failed(self) -> None:
-        """Release a reservation."""
-        self._places.release()
+        self._open.add(connection)
 
     def released(self, connection: Connection, head: bytes) -> None:
         """Keep a connection for the next request, if there may be one by the head of its last response."""
@@ -142,7 +131,7 @@ class Pool:
         return not is_early or self._clock() - at >= WINDOW_SECONDS
 
     def closed(self, connection: Connection) -> None:
-        """Forget a connection that is closed, or counts as closed before the event loop says so."""
+        """Forget a connection that was not opened, is closed, or counts as closed before the event loop says so."""
         if connection in self._unused:
             self._leave(connection)
         if connection in self._open:

@@ -93,9 +93,9 @@ class OutboundTransport:
     async def _open(self, destination: Destination, progress: Progress) -> Connection:
         """Wait for a place in the pool, and connect."""
         progress.enter("connecting")
-        await self._pool.reserve()
         where = f"{destination.host}:{destination.port}"
         connection = Connection(destination.key, where, self._pool)
+        await self._pool.reserve(connection)
         try:
             if self._proxy is None:
                 endpoint = Endpoint(destination.host, destination.port, destination.scheme == "https")
@@ -103,13 +103,13 @@ class OutboundTransport:
             else:
                 await self._dial_proxy(self._proxy, connection, destination, progress)
         except BaseException as exc:
-            self._pool.failed()
+            self._pool.closed(connection)
             if shortage(exc) is not None:
                 self._pool.close_unused()
             if isinstance(exc, OSError):
                 raise SendFailed(cannot_connect(where, exc)) from exc
             raise
-        self._pool.opened(connection)
+        connection.opened_at = self._clock()
         return connection
 
     async def _dial_proxy(

@@ -6,9 +6,10 @@ import asyncio
 import contextlib
 import gc
 import resource
+import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -173,6 +174,70 @@ class TestDialling:
         assert interleaved(["10.0.0.1"]) == ["10.0.0.1"]
 
 
+class Held(Dialer):
+    """Connects to each address when the test says so.
+
+    Attributes:
+        go: the test sets it.
+        asked: how many addresses are waited for.
+        made: the sockets that were connected.
+        connected: called with each of them.
+    """
+
+    def __init__(self, *addresses: str) -> None:
+        async def resolve(host: str, port: int) -> Sequence[str]:
+            return addresses
+
+        super().__init__(EgressGuard(development=True, resolve=resolve))
+        self.go = asyncio.Event()
+        self.asked = 0
+        self.made: list[socket.socket] = []
+        self.connected: Callable[[], object] = lambda: None
+
+    async def _connected(self, address: str, port: int) -> socket.socket:
+        self.asked += 1
+        await self.go.wait()
+        self.made.append(await super()._connected(address, port))
+        self.connected()
+        return self.made[-1]
+
+
+class TestRaces:
+    """Several addresses are connected to at the same moment."""
+
+    async def test_of_two_that_connect_at_once_one_is_closed(self) -> None:
+        """The request goes out on the other one."""
+        counting = Counting()
+        async with listening(counting.serve) as port:
+            dialer = Held("127.0.0.1", "127.0.0.1")
+            dialling = asyncio.create_task(
+                dialer.dial(Endpoint("two.example", port, tls=False), asyncio.Protocol, Progress())
+            )
+            await until(lambda: dialer.asked == 2)
+            dialer.go.set()
+            with await dialling as winner:
+                await asyncio.sleep(0)
+                assert [each.fileno() >= 0 for each in dialer.made] == [each is winner for each in dialer.made]
+                await until(lambda: counting.connections == 2 and counting.open == 1)
+
+    async def test_who_gives_up_as_an_address_connects_leaves_nothing_open(self) -> None:
+        """The attempt's time was up in this very moment."""
+        counting = Counting()
+        async with listening(counting.serve) as port:
+            dialer = Held("127.0.0.1", "127.0.0.1")
+            dialling = asyncio.create_task(
+                dialer.dial(Endpoint("two.example", port, tls=False), asyncio.Protocol, Progress())
+            )
+            await until(lambda: dialer.asked == 2)
+            dialer.connected = dialling.cancel
+            dialer.go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await dialling
+            await asyncio.sleep(0)
+            assert [each.fileno() for each in dialer.made] == [-1, -1]
+            await until(lambda: counting.connections == 2 and counting.open == 0)
+
+
 class TestPool:
     """Connections that wait for the next request."""
 
@@ -283,15 +348,69 @@ class TestPool:
     async def test_who_gives_up_as_a_connection_is_released_is_cancelled_and_no_more(self) -> None:
         """In the same round of the event loop, the release passes over it, to the next one who waits."""
         pool = Pool(1, asyncio.get_running_loop().time)
-        await pool.reserve()
-        first, second = (asyncio.create_task(pool.reserve()) for _ in range(2))
+        held, *others = (Connection("key", "where", pool) for _ in range(3))
+        await pool.reserve(held)
+        first, second = (asyncio.create_task(pool.reserve(each)) for each in others)
         await asyncio.sleep(0)
         first.cancel()
-        pool.failed()
+        pool.closed(held)
         with pytest.raises(asyncio.CancelledError):
             await first
         async with asyncio.timeout(300):
             await second
+
+    async def test_a_place_is_given_back_once_whenever_its_connection_ends(self) -> None:
+        """While it is dialled, in its TLS handshake, before its request or after it; however often that is said."""
+        pool = Pool(1, asyncio.get_running_loop().time)
+        first, second, third = (Connection("key", "where", pool) for _ in range(3))
+        await pool.reserve(first)
+        for _ in range(3):
+            pool.closed(first)
+        await pool.reserve(second)
+        waiting = asyncio.create_task(pool.reserve(third))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        pool.closed(second)
+        async with asyncio.timeout(300):
+            await waiting
+
+    async def test_places_are_given_back_by_receivers_that_end_connections_at_once(
+        self, tmp_path: Path
+    ) -> None:
+        """With TLS and without it; in the end, a request gets the only place."""
+        authority, context = inner_authority(tmp_path)
+
+        async def ends(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        counting = Counting()
+        async with (
+            listening(ends) as clear,
+            listening(ends, tls=context) as secure,
+            listening(counting.serve) as port,
+            a_transport(limit=1, authorities=authority) as transport,
+        ):
+            for url in (
+                f"http://127.0.0.1:{clear}/",
+                f"https://127.0.0.1:{secure}/",
+                f"https://127.0.0.1:{clear}/",
+            ) * 3:
+                with pytest.raises(SendFailed):
+                    await post(transport, url)
+            assert (await post(transport, f"http://127.0.0.1:{port}/")).status_code == 200
+
+    async def test_a_connection_that_is_dialled_as_all_are_closed_is_closed(self) -> None:
+        """Its request does not go out."""
+        counting = Counting()
+        async with listening(counting.serve) as port, a_transport("127.0.0.1") as transport:
+            transport._dialer = dialer = Held("127.0.0.1")
+            sending = asyncio.create_task(post(transport, f"http://one.example:{port}/"))
+            await until(lambda: dialer.asked == 1)
+            await transport.aclose()
+            dialer.go.set()
+            with pytest.raises(SendFailed):
+                await sending
+            await until(lambda: counting.connections == 1 and counting.open == 0)
 
     async def test_an_attempt_that_is_interrupted_closes_its_connection(self) -> None:
         """The receiver may still answer it: not the next request."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
 from contextlib import suppress
 from itertools import product
@@ -102,6 +103,17 @@ async def test_what_is_lost_stays_lost() -> None:
     driven.connection.connection_lost(None)
     assert not driven.connection.may_begin
     with pytest.raises(SendFailed):
+        await (await driven.begin())
+
+
+async def test_one_that_was_lost_as_it_was_opened_has_no_socket_any_more() -> None:
+    """Its request fails like any other."""
+    driven = Driven()
+    closed = socket.socket()
+    closed.close()
+    driven.connection.connection_lost(None)
+    driven.connection.attach(closed)
+    with pytest.raises(SendFailed, match="closed the connection without an answer"):
         await (await driven.begin())
 
 
