@@ -124,7 +124,6 @@ PROGRAMS: Final = {
     "ruby": ("ruby",),
     "php": ("php",),
     "nginx": ("nginx",),
-    "pgbouncer": ("pgbouncer",),
 }
 """What tests use that pip does not install, by the commands that do. A test of one that is not there is skipped, but not in CI."""
 

@@ -148,12 +148,9 @@ async def _is_open(checks: Checks, context: CommandContext, stack: AsyncExitStac
 
 
 async def _pooler(context: CommandContext) -> Said | None:
-    words = await context.database.misses_statements()
-    return (
-        None
-        if words is None
-        else Said("failed", words, "until then, calls fail now and then, and what they enqueue is lost")
-    )
+    words = await context.database.misses_statements() if context.database.sql.is_server else None
+    advice = "until then, calls fail now and then, and what they enqueue is lost"
+    return None if words is None else Said("failed", words, advice)
 
 
 async def _writing(context: CommandContext) -> Said:

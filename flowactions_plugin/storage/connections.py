@@ -21,8 +21,6 @@ from flowactions_plugin.storage.outages import ADVICE, UNUSABLE_URL, code_of
 from flowactions_plugin.storage.sqlite import Deadline, limit_wait, stop_once
 from flowactions_plugin.storage.waiting import shielded
 
-log = logging.getLogger("flowactions.storage")
-
 T = TypeVar("T")
 
 OWN_SCHEMA: Final[Mapping[str, Any]] = {"schema_translate_map": None}
@@ -78,27 +76,17 @@ class Engines:
         self._returned = asyncio.Event()
 
     @property
-    def reads_committed(self) -> bool:
-        """Whether statements in autocommit mode run as READ COMMITTED: not where the database has another default."""
-        known = getattr(self.current and self.current.dialect, "default_isolation_level", None)
-        return known in {None, "READ COMMITTED"}
-
-    @property
     def may_be_single(self) -> bool:
-        """Whether a statement of the plugin's own may run in autocommit mode, without a transaction around it."""
-        return self.reads_committed and not self.sets_path
+        """Whether a statement by itself runs as READ COMMITTED, and finds the tables: not where the database has another default."""
+        known = getattr(self.current and self.current.dialect, "default_isolation_level", None)
+        return known in {None, "READ COMMITTED"} and not self.sets_path
 
     def lacks_tables(self) -> bool:
-        """Have own transactions set the search_path from now on; return whether one that found no tables may then find them.
+        """Have own transactions set the search_path from now on, and return whether those that found no tables may find them then.
 
         Somebody gives connections back, to the host's pool or to a pooler, with another one.
         """
-        if self.search_path is not None and not self.sets_path:
-            self.sets_path = True
-            log.info(
-                "a connection finds no tables: each transaction sets its search_path from now on",
-                extra={"event": "database.search_path_set"},
-            )
+        self.sets_path = self.search_path is not None
         return self.sets_path
 
     async def set_path(self, connection: AsyncConnection) -> None:

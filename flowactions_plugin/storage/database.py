@@ -359,12 +359,7 @@ class Database:
         return int(connection.execute(select(self.sql.now())).scalar_one())
 
     async def misses_statements(self) -> str | None:
-        """Return what goes wrong where a pooler gives each transaction another connection of the server's; ``None``: nothing.
-
-        A statement runs twice, the second time while a transaction has the connection of the first.
-        """
-        if not self.sql.is_server:
-            return None
+        """Return how a statement fails where a pooler gives it another connection of the server's the next time; ``None``: it does not."""
         pid, single = (
             select(func.pg_backend_pid()),
             {**self._engines.own_options, "isolation_level": "AUTOCOMMIT"},
@@ -373,7 +368,7 @@ class Database:
             async with self._outages.translated(), self.answering(), self._engines.connect(single) as one:
                 await one.execute(pid)
                 async with self._engines.connect() as other:
-                    await other.execute(pid)
+                    await other.execute(pid)  # a transaction, which has the server's connection
                     await one.execute(pid)
         except StorageUnavailable as exc:
             return str(exc) if exc.code in POOLED else None
