@@ -227,8 +227,11 @@ class ContinuousClaims:
                 self._executor.abandon(self._lanes.surplus())
                 if self._lanes.has_room:
                     self._woken.set()
-            delivery = next(iter(self._lanes.start(1)), None)
-            self._start()  # the first answer of a lane lets several begin
+            begun = self._lanes.start(2)
+            delivery = begun[0] if begun else None
+            if len(begun) > 1:  # as the first answer of a lane lets several begin
+                self._keep(self._work_through(begun[1]))
+                self._start()
 
 
 def _lane(values: Mapping[str, Any]) -> Due:

@@ -316,8 +316,8 @@ class Lanes:
 
     def _ask_more(self, asked: dict[Lane, int]) -> None:
         """Ask lanes for more rows than one: each organization for as many, and each of its lanes."""
-        lanes = list(asked)
-        while lanes:
+        lanes = [lane for lane in asked if lane.held < lane.limit * lane.ahead]
+        while lanes and self._quick.room() > 0:
             organizations = Counter([lane.group.host.organization for lane in lanes])
             each = self._quick.room() // len(organizations)
             wanting = []
@@ -357,7 +357,8 @@ class Lanes:
             rows: what was returned, the oldest first.
             admitted: what of it is to be sent.
         """
-        found, taken = _by_lane(rows), _by_lane(admitted)
+        found = _by_lane(rows)
+        taken = found if len(rows) == len(admitted) else _by_lane(admitted)
         for due in asks:
             lane, given = self._lanes[due.lane], found.get(due.lane, [])
             if len(given) >= due.rows:
