@@ -140,7 +140,6 @@ class Simulation:
     def _claim(self) -> None:
         self._claimed_at = self.now
         asks = self.lanes.asks()
-        self._give_back(self.lanes.surplus())
         if asks:
             self.at(self.now + CLAIM_TAKES, self._answer, asks)
         else:
@@ -165,6 +164,7 @@ class Simulation:
                 self.lanes.learn(due)
             else:
                 del self._due[due]
+        self.lanes.judge_late()
         latest = self.now - CLAIM_SECONDS / 3
         self._give_back(self.lanes.remove(lambda row: self._held[row.id][1] < latest))
         self._wake()

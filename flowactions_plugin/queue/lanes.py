@@ -19,14 +19,13 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from flowactions_plugin.queue.claimed import SMALL_BYTES, ClaimedDelivery
 from flowactions_plugin.queue.rules import digest
 from flowactions_plugin.queue.standing import MOST_REMEMBERED, SLOW_SECONDS, Standing
-from flowactions_plugin.queue.turns import Group, Host, Kind, Lane, Share, Tally, in_turn
+from flowactions_plugin.queue.turns import Group, Host, Kind, Lane, Share, Tally
 
 AHEAD: Final = 2
 """Rows that a worker holds for each of its slots: what is claimed while requests are on their way. A worker that is killed leaves as
@@ -144,6 +143,7 @@ class Lanes:
         self._tallies: WeakValueDictionary[tuple[str | None, str | None], Tally] = WeakValueDictionary()
         self._forgotten: dict[int, Due] = {}  # what lanes are of which a notification may tell again
         self._stocked: dict[Lane, None] = {}  # those of which rows wait
+        self._seen = 0
         self._begun: dict[str, tuple[Lane, float]] = {}  # what is not late yet, the first first
         self._surplus: list[ClaimedDelivery] = []
         self._large_bytes = 0
@@ -154,7 +154,7 @@ class Lanes:
     @property
     def has_room(self) -> bool:
         """Whether a claim is to ask for rows of known lanes, and more of them may be held."""
-        return any(kind.due and kind.room() > 0 for kind in self._kinds.values())
+        return any(kind.due.lanes and kind.may_claim() for kind in self._claim_turns)
 
     # What is known of a lane
 
@@ -185,6 +185,7 @@ class Lanes:
         if group is None:
             kind = self._lent(host) if is_slow is None else self._kinds[is_slow]
             group = host.groups[is_slow] = Group(host, kind, AHEAD if is_slow is False else 1)
+            group.become(kind)
         return group
 
     def _lent(self, host: Host) -> Kind:
@@ -209,12 +210,12 @@ class Lanes:
             lent.kind.due.move(lent, kind.due)
             lent.kind.ready.move(lent, kind.ready)
             _recount(lent, lent.kind.shares, kind.shares)
-            lent.kind = kind
-            for each in list(kind.ready.of(lent)):
+            lent.become(kind)
+            for each in list(kind.ready.lanes.get(lent, ())):
                 self._settle(each)
 
-    def _judge_late(self) -> float:
-        """Have the lanes be slow of which something is in flight for too long; return the time."""
+    def judge_late(self) -> None:
+        """Have the lanes be slow of which something is in flight for too long."""
         now = self._clock()
         while self._begun:
             row_id, (lane, at) = next(iter(self._begun.items()))
@@ -224,7 +225,6 @@ class Lanes:
             lane.late += 1
             lane.group.host.late += 1
             self._judge(lane)
-        return now
 
     def _settle(self, lane: Lane) -> None:
         """Have a lane hold what it may, and wait for its turns exactly where it can use them; forget it if nothing of it is left."""
@@ -255,16 +255,15 @@ class Lanes:
         host.lanes -= 1
         if not host.lanes:
             del self._hosts[host.key]
-            host.groups.clear()  # they refer to it
+            for group in host.groups.values():
+                group.tallies = ()  # they refer to each other
+            host.groups.clear()
 
-    def _count(self, lane: Lane, held: int, waiting: int, in_flight: int) -> None:
-        """Count rows of a lane wherever they are limited."""
-        group = lane.group
-        host = group.host
-        for tally in (lane, group, host, host.organization, host.destination, *group.kind.shares):
-            tally.held += held
+    def _hold(self, lane: Lane, rows: int, waiting: int = 0) -> None:
+        """Count rows of a lane that are held from now on, and those that wait for a slot; less if the numbers are negative."""
+        for tally in (lane, *lane.group.tallies):
+            tally.held += rows
             tally.waiting += waiting
-            tally.in_flight += in_flight
 
     # What to claim
 
@@ -295,12 +294,11 @@ class Lanes:
 
         `answer` says what was found.
         """
-        self._judge_late()
-        turns = {kind: kind.due.take(kind.room, self._room, _any) for kind in self._claim_turns if kind.due}
+        self.judge_late()
         asked: dict[Lane, int] = {}
         first: dict[Lane, int] = {}
         idle: set[Tally] = set()
-        for lane in islice(in_turn(self._claim_turns, turns), MOST_LANES):
+        while len(asked) < MOST_LANES and (lane := self._next_to_claim()):
             organization = lane.group.host.organization
             if not organization.held:
                 idle.add(organization)
@@ -308,25 +306,36 @@ class Lanes:
                 first[lane] = 1
             asked[lane] = 1
             lane.in_due = lane.is_due = lane.due_again = False
-            self._count(lane, 1, 0, 0)
+            self._hold(lane, 1)
         # A claim of few rows is quick. So organizations that hold no row have one for themselves, but never two in a row.
         self._first_alone = not self._first_alone and 0 < len(first) < len(asked)
         if self._first_alone:
             for lane in reversed([lane for lane in asked if lane not in first]):
-                self._count(lane, -1, 0, 0)
+                self._hold(lane, -1)
                 lane.in_due = lane.is_due = True
                 lane.group.kind.due.add(lane, first=True)
             asked = first
         self._ask_more(asked)
-        self.is_full = self._quick.room() <= 0 and any(kind.due for kind in self._kinds.values())
+        for kind in self._claim_turns:
+            kind.due.examined = 0
+        self.is_full = not self._quick.may_claim() and any(kind.due.lanes for kind in self._claim_turns)
         return [_due(lane, rows) for lane, rows in asked.items()]
+
+    def _next_to_claim(self) -> Lane | None:
+        """Return the lane that is asked next: kinds take turns, too."""
+        for _ in range(len(self._claim_turns)):
+            kind = self._claim_turns[0]
+            self._claim_turns.rotate(-1)
+            if kind.due.lanes and kind.may_claim() and (lane := kind.due.take(self._wants)):
+                return lane
+        return None
 
     def _ask_more(self, asked: dict[Lane, int]) -> None:
         """Ask lanes for more rows than one: each organization for as many, and each of its lanes."""
-        lanes = list(asked)
-        while lanes:
+        lanes = [lane for lane in asked if lane.held < lane.limit * lane.ahead]
+        while lanes and self._quick.may_claim():
             organizations = Counter([lane.group.host.organization for lane in lanes])
-            each = self._quick.room() // len(organizations)
+            each = (self.total.stock - self.total.held) // len(organizations)
             wanting = []
             for lane in lanes:
                 rows = min(
@@ -337,18 +346,24 @@ class Lanes:
                 )
                 if rows > 0:
                     asked[lane] += rows
-                    self._count(lane, rows, 0, 0)
+                    self._hold(lane, rows)
                     wanting.append(lane)
             lanes = wanting
 
+    def _wants(self, group: Group) -> bool:
+        """Return whether this worker should hold one more row of a group."""
+        return self._room(group) > 0
+
     def _room(self, group: Group) -> int:
         """Return how many more rows of a group this worker should hold."""
-        host, kind = group.host, group.kind
-        room = min(kind.room(), LANE_AHEAD * self._per_destination - host.held)
+        host, kind, total = group.host, group.kind, self.total
+        room = min(total.stock - total.held, LANE_AHEAD * self._per_destination - host.held)
         if kind is not self._quick:
-            room = min(room, self._per_destination - group.held)
+            room = min(
+                room, self._per_destination - group.held, *[share.stock - share.held for share in kind.shares]
+            )
         for owner in (host.organization, host.destination):
-            if owner.held < self.total.held:  # others hold rows, too
+            if owner.held < total.held:  # others hold rows, too
                 room = min(room, AHEAD * self._half - owner.held)
         return room
 
@@ -364,7 +379,8 @@ class Lanes:
             rows: what was returned, the oldest first.
             admitted: what of it is to be sent.
         """
-        found, taken = _by_lane(rows), _by_lane(admitted)
+        found = _by_lane(rows)
+        taken = found if len(rows) == len(admitted) else _by_lane(admitted)
         for due in asks:
             lane, given = self._lanes[due.lane], found.get(due.lane, [])
             if len(given) >= due.rows:
@@ -386,9 +402,9 @@ class Lanes:
         lane = self._known(due)
         kind = lane.group.kind
         may = not (lane.is_due or lane.due_again or self.is_full) and lane.held < lane.limit * lane.ahead
-        may = may and (kind is self._quick or (not kind.ready and kind.free() > 0))
+        may = may and (kind is self._quick or (not kind.ready.lanes and kind.may_begin()))
         if may := may and self._room(lane.group) > 0:
-            self._count(lane, 1, 0, 0)
+            self._hold(lane, 1)
         self._settle(lane)
         return may
 
@@ -405,7 +421,7 @@ class Lanes:
                 lane.rows = deque()
             lane.rows.extend(rows)
             self._stocked[lane] = None
-        self._count(lane, len(rows) - asked, len(rows), 0)
+        self._hold(lane, len(rows) - asked, len(rows))
         lane.is_due = lane.is_due or lane.due_again
         self._settle(lane)
 
@@ -420,31 +436,46 @@ class Lanes:
         begun: list[ClaimedDelivery] = []
         if not self._stocked:
             return begun
-        now = self._judge_late()
-        turns = {
-            kind: kind.ready.take(kind.free, self._free, self._fits) for kind in self._begin_turns if kind.ready
-        }
-        for lane in islice(in_turn(self._begin_turns, turns), max(0, most)):
+        now = self._clock()
+        while len(begun) < most and (lane := self._next_to_begin()):
             assert lane.rows  # noqa: S101  it is ready
             row = lane.rows.popleft()
             if not lane.rows:
                 del self._stocked[lane]
-            lane.in_ready = False
-            self._count(lane, 0, -1, 1)
-            self._settle(lane)
+                lane.in_ready = False
+            for tally in (lane, *lane.group.tallies):
+                tally.waiting -= 1
+                tally.in_flight += 1
             self._begun[row.id] = (lane, now)
             if row.size > SMALL_BYTES:
                 self._large_bytes += row.size
             begun.append(row)
         return begun
 
-    def _free(self, group: Group) -> int:
-        """Return how many more rows of a group may be in flight."""
+    def _next_to_begin(self) -> Lane | None:
+        """Return the lane that begins next: kinds take turns, too."""
+        for _ in range(len(self._begin_turns)):
+            kind = self._begin_turns[0]
+            self._begin_turns.rotate(-1)
+            kind.ready.examined = 0
+            if kind.ready.lanes and kind.may_begin():
+                lane = kind.ready.take(self._may_begin, self._fits, _has_more)
+                if lane is not None:
+                    return lane
+        return None
+
+    def _may_begin(self, group: Group) -> bool:
+        """Return whether one more row of a group may be in flight."""
         host = group.host
-        for owner in (host.organization, host.destination):
-            if owner.in_flight >= self._half and owner.waiting < self.total.waiting:  # others wait, too
-                return 0
-        return self._per_destination - host.in_flight
+        if host.in_flight >= self._per_destination:
+            return False
+        # While others wait, too:
+        waiting, half = self.total.waiting, self._half
+        owner = host.organization
+        if owner.in_flight >= half and owner.waiting < waiting:
+            return False
+        owner = host.destination
+        return owner.in_flight < half or owner.waiting >= waiting
 
     def _fits(self, lane: Lane) -> bool:
         """Return whether the first row of a lane may begin if it is large; the first that does not fit is the next one."""
@@ -454,7 +485,7 @@ class Lanes:
             return True
         if other is not None and other is not lane and other.rows:
             group = other.group
-            if group.kind.free() > 0 and self._free(group) > 0:  # nothing else keeps it back
+            if group.kind.may_begin() and self._may_begin(group):  # nothing else keeps it back
                 return False
         fits = not self._large_bytes or self._large_bytes + size <= MOST_BYTES
         self._next_large = None if fits else lane
@@ -463,15 +494,22 @@ class Lanes:
     def end(self, row: ClaimedDelivery) -> None:
         """Free the slot of a delivery, whose outcome is in the standing of its lane."""
         lane = self._lanes[row.lane]
-        if self._begun.pop(row.id, None) is None:
+        is_late = self._begun.pop(row.id, None) is None
+        if is_late:
             lane.late -= 1
             lane.group.host.late -= 1
         if row.size > SMALL_BYTES:
             self._large_bytes -= row.size
         if lane.group.ahead > 1:
             lane.ahead += 1
-        self._count(lane, -1, 0, -1)
-        self._judge(lane)
+        for tally in (lane, *lane.group.tallies):
+            tally.held -= 1
+            tally.in_flight -= 1
+        if is_late or self._standing.changes != self._seen:
+            self._seen = self._standing.changes
+            self._judge(lane)
+        else:
+            self._settle(lane)
 
     def surplus(self) -> list[ClaimedDelivery]:
         """Return rows that should not wait here, once: of lanes that became slow, which another worker may send."""
@@ -479,8 +517,11 @@ class Lanes:
         return surplus
 
     def remove(self, which: Callable[[ClaimedDelivery], bool]) -> list[ClaimedDelivery]:
-        """Remove rows that have not begun, and return them. Of their lanes, none is claimed ahead until a delivery ends."""
-        removed: list[ClaimedDelivery] = []
+        """Remove rows that have not begun, and return them, and the surplus.
+
+        Of their lanes, none is claimed ahead until a delivery ends.
+        """
+        removed = self.surplus()
         for lane in list(self._stocked):
             rows = [row for row in lane.rows or () if which(row)]
             if rows:
@@ -495,7 +536,7 @@ class Lanes:
         lane.rows = deque(row for row in lane.rows or () if id(row) not in gone)
         if not lane.rows:
             del self._stocked[lane]
-        self._count(lane, -len(rows), -len(rows), 0)
+        self._hold(lane, -len(rows), -len(rows))
         return rows
 
     def waiting_rows(self) -> Iterator[ClaimedDelivery]:
@@ -518,9 +559,9 @@ def _recount(part: Tally, before: Iterable[Tally], now: Iterable[Tally]) -> None
         tally.count(part, 1)
 
 
-def _any(_lane: Lane) -> bool:
-    """Say that every lane can use a turn."""
-    return True
+def _has_more(lane: Lane) -> bool:
+    """Return whether a second row of a lane waits."""
+    return lane.waiting > 1
 
 
 def _by_lane(rows: Sequence[ClaimedDelivery]) -> dict[int, list[ClaimedDelivery]]:

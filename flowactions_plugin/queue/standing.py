@@ -27,9 +27,14 @@ _SILENT: Final = QUICK_ANSWERS + 1
 
 
 class Standing:
-    """Which lanes and hosts are quick, and which are slow; nothing is known when the worker starts."""
+    """Which lanes and hosts are quick, and which are slow; nothing is known when the worker starts.
+
+    Attributes:
+        changes: how often it has learned something new.
+    """
 
     def __init__(self) -> None:
+        self.changes = 0
         # How many quick answers are still needed; 0: it is quick. `_SILENT`: it has never answered, or not since a time-out.
         self._lanes: dict[int, int] = {}
         self._hosts: dict[tuple[str, str], int] = {}
@@ -52,15 +57,15 @@ class Standing:
     def record(self, lane: int, host: tuple[str, str], outcome: Outcome) -> None:
         """Record the outcome of an attempt of a lane, at the host of an organization."""
         is_late = outcome.duration_ms - outcome.stalled_ms > SLOW_SECONDS * 1000
-        if outcome.status_code is not None:
+        answered = outcome.status_code is not None
+        if answered and not is_late and self._lanes.get(lane) == 0 == self._hosts.get(host):
+            return  # as it is mostly
+        self.changes += 1
+        if answered:
             self._limited.pop(lane, None)
-            memories: tuple[tuple[dict[Any, int], object], ...] = ((self._lanes, lane), (self._hosts, host))
-            for memory, key in memories:
-                needed = memory.get(key)
-                if is_late:
-                    _remember(memory, key, QUICK_ANSWERS)
-                elif needed != 0:  # as it is mostly
-                    _remember(memory, key, max(0, min(needed or 0, QUICK_ANSWERS) - 1))
+            known, of_host = min(self._lanes.get(lane, 0), QUICK_ANSWERS), self._hosts.get(host, 0)
+            _remember(self._lanes, lane, QUICK_ANSWERS if is_late else max(0, known - 1))
+            _remember(self._hosts, host, QUICK_ANSWERS if is_late else max(0, of_host - 1))
         elif failure_class(outcome) == "timeout":
             _remember(self._lanes, lane, _SILENT)
             _remember(self._hosts, host, QUICK_ANSWERS)

@@ -285,7 +285,7 @@ def test_a_lane_is_slow_while_a_delivery_takes_too_long() -> None:
     queue.now += 0.01
     queue.lanes.asks()
     assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting) == (40, 0)
-    assert len(queue.lanes.surplus()) == 40
+    assert len(queue.lanes.remove(lambda _: False)) == 40
     assert queue.lanes.surplus() == []
     new = queue.put("a", "new", 1, host="h0", answers=False)
     assert queue.lanes.slow in queue.lanes._lanes[new.lane].group.kind.shares
@@ -308,10 +308,10 @@ def test_new_lanes_of_a_host_that_becomes_slow_hold_no_more_than_its_limit() -> 
         queue.put("a", f"id/{number}", 1, answers=False)
     assert queue.claim() == {"a": LANE_AHEAD * 10}
     assert len(queue.start()) == 10
-    assert queue.lanes._quick.due
+    assert queue.lanes._quick.due.lanes
     queue.now += SLOW_SECONDS + 0.01
     queue.lanes.asks()
-    assert not queue.lanes._quick.due
+    assert not queue.lanes._quick.due.lanes
     assert len(queue.lanes.surplus()) >= (LANE_AHEAD - 2) * 10
     for _ in range(3):
         assert (queue.lanes.slow.in_flight, queue.lanes.slow.waiting <= 10) == (10, True)
@@ -557,6 +557,23 @@ def test_a_large_row_that_its_host_keeps_back_is_not_the_next_one() -> None:
     assert queue.start() == [other]
 
 
+def test_a_large_row_that_was_given_back_is_not_the_next_one() -> None:
+    """Another worker sends it."""
+    queue = Queue(slots=4)
+    first, gone, other = (
+        a_row(str(lane), lane, "a", f"h{lane}", size=MOST_BYTES // 2 + 1) for lane in range(3)
+    )
+    for row in (first, gone, other):
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(row.lane, "a", row.destination))
+    queue.lanes.unreserve([first, gone], [first, gone])
+    assert queue.start() == [first]
+    assert queue.lanes.remove(lambda row: row.id == gone.id) == [gone]
+    queue.lanes.unreserve([other], [other])
+    queue.end(first)
+    assert queue.start() == [other]
+
+
 def test_what_has_not_begun_can_be_removed() -> None:
     """What has begun stays."""
     queue = Queue(slots=2)
@@ -625,23 +642,26 @@ def test_nothing_is_kept_of_hosts_without_lanes() -> None:
     assert len(queue.lanes._hosts) == len(queue.lanes._tallies) == 0
 
 
-def test_lanes_that_a_claim_leaves_out_keep_their_turns() -> None:
+@pytest.mark.parametrize("of", ["organizations", "hosts", "paths"])
+def test_lanes_that_a_claim_leaves_out_keep_their_turns(of: str) -> None:
     """Because it was for organizations that held nothing: the next one asks for theirs, in the same order."""
-    queue = Queue(slots=2)
-    lanes = [queue.put("a", f"p{number}", 3, host=f"h{number}").lane for number in range(4)]
-    asks = queue.lanes.asks()
-    assert [ask.lane for ask in asks] == lanes
-    queue.lanes.answer(asks, [], [])
-    for number, lane in enumerate(lanes):
-        queue.lanes.learn(Due(lane, "a", f"h{number}"))
-    queue.put("b", "p", 1)
-    row = a_row("1", 7, "a", "h7")
-    queue.record(row, ANSWER)
-    assert queue.lanes.reserve(Due(7, "a", "h7"))
+    queue = Queue(slots=4)
+
+    def place(number: int) -> tuple[str, str, str]:
+        organization, host, path = (f"{kind}{number}" if kind == of[0] else kind for kind in "ohp")
+        return organization, host, path
+
+    held = dict.fromkeys(place(number)[0] for number in range(4))
+    for number, organization in enumerate(held):
+        row = a_row(str(number), number, organization, f"held{number}")
+        queue.record(row, ANSWER)
+        assert queue.lanes.reserve(Due(number, organization, row.destination))
+    queue.put("new", "p", 1, host="new")
+    lanes = [queue.put(place(n)[0], place(n)[2], 3, host=place(n)[1]).lane for n in range(4)]
     first = queue.lanes.asks()
-    assert [ask.organization_id for ask in first] == ["b"]
+    assert [ask.organization_id for ask in first] == ["new"]
     queue.lanes.answer(first, [], [])
-    assert [ask.lane for ask in queue.lanes.asks()] == lanes[:3]
+    assert [ask.lane for ask in queue.lanes.asks()] == lanes
 
 
 def test_a_hundred_thousand_lanes_take_at_most_64_mib() -> None:
