@@ -180,7 +180,7 @@ def _writing(facts: Facts) -> Iterator[Finding]:
     """Give that nothing can be queued, claimed or completed; rights that are missing; and locks for which others wait."""
     if facts.refusal is not None:
         words = f"the database takes no writes: {facts.refusal}. Nothing is queued, claimed or completed"
-        advice = "free disk space, end who holds the lock, or make the database writable: flowactions doctor says which"
+        advice = "free disk space, end who holds the lock, or make the database writable: 'flowactions doctor' says which"
         yield Finding("failed", "writing", words, advice, state="unwritable")
     if facts.lacking:
         words = f"this process's role lacks {', '.join(facts.lacking)}"

@@ -61,13 +61,13 @@ INCIDENTS = {
         "postgresql",
         "warning destination PLACE of organization acme has failed N times in a row since TIME: cannot connect to",
         "it refused the connection",
-        "N of the N attempts of the last N minutes have failed: N of them are one organization's.",
+        "N of the N attempts of the last N minutes have failed",
         ((TO, "cannot connect to PLACE: it refused the connection"), (ONE, "never connected")),
     ),
     "A certificate is not accepted": Incident(
         staging.certificate_refused,
         "sqlite",
-        "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: "
+        "warning destination PLACE of organization acme has failed N times in a row since TIME: "
         "the TLS certificate of PLACE is not accepted: it has expired",
         "the TLS certificate of PLACE is not accepted: it is for another name",
         "PLACE of organization acme has failed N times in a row since TIME : the TLS certificate of PLACE is not accepted: it",
@@ -76,7 +76,7 @@ INCIDENTS = {
     "A name does not resolve": Incident(
         staging.name_unresolved,
         "sqlite",
-        "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: "
+        "warning destination PLACE of organization acme has failed N times in a row since TIME: "
         "PLACE has no address now: the name was not found",
         "never connected",
         "PLACE of organization acme has failed N times in a row since TIME : PLACE has no address now: the name was not found",
@@ -85,7 +85,7 @@ INCIDENTS = {
     "A receiver answers 410": Incident(
         staging.gone,
         "sqlite",
-        "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
+        "warning destination PLACE of organization acme has failed N times in a row since TIME: it answered N",
         "this endpoint was removed",
         "PLACE of organization acme has failed N times in a row since TIME : it answered N",
         ((TO, "dead"), (ONE, "It failed at TIME : it answered N.")),
@@ -95,8 +95,8 @@ INCIDENTS = {
         "sqlite",
         "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
         "no such hook",
-        "PLACE acme N delivered, N failed",
-        ((TO, "dead"), (r"destination=.*&status=dead", "dead"), (ONE, "Flow flow-N Node n")),
+        "node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
+        ((r"/deliveries\?q=.*node%3An", "dead"), (ONE, "Flow flow-N Node n")),
     ),
     "A customer is slow": Incident(
         staging.slow_customer,
@@ -148,7 +148,7 @@ INCIDENTS = {
         "sqlite",
         "",
         "",
-        "Rows have been due for N and nothing has been claimed, and no worker is alive.",
+        "rows have been due for N and nothing has been claimed, and no worker is alive.",
     ),
     "A worker is frozen": Incident(
         staging.frozen,
@@ -207,7 +207,7 @@ INCIDENTS = {
     "A signing secret is wrong": Incident(
         staging.secret_wrong,
         "sqlite",
-        "warning node node n of flow flow-N of organization acme: N of its last N deliveries have failed: it answered N",
+        "warning destination PLACE of organization acme has failed N times in a row since TIME: it answered N",
         "signature does not match",
         "PLACE of organization acme has failed N times in a row since TIME : it answered N",
         ((TO, "it answered N"), (ONE, "signature does not match")),
