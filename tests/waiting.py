@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-SAFETY_SECONDS = 12.0
+SAFETY_SECONDS = 300.0
 """Only for a test that would otherwise never end."""
 
 NAP_SECONDS = 0.01
