@@ -195,7 +195,7 @@ def _json(body: dict[str, Any], headers: dict[str, str] | None = None) -> Respon
 async def _faulty(fault: Fault) -> Any:
     await asyncio.sleep(fault.delay)
     if fault.status == 0:
-        return Stream(_nothing, headers={"content-length": "1"})
+        return Stream(_nothing, status_code=503, headers={"content-length": "1"})
     return Response(fault.body, status_code=fault.status, headers=dict(fault.headers))
 
 

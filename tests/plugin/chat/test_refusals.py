@@ -85,7 +85,7 @@ PASSING = {
     "request_timeout": (refusing("request_timeout"), LATER),
     "internal_error": (refusing("internal_error"), LATER),
     "fatal_error": (refusing("fatal_error"), LATER),
-    "no answer": (Fault(0), LATER),
+    "a cut answer": (Fault(0), LATER),
     "an unknown code": (refusing("something_new"), "something_new"),
 }
 
