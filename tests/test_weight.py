@@ -59,16 +59,16 @@ ROOMS: Final = {
     "flowactions_plugin": Weight(python=33110, other=1352, files=215),
     "hookspecs": Weight(python=3318, other=0, files=26),
     "conformance": Weight(python=14225, other=2608, files=133),
-    "tests": Weight(python=77010, other=130, files=434),
+    "tests": Weight(python=77014, other=130, files=434),
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 80910, "decisions": 26, "lines of the changelog": 50, "longest decision": 37}
+TEXTS: Final = {"words of docs": 80872, "decisions": 26, "lines of the changelog": 50, "longest decision": 37}
 
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""
 
-PASSAGE: Final = {"insert_stops": 12, "functions": 236, "files": 46, "records": 14}
+PASSAGE: Final = {"insert_stops": 12, "functions": 254, "files": 49, "records": 17}
 """What one webhook passes, on the database where it is more (`tests/benchmarks/passage.py`)."""
 
 ADVICE: Final = "Above the budget: say what leaves. More than a tenth below it: lower the number in this file."
