@@ -122,9 +122,9 @@ def test_a_run_says_what_it_is_about_to_do(monkeypatch: pytest.MonkeyPatch, tmp_
     (tmp_path / "google-chrome").touch(mode=0o755)
     assert announcement(6_000, 2) == (
         "6,000 tests, about 3 min on 2 idle processors;"
-        " skipped, for they are not here: what needs node and npm, go, java, ruby, php, nginx, pgbouncer"
+        " skipped, for they are not here: what needs node and npm, go, java, ruby, php, nginx"
     )
-    for name in ("npm", "go", "javac", "ruby", "php", "nginx", "pgbouncer"):
+    for name in ("npm", "go", "javac", "ruby", "php", "nginx"):
         (tmp_path / name).touch(mode=0o755)
     assert announcement(1, 1) == "1 tests, about 1 min on 1 idle processors"
     assert announcement(400, 2, "ci and not long") == "400 tests, about 5 min on 2 idle processors"

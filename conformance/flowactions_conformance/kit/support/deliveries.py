@@ -61,7 +61,7 @@ async def _until(trial: Trial, name: str, states: set[str]) -> dict[str, Any]:
         found = [each for each in answer.json()["data"] if each["url"].endswith(f"/{trial.token}/{name}")]
         trial.expect(found, f"the delivery {name!r} is not in the list of its organization")
         seen.update(found[0])
-        is_unknown = (seen["lastError"] or "").startswith(UNKNOWN) and seen["status"] != "dead"
+        is_unknown = (seen.get("lastError") or "").startswith(UNKNOWN) and seen["status"] != "dead"
         return (UNKNOWN if is_unknown else seen["status"]) in states
 
     async def ended() -> None:
