@@ -63,7 +63,7 @@ ROOMS: Final = {
 }
 """By folder with all below it, or with ``/*`` what stands directly in it."""
 
-TEXTS: Final = {"words of docs": 80872, "decisions": 26, "lines of the changelog": 50, "longest decision": 37}
+TEXTS: Final = {"words of docs": 80886, "decisions": 26, "lines of the changelog": 50, "longest decision": 37}
 
 LOOPS: Final = 4
 """Tasks that stay in a worker that does everything, on PostgreSQL."""

@@ -350,7 +350,7 @@ def _unsent(facts: Facts) -> Iterator[Finding]:
     of += f" and {plural(len(organizations), 'organization')}" if facts.sees_all else ""
     more = f", and for {plural(len(others), 'other reason')}" if others else ""
     words = (
-        f"{rows}{of} ended without an attempt since {moment(since)}: {printable(reason, message=True)}{more}"
+        f"{rows}{of} ended without an attempt, the first at {moment(since)}: {printable(reason, message=True)}{more}"
     )
     advice = "see whether the host still knows these nodes; then retry them"
     where = _where(facts, status="dead", error="not_sent", ended_since=since)

@@ -173,7 +173,8 @@ async def test_a_worker_that_cannot_use_the_queue_is_alive(postgres_url: str) ->
         async with actions.lifespan():
             failing = services_of(host)._database.outage_log._failing
             await execute(postgres_url, f'REVOKE SELECT, INSERT, UPDATE ON flowactions_outbox FROM "{role}"')
-            await until(lambda: {"deliveries", "contact with the queue"} <= failing)
+            # One of the housekeeper's entries fails first, any of them: the others wait with it.
+            await until(lambda: "deliveries" in failing and len(failing) > 1)
             await execute(postgres_url, "UPDATE flowactions_workers SET last_seen_at = 1")
 
             async def is_seen() -> bool:

@@ -57,7 +57,7 @@ async def test_they_are_found_and_not_blamed_on_their_receiver(queue: Queue) -> 
     (found,) = (each for each in overview.findings if each.about == "unsent")
     assert (found.level, overview.level, found.act) == ("failed", "failed", "retry")
     assert found.words.startswith(
-        "6 deliveries of 6 nodes and 3 organizations ended without an attempt since 20"
+        "6 deliveries of 6 nodes and 3 organizations ended without an attempt, the first at 20"
     )
     assert found.words.endswith(REASON)
     page = await insights.deliveries(Scope(), parse(found.where), None, 50)

@@ -222,7 +222,7 @@ def test_deliveries_that_ended_without_an_attempt_are_found(
     assert (found.level, found.about, found.act, says in found.words) == (level, "unsent", "retry", True), (
         found.words
     )
-    assert "since 2001-09-09T01:" in found.words
+    assert "the first at 2001-09-09T01:" in found.words
     assert found.where.startswith("status:dead error:not_sent ended-since:2001-09-09T01:")
     assert f"to retry them: flowactions outbox retry --where '{found.where}'" in advice_of(found)
     assert "organization" not in findings_of(facts(None, 0, unsent=unsent, sees_all=False))[0].words
