@@ -22,6 +22,7 @@ from sqlalchemy import (
     delete,
     func,
     null,
+    or_,
     select,
     update,
 )
@@ -85,7 +86,10 @@ def requeueing(
         .values(
             **CLEARED,
             status="pending",
-            next_attempt_at=case((outbox.c.sequence.is_(None), now), else_=inline(BEHIND_MS)),
+            # While a claim of before its end holds, its request may be on the way: as a row that is due, it holds its sequence up.
+            next_attempt_at=case(
+                (or_(outbox.c.sequence.is_(None), outbox.c.claimed_until > now), now), else_=inline(BEHIND_MS)
+            ),
             updated_at=now,
             finished_at=null(),
             action_id=action_id,

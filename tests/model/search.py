@@ -12,11 +12,11 @@ import argparse
 import sys
 import time
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.model.names import RULES
 from tests.model.work import Model
-from tests.model.world import WORLDS, State, World, normal
+from tests.model.world import WORLDS, World
 
 
 class Found(NamedTuple):
@@ -48,10 +48,20 @@ def search(world: World, without: str | None = None) -> Found:
         world: which.
         without: the rule that is left out.
     """
-    model, start = Model(world, without), world.start
-    came: dict[State, tuple[State, str] | None] = {start: None}
+    return search_states(Model(world, without), world.start, can_end=world.patience is None)
+
+
+def search_states(model: Any, start: Any, *, can_end: bool = True) -> Found:
+    """Search all states of a model.
+
+    Args:
+        model: its steps, its promises, and when all has ended.
+        start: the first state.
+        can_end: whether everything must be able to end from each state.
+    """
+    came: dict[Any, tuple[Any, str] | None] = {start: None}
     # Of each state, those that lead to it without a fault.
-    before: dict[State, list[State]] = {}
+    before: dict[Any, list[Any]] = {}
     names: set[str] = set()
     queue, steps, ended = deque([start]), 0, []
     while queue:
@@ -59,7 +69,7 @@ def search(world: World, without: str | None = None) -> Found:
         if model.has_ended(s):
             ended.append(s)
         for step in model.steps(s):
-            after = normal(step.state)
+            after = model.normal(step.state)
             steps += 1
             names.add(step.name)
             if not step.is_fault:
@@ -72,7 +82,7 @@ def search(world: World, without: str | None = None) -> Found:
             if wrong is not None:
                 trace = (*_trace(came, s), f"{step.name} {step.detail}".strip())
                 return Found(len(came), steps, wrong, trace, frozenset(names))
-    if world.patience is None:
+    if can_end:
         lost = _unable_to_end(came, before, ended)
         if lost is not None:
             wrong = "a row is lost: from here on, it is neither delivered nor dead, even without further faults"
@@ -81,8 +91,8 @@ def search(world: World, without: str | None = None) -> Found:
 
 
 def _unable_to_end(
-    came: dict[State, tuple[State, str] | None], before: dict[State, list[State]], ended: list[State]
-) -> State | None:
+    came: dict[Any, tuple[Any, str] | None], before: dict[Any, list[Any]], ended: list[Any]
+) -> Any:
     """Return the first state from which no steps without faults lead to the end of all rows."""
     able, pending = set(ended), list(ended)
     while pending:
@@ -93,7 +103,7 @@ def _unable_to_end(
     return next((s for s in came if s not in able), None)
 
 
-def _trace(came: dict[State, tuple[State, str] | None], s: State) -> tuple[str, ...]:
+def _trace(came: dict[Any, tuple[Any, str] | None], s: Any) -> tuple[str, ...]:
     steps = []
     while (before := came[s]) is not None:
         s, step = before

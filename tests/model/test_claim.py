@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from tests.model.names import CODE, RULES
-from tests.model.search import search
+from tests.model.search import search, search_states
+from tests.model.sequences import RULES as RULES_OF_SEQUENCES
+from tests.model.sequences import Sequence
 from tests.model.world import WORLDS
 
 pytestmark = pytest.mark.ci
@@ -43,7 +45,30 @@ def test_each_rule_is_needed(rule: str) -> None:
     assert RULES[rule].breaks in str(found), str(found)
 
 
-@pytest.mark.parametrize("name", sorted({*CODE.values(), *(rule.code for rule in RULES.values())}))
+def test_a_sequence_has_one_row_due_and_leaves_none_behind() -> None:
+    """Two requests are on the way only after a lease was lost."""
+    model = Sequence()
+    found = search_states(model, model.start)
+    assert found.wrong is None, str(found)
+
+
+@pytest.mark.parametrize("rule", RULES_OF_SEQUENCES)
+def test_each_rule_of_sequences_is_needed(rule: str) -> None:
+    """Without it, a promise is broken."""
+    model = Sequence(without=rule)
+    found = search_states(model, model.start)
+    assert found.wrong is not None
+    assert RULES_OF_SEQUENCES[rule][1] in str(found), str(found)
+
+
+NAMED = {
+    *CODE.values(),
+    *(rule.code for rule in RULES.values()),
+    *(code for code, _ in RULES_OF_SEQUENCES.values()),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
 def test_steps_and_rules_are_named_as_in_the_code(name: str) -> None:
     """What the model names is a function of the plugin."""
     assert callable(imported(name))

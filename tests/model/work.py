@@ -19,12 +19,17 @@ from tests.model.world import (
     Row,
     State,
     contact_after,
+    normal,
     ticks,
 )
 
 
 class Model(Claims):
     """All steps of a world."""
+
+    def normal(self, s: State) -> State:
+        """Return the state that stands for all that differ in nothing that counts."""
+        return normal(s)
 
     def steps(self, s: State) -> Iterator[Step]:
         """Yield all that can happen next."""

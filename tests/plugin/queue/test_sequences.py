@@ -203,6 +203,23 @@ class TestPeople:
 
             await until(goes_on)
 
+    async def test_what_was_cancelled_in_flight_and_retried_is_waited_for(self, queue: Queue) -> None:
+        """Also if the row before it is retried after that: both would be on the way."""
+        rows = await put(queue, "first", "second")
+        for change in (DEAD, None):
+            await release(queue.database, [SEQUENCE])
+            (row,) = await claim(queue)
+            if change is not None:
+                await end(queue, row, change)
+        assert await queue.queries.retry(rows[0], "acme")
+        assert await queue.queries.cancel(rows[1], "acme", "no")
+        assert await queue.queries.retry(rows[1], "acme")
+        await release(queue.database, [SEQUENCE])
+        assert (await due(queue), await claim(queue)) == (["second"], [])
+        await end(queue, row, DELIVERED)
+        await release(queue.database, [SEQUENCE])
+        assert await due(queue) == ["first"]
+
     async def test_a_dead_row_that_is_retried_takes_its_old_place(self, queue: Queue) -> None:
         """Before what waits, and after what is due."""
         rows = await put(queue, "first", "second", "third")
