@@ -84,7 +84,11 @@ OUTBOX: Final = (
         "outbox:list_deliveries",
         "List deliveries, newest first.",
         WHERE,
-        option("--status", "pending, retrying, delivered or dead; waiting or due.", metavar="STATE"),
+        option(
+            "--status",
+            "pending, retrying, delivered or dead; waiting, due, or behind another in order.",
+            metavar="STATE",
+        ),
         LIMIT,
         CURSOR,
         document="insights.results:Page",

@@ -17,8 +17,11 @@ from flowactions_plugin.errors import EgressRefused, FilterInvalid
 from flowactions_plugin.log_text import is_unicode
 
 LIVE_STATES: Final = ("pending", "retrying")
-STATES: Final = (*LIVE_STATES, "delivered", "dead", "waiting", "due")
-"""The stored ones; ``waiting`` is pending or retrying, and ``due`` of these what may be claimed now."""
+STATES: Final = (*LIVE_STATES, "delivered", "dead", "waiting", "due", "behind")
+"""The stored ones; ``waiting`` is pending or retrying, ``due`` of these what may be claimed now, ``behind`` what waits for another."""
+
+STORED: Final = {"waiting": LIVE_STATES, "due": LIVE_STATES, "behind": ("pending",)}
+"""State → the stored ones that it is of, unless it is stored itself."""
 
 ERRORS: Final = ("timeout", "network", "refused", "not_sent", "waits", "cancelled", "other")
 """Kinds of failure beside ``http_4xx`` and the like (decision 33)."""
@@ -144,7 +147,12 @@ _SINCE: Final = (
 )
 
 FIELDS: Final = (
-    Field("status", "status", "pending, retrying, delivered or dead; waiting or due.", read=_status),
+    Field(
+        "status",
+        "status",
+        "pending, retrying, delivered or dead; waiting, due, or behind another in order.",
+        read=_status,
+    ),
     Field("organization", "organization_id", "Of this organization.", "Organization"),
     Field("agent", "agent_id", "Of this agent.", "Agent"),
     Field(
@@ -257,8 +265,7 @@ class Filter(NamedTuple):
     @property
     def states(self) -> set[str]:
         """The states that its deliveries can have, as they are stored; none: any."""
-        stored = dict.fromkeys(("waiting", "due"), LIVE_STATES)
-        return {state for each in self.values("status") for state in stored.get(each, (each,))}
+        return {state for each in self.values("status") for state in STORED.get(each, (each,))}
 
     def having(self, name: str, *values: Any) -> Filter:
         """Return the same filter with other values of a field; without values, with none of it."""

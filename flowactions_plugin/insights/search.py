@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from flowactions_plugin.clock import id_at, is_id, time_of
 from flowactions_plugin.errors import FilterInvalid
-from flowactions_plugin.insights.filters import BY_NAME, LIVE_STATES, Filter, Term
+from flowactions_plugin.insights.filters import BY_NAME, LIVE_STATES, STORED, Filter, Term
 from flowactions_plugin.insights.results import Counted, Page, counted_to
 from flowactions_plugin.insights.views import delivery_of
 from flowactions_plugin.operators.audit import SKEW_MS
@@ -24,6 +24,7 @@ from flowactions_plugin.operators.scope import Scope
 from flowactions_plugin.storage.database import Database
 from flowactions_plugin.storage.dialect import inline
 from flowactions_plugin.storage.schema import (
+    BEHIND_MS,
     EVERY_ORGANIZATION,
     FAILED,
     KEYED,
@@ -103,11 +104,16 @@ def _condition(database: Database, term: Term) -> Any:
 
 
 def _is_in_state(database: Database, state: str) -> ColumnElement[bool]:
-    """Return the condition that a row is in a state, or waits, or is due."""
-    if state not in {"waiting", "due"}:
-        return outbox.c.status == inline(state)
-    waits = outbox.c.status.in_([inline(each) for each in LIVE_STATES])
-    return waits if state == "waiting" else and_(waits, *is_due(database))
+    """Return the condition that a row is in a state, stored or not."""
+    stored = [inline(each) for each in STORED.get(state, (state,))]
+    return and_(outbox.c.status.in_(stored), *_beside(database, state))
+
+
+def _beside(database: Database, state: str) -> Conditions:
+    """Return the conditions of a state beside the stored ones that it is of."""
+    if state == "behind":
+        return (outbox.c.next_attempt_at == inline(BEHIND_MS),)
+    return is_due(database) if state == "due" else ()
 
 
 def is_due(database: Database) -> tuple[ColumnElement[bool], ...]:
@@ -133,21 +139,20 @@ def within(scope: Scope, wanted: Filter) -> Filter | None:
 
 
 class Part(NamedTuple):
-    """A part of a search, of which each list has one value: a filter, and conditions beside it on rows that are due."""
+    """A part of a search, of which each list has one value: a filter, and conditions beside it, of states that are not stored."""
 
     wanted: Filter
-    due: Conditions = ()
+    beside: Conditions = ()
 
 
 def _parts(database: Database, wanted: Filter) -> list[Part]:
     """Divide a search by the values of its lists; no row belongs to two parts."""
-    given = wanted.values("status")
-    plain = wanted.having("status", *(each for each in given if each != "due")).states
-    found: dict[str, Conditions] = dict.fromkeys(LIVE_STATES if "due" in given else (), is_due(database))
-    parts = [
-        Part(wanted.having("status", state), due)
-        for state, due in {**found, **dict.fromkeys(plain, ())}.items()
-    ]
+    parts = []
+    for stored in sorted(wanted.states):
+        those = [each for each in wanted.values("status") if stored in STORED.get(each, (each,))]
+        beside = [_beside(database, each) for each in those]
+        conditions = () if () in beside else (or_(*(and_(*each) for each in beside)),)
+        parts.append(Part(wanted.having("status", stored), conditions))
     parts = parts or [Part(wanted)]
     for name in ("organization", "destination", "error", "flow", "node"):
         values = wanted.values(name)
@@ -260,7 +265,7 @@ def _reads(
         mine = select(outbox.c.id).where(outbox.c.event_id.in_(events)).limit(inline(EVENT_ROWS))
         bounds.append(outbox.c.id.in_([row.id for row in connection.execute(mine).all()]))
     for part in _parts(database, wanted):
-        asked = [*conditions(database, part.wanted), *part.due]
+        asked = [*conditions(database, part.wanted), *part.beside]
         for source in _sources(connection, part.wanted):
             rows = [*source.extra, *bounds]
             served = Filter.made(each for each in part.wanted.terms if _is_served(each, source))
@@ -268,7 +273,7 @@ def _reads(
             left = [
                 each for each in part.wanted.terms if each not in served.terms and each.name not in _ENQUEUED
             ]
-            if source.few or (source.whole and not left and not part.due):
+            if source.few or (source.whole and not left and not part.beside):
                 yield [*asked, *rows], None
                 continue
             last = select(outbox.c.id).where(*conditions(database, served), *rows).order_by(outbox.c.id.desc())

@@ -12,7 +12,7 @@ from flowactions_plugin.insights import search as search_queries
 from flowactions_plugin.insights.filters import BY_NAME, Filter, Term, parse
 from flowactions_plugin.insights.port import Insights
 from flowactions_plugin.operators.scope import Scope
-from flowactions_plugin.storage.schema import outbox
+from flowactions_plugin.storage.schema import BEHIND_MS, outbox
 from tests.queueing import Queue
 from tests.rings import sampled
 
@@ -61,9 +61,10 @@ async def fill(queue: Queue) -> None:
         ("status = 'retrying'", 3),
         ("claimed_by = 't', claimed_until = {later}", 5),
         ("next_attempt_at = {later}", 11),
+        ("next_attempt_at = {behind}", 13),
     ):
         await queue.run(
-            f"UPDATE flowactions_outbox SET {change.format(later=LATER)}"  # noqa: S608
+            f"UPDATE flowactions_outbox SET {change.format(later=LATER, behind=BEHIND_MS)}"  # noqa: S608
             f" WHERE status IN ('pending', 'retrying') AND (created_at / 1000) % {which} = 0"
         )
     await queue.run(
@@ -122,6 +123,9 @@ SEARCHES: dict[str, Filter] = {
     "nothing": Filter.of(event="none"),
     "waiting": Filter.of(status="waiting"),
     "due": Filter.of(status="due"),
+    "behind": Filter.of(status="behind"),
+    "not behind": parse("-status:behind"),
+    "due, behind or dead": Filter.of(status=("behind", "dead", "due")),
     "due or dead": Filter.of(status=("dead", "due")),
     "due or pending": Filter.of(status=("due", "pending", "waiting")),
     "all but dead": parse("-status:dead,delivered"),
@@ -160,7 +164,9 @@ async def expected(queue: Queue, scope: Scope, wanted: Filter) -> list[str]:
             and row.claimed_until is None
             and row.next_attempt_at < LATER
         )
-        states = {row.status, *(["waiting"] if waits else []), *(["due"] if is_due else [])}
+        is_behind = row.status == "pending" and row.next_attempt_at == BEHIND_MS
+        others = {"waiting": waits, "due": is_due, "behind": is_behind}
+        states = {row.status, *(name for name, holds in others.items() if holds)}
         found = bool(states & {*term.values}) if term.name == "status" else value in term.values
         return found != term.excluded
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flowactions_plugin.clock import new_id
+from flowactions_plugin.storage.schema import BEHIND_MS
 from tests.plugin.pages.conftest import Site
 
 NOW = int(time.time() * 1000)
@@ -170,3 +171,25 @@ async def test_a_preview_says_what_applies(
     assert [each for each in unsaid if each in shown] == [], shown
     named = words((await site.get("/actions/new", params={"kind": "retry", "id": row_id})).text)
     assert "match later" not in named
+
+
+async def test_a_delivery_is_named_after_its_flow_and_node_and_says_that_it_waits_for_another(
+    site: Site,
+) -> None:
+    """In the list, its title and its heading; without a flow, after its event type."""
+    behind = await site.put(event_type="placed", sequence=7)
+    other = await site.put(event_type="user.created")
+    await site.execute(
+        "UPDATE flowactions_outbox SET next_attempt_at = :ms, flow_id = 'orders', node_id = '<tell>' WHERE id = :id",
+        ms=BEHIND_MS,
+        id=behind,
+    )
+    await site.execute("UPDATE flowactions_outbox SET flow_id = NULL, node_id = NULL WHERE id = :id", id=other)
+    page = (await site.get(f"/deliveries/{behind}")).text
+    named = r"orders · (<span class=\"node\">)?&lt;tell&gt;"
+    assert re.search(rf"<h1>\s*{named}", page)
+    assert re.search(rf"<title>\s*{named} {behind[-12:]}", page)
+    assert re.search(r"<h1>\s*user.created", (await site.get(f"/deliveries/{other}")).text)
+    listed = (await site.get("/deliveries?q=status:behind")).text
+    assert re.search(named, listed)
+    assert (listed.count("<tr data-live"), listed.count("waits for the one before it")) == (1, 1)
