@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import httpx
@@ -9,7 +10,7 @@ import pytest
 from playwright.async_api import Dialog, Page, expect
 
 from flowactions_conformance.demo import Demo
-from tests.browser.driving import SCHEMES, SIZES, connect, overflow, sign_in, violations
+from tests.browser.driving import SCHEMES, SIZES, connect, overflow, save, sign_in, violations
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci]
 
@@ -251,3 +252,20 @@ async def test_it_can_be_read_by_everybody_everywhere(page: Page, demo: Demo, ax
     await expect(page.locator("#settings")).to_be_visible()
     await look("editor-long", 1280, "dark")
     assert wrong == []
+
+
+async def test_a_signing_secret_can_be_made(page: Page, demo: Demo) -> None:
+    """It is shown, so that the author can hand it over, and saved; each is another."""
+    await sign_in(page, demo.host_url, "/editor")
+    await open_node(page, demo, "webhook")
+    made = []
+    for _ in range(2):
+        await page.click("[aria-label='Generate Signing secret']")
+        made.append(await page.input_value("#field-webhookSecret"))
+        await expect(page.locator("#field-webhookSecret")).to_have_attribute("type", "text")
+    assert made[0] != made[1]
+    assert {len(base64.b64decode(each.removeprefix("whsec_"), validate=True)) for each in made} == {24}
+    await save(page)
+    await open_node(page, demo, "webhook")
+    await expect(page.locator("#field-webhookSecret")).to_have_attribute("type", "password")
+    await expect(page.locator("#field-webhookSecret")).to_have_value(made[1])

@@ -78,14 +78,20 @@ function secret(field) {
   const { input, goTo: _, ...rest } = line(field); // what is in it is shown by the button alone
   input.type = "password";
   input.setAttribute("autocomplete", "new-password");
-  const shown = h("button", { type: "button", class: "quiet", "aria-pressed": "false", "aria-label": `Show ${field.title}`, click: () => {
-    const hidden = input.type === "password";
-    input.type = hidden ? "text" : "password";
-    shown.setAttribute("aria-pressed", String(hidden));
-    shown.textContent = hidden ? "Hide" : "Show";
+  const show = (visible) => {
+    input.type = visible ? "text" : "password";
+    shown.setAttribute("aria-pressed", String(visible));
+    shown.textContent = visible ? "Hide" : "Show";
     shown.setAttribute("aria-label", `${shown.textContent} ${field.title}`);
-  } }, "Show");
-  return { ...rest, input, element: h("div", { class: "beside" }, input, shown) };
+  };
+  const shown = h("button", { type: "button", class: "quiet", "aria-pressed": "false", "aria-label": `Show ${field.title}`, click: () => show(input.type === "password") }, "Show");
+  // Visible, so that the author can hand it to the receiver's developers: 24 bytes, as Standard Webhooks has them.
+  const generated = h("button", { type: "button", class: "quiet", "aria-label": `Generate ${field.title}`, click: () => {
+    input.value = `whsec_${btoa(String.fromCharCode(...crypto.getRandomValues(new Uint8Array(24))))}`;
+    field.set(input.value);
+    show(true);
+  } }, "Generate");
+  return { ...rest, input, element: h("div", { class: "beside" }, input, shown, generated) };
 }
 
 /** The usual values in a list, and a field for others. */
